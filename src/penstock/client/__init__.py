@@ -1,0 +1,1 @@
+"""The SDK: what programs outside the worker use."""

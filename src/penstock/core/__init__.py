@@ -1,0 +1,1 @@
+"""What every part shares: errors, types, limits, the clock."""

@@ -1,0 +1,102 @@
+"""Every error that Penstock raises on purpose, by the question "who must act?".
+
+    PenstockError
+    ├── RequestError               the caller must change the request
+    │   ├── NoSuchSegment
+    │   ├── SegmentExists
+    │   ├── SegmentSealed
+    │   ├── SegmentTruncated       the bytes asked for were removed by retention
+    │   ├── OffsetMismatch         a conditional append or update lost the race
+    │   └── LimitExceeded          a named limit would be passed
+    ├── NoRoom                     wait, or make room: nothing was stored
+    │   ├── QuotaReached
+    │   └── DiskFull
+    ├── Damaged                    an operator must look: stored bytes fail their checksum
+    ├── StoreFailed                restart the worker: the disk refused a write or an fsync
+    ├── StoreInUse                 another process has this data directory
+    ├── ProtocolError              the peer sent what the protocol does not allow
+    └── Unavailable                the worker cannot be reached (now)
+
+Each carries a *hint*: what to do next, in one sentence.
+"""
+
+
+class PenstockError(Exception):
+    """Base of all; `hint` says what to do next."""
+
+    hint = ""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+
+class RequestError(PenstockError):
+    """The request cannot succeed as it is; repeating it will not help."""
+
+
+class NoSuchSegment(RequestError):
+    hint = "Create it first: penstock segment create NAME"
+
+
+class SegmentExists(RequestError):
+    hint = "Use the existing segment, or choose another name."
+
+
+class SegmentSealed(RequestError):
+    hint = "A sealed segment takes no more bytes: append to another one."
+
+
+class SegmentTruncated(RequestError):
+    """Bytes below the start offset were asked for; `start` is the first one still there."""
+
+    hint = "Read from the segment's start offset: penstock segment info NAME"
+
+    def __init__(self, message: str, start: int, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.start = start
+
+
+class OffsetMismatch(RequestError):
+    """A condition on an offset or an attribute does not hold; nothing was changed."""
+
+
+class LimitExceeded(RequestError):
+    """A named limit would be passed; nothing was changed."""
+
+
+class NoRoom(PenstockError):
+    """There is no room now; nothing was stored, and the same request may succeed later."""
+
+
+class QuotaReached(NoRoom):
+    hint = "Let readers complete and truncate the segment, or raise its quota."
+
+
+class DiskFull(NoRoom):
+    hint = "Free space on the disk, or truncate or delete segments; appends resume by themselves."
+
+
+class Damaged(PenstockError):
+    """Stored bytes fail their checksum; the message names file and offset."""
+
+    hint = "Run: penstock segment verify --data DIR, then restore the file or truncate past the damage."
+
+
+class StoreFailed(PenstockError):
+    """A write or an fsync failed. What was not acknowledged may be lost, what was is safe."""
+
+    hint = "Check the disk, then restart the worker; it recovers by itself."
+
+
+class StoreInUse(PenstockError):
+    hint = "Stop the other worker, or give this one its own --data directory."
+
+
+class ProtocolError(PenstockError):
+    """The peer sent what the protocol does not allow; its connection ends."""
+
+
+class Unavailable(PenstockError):
+    hint = "Is the worker running? Start it: penstock worker --data DIR"

@@ -1,0 +1,1 @@
+"""Serves the segment store over the segment protocol."""
