@@ -6,7 +6,7 @@
     │   ├── SegmentExists
     │   ├── SegmentSealed
     │   ├── SegmentTruncated       the bytes asked for were removed by retention
-    │   ├── OffsetMismatch         a conditional append or update lost the race
+    │   ├── ConditionFailed        a conditional append or update lost the race
     │   └── LimitExceeded          a named limit would be passed
     ├── NoRoom                     wait, or make room: nothing was stored
     │   ├── QuotaReached
@@ -58,7 +58,7 @@ class SegmentTruncated(RequestError):
         self.start = start
 
 
-class OffsetMismatch(RequestError):
+class ConditionFailed(RequestError):
     """A condition on an offset or an attribute does not hold; nothing was changed."""
 
 

@@ -1,0 +1,126 @@
+"""Gives truncated bytes back to the disk: dead chapters are dropped, the live bytes of nearly dead ones are moved."""
+
+import logging
+from collections import deque
+
+from penstock.core.errors import Damaged, DiskFull
+from penstock.core.types import Buffer, Offset, Position
+from penstock.store.operations import Move
+from penstock.store.reading import Piece, fetch_rows, pieces
+from penstock.store.segment import Segment
+from penstock.store.store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+# A damaged snapshot is made good from the chapter before: that one must be there.
+_KEEP_CLOSED = 2
+_STEP_BYTES = 1 << 20
+
+
+class Compactor:
+    """Works in small steps between the store's other calls, and may use the reserve."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self._dropping: deque[tuple[Position, Position]] = deque()
+        self._moving: Position | None = None
+        self._owners: deque[Segment] = deque()
+        self._stuck: set[Position] = set()
+        self.moved_bytes = 0
+        self.dropped_chapters = 0
+
+    def step(self) -> bool:
+        """Do a little; False when there is nothing to do now."""
+        dropped = self._drop_settled()
+        if self._moving is None:
+            self._schedule_dead()
+            self._moving = self._nearly_dead()
+            self._owners = deque(self._segments_in(self._moving))
+        if self._moving is None:
+            return dropped
+        try:
+            self._move_some(self._moving)
+        except DiskFull:
+            self._moving = None
+            return dropped
+        return True
+
+    def _drop_settled(self) -> bool:
+        """A chapter goes when the records that made it dead are durable, not before."""
+        journal, dropped = self._store.journal, False
+        while self._dropping and self._dropping[0][0] <= journal.durable:
+            _, chapter = self._dropping.popleft()
+            journal.drop(chapter)
+            self._store.indexes.forget(chapter)
+            self.dropped_chapters += 1
+            dropped = True
+        return dropped
+
+    def _candidates(self) -> list[Position]:
+        waiting = {chapter for _, chapter in self._dropping}
+        closed = self._store.journal.chapters[: -1 - _KEEP_CLOSED]
+        return [c for c in closed if c not in waiting and c not in self._stuck]
+
+    def _schedule_dead(self) -> None:
+        live, end = self._store.table.live, self._store.journal.end
+        self._dropping.extend((end, c) for c in self._candidates() if not live.get(c))
+
+    def _nearly_dead(self) -> Position | None:
+        live, journal = self._store.table.live, self._store.journal
+        share = self._store.settings.compact_below
+        for chapter in self._candidates():
+            if live.get(chapter, 0) < share * journal.chapter_bytes(chapter):
+                return chapter
+        return None
+
+    def _segments_in(self, chapter: Position | None) -> list[Segment]:
+        if chapter is None:
+            return []
+        return [s for s in self._store.table if any(run.chapter == chapter for run in s.runs)]
+
+    def _move_some(self, chapter: Position) -> None:
+        if not self._owners:
+            self._moving = None
+            return
+        segment = self._owners[0]
+        try:
+            found = self._next_pieces(segment, chapter)
+            if found:
+                self._move(segment, found)
+            else:
+                self._owners.popleft()
+        except Damaged as error:
+            log.error("%s cannot be compacted: %s", self._store.journal.locate(chapter), error)
+            self._stuck.add(chapter)
+            self._moving = None
+
+    def _next_pieces(self, segment: Segment, chapter: Position) -> list[Piece]:
+        """Some of the segment's live rows in the chapter, none when there are no more."""
+        if self._store.table.numbered(segment.id) is not segment:
+            return []
+        for number, run in enumerate(segment.runs):
+            start = max(run.start, segment.start)
+            end = segment.runs.end(number, segment.length)
+            if run.chapter == chapter and start < end:
+                return self._some(segment, Offset(start), end)
+        return []
+
+    def _some(self, segment: Segment, start: Offset, end: Offset) -> list[Piece]:
+        found, size = [], 0
+        for piece in pieces(self._store.indexes, segment, start, end):
+            found.append(piece)
+            size += piece.row.head_length + piece.row.length
+            if size >= _STEP_BYTES:
+                break
+        return found
+
+    def _move(self, segment: Segment, found: list[Piece]) -> None:
+        buffers: list[Buffer] = []
+        moves = []
+        for piece, view in fetch_rows(self._store.journal, found):
+            row = piece.row
+            moves.append(Move(segment.id, piece.offset, row.head_length, row.length, row.checksum))
+            buffers.append(view)
+        length = sum(map(len, buffers))
+        self._store.write(moves, buffers, length)
+        self.moved_bytes += length

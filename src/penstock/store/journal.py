@@ -1,0 +1,116 @@
+"""What the store needs of a journal. Files on a local disk are one (`file_journal.py`); a replicated log can be another.
+
+A journal is a sequence of records addressed by position alone. It comes in chapters, each beginning with a snapshot
+of the table of segments and ending with an index of its own bytes, so that it can be opened by reading the last chapter.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.core.types import Buffer, Position
+from penstock.store.scan import Entry, Found
+
+
+class Damage(NamedTuple):
+    """Stored bytes that fail their checksum."""
+
+    file: str
+    offset: int
+    position: Position
+    end: Position
+    entry: Entry | None
+    """The record, where its header could be read."""
+
+    def __str__(self) -> str:
+        return f"{self.file} is damaged at offset {self.offset} ({self.end - self.position} bytes)"
+
+
+class Recovered(NamedTuple):
+    """What was found on opening: the records from a snapshot on, in order, and the damage among them."""
+
+    entries: Sequence[tuple[Position, Entry]]
+    """Each with the chapter it is in."""
+
+    damage: Sequence[Damage]
+
+
+class Journal(Protocol):
+    """One writer; any number of readers. Opening one takes it over with a higher term."""
+
+    @property
+    def chapter(self) -> Position:
+        """Where the chapter that is being written begins."""
+        ...
+
+    @property
+    def chapters(self) -> tuple[Position, ...]: ...
+
+    @property
+    def end(self) -> Position:
+        """Where the next record will begin."""
+        ...
+
+    @property
+    def durable(self) -> Position:
+        """Everything before it is durable."""
+        ...
+
+    def take_recovered(self) -> Recovered:
+        """What was found on opening; once, for it may be large."""
+        ...
+
+    def room_for(self, length: int, *, draining: bool) -> None:
+        """Raise DiskFull unless a record of this length may be appended. Only a `draining` one may use the reserve."""
+        ...
+
+    def fits(self, length: int, closing: int) -> bool:
+        """Whether a record of this length, and a closing one of that, still fit into the chapter."""
+        ...
+
+    def append(self, meta: bytes, buffers: Sequence[Buffer], length: int) -> Position:
+        """Queue one record with `length` bytes of data, and say where these begin. The buffers must not change.
+        It is durable when `durable` has reached the `end` that this call leaves.
+        """
+        ...
+
+    def turn(self, index: bytes, snapshot: bytes, *, room: int, draining: bool) -> None:
+        """Close the chapter with its index, and begin the next with the snapshot and room for `room` bytes more.
+        Raises DiskFull, with nothing changed, when there is no space for it.
+        """
+        ...
+
+    def read(self, chapter: Position, position: Position, length: int) -> bytes:
+        """Exactly these bytes of a chapter, from any thread. LookupError when the chapter has been dropped."""
+        ...
+
+    def read_index(self, chapter: Position) -> bytes:
+        """A closed chapter's index. Raises Damaged."""
+        ...
+
+    def scan(self, chapter: Position) -> Iterator[Found]:
+        """A chapter's records, read from its beginning."""
+        ...
+
+    def drop(self, chapter: Position) -> None:
+        """Give a closed chapter's space back."""
+        ...
+
+    def chapter_bytes(self, chapter: Position) -> int: ...
+
+    def wait(self, position: Position, timeout_seconds: float | None = None) -> None:
+        """Return when everything before `position` is durable. Raises StoreFailed, or TimeoutError."""
+        ...
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call it, in the journal's own thread, whenever `durable` has grown or the journal has failed."""
+        ...
+
+    def locate(self, position: Position) -> str:
+        """File and offset, for people."""
+        ...
+
+    def check(self) -> None:
+        """Raise StoreFailed if a write or an fsync has failed."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,54 @@
+"""The store's limits, each with its reason."""
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How much a store may use. Sizes are in bytes."""
+
+    chapter_bytes: int = 64 * MIB
+    """Size of a journal file: bounds start-up time, and what compaction moves at once."""
+
+    chapter_records_max: int = 200_000
+    """Records in a journal file: bounds start-up time and the index of the last file when records are tiny."""
+
+    reserve_bytes: int = 256 * MIB
+    """Disk space kept for merge, truncate, delete and compaction alone, so that a full store can drain."""
+
+    index_cache_bytes: int = 64 * MIB
+    """Indexes of closed chapters held in memory for readers."""
+
+    open_files_max: int = 128
+    """Journal files held open; far below the usual limit of 1,024 descriptors."""
+
+    append_bytes_max: int = 16 * MIB
+    """Largest single append: the segment protocol's largest message, and then some."""
+
+    segment_quota_bytes: int | None = None
+    """Bytes that a segment may hold before appends to it are refused, unless it has a quota of its own."""
+
+    segments_max: int = 1_000_000
+    """At about 1 KiB each this bounds the table of segments to 1 GiB."""
+
+    name_bytes_max: int = 1024
+    """Longest name of a segment, in UTF-8."""
+
+    writers_per_segment_max: int = 4096
+    """Writers remembered per segment; beyond it the one that has been silent longest is forgotten."""
+
+    attributes_per_segment_max: int = 256
+    """Attributes are for small facts; anything larger is data."""
+
+    compact_below: float = 0.25
+    """A closed chapter with a smaller share of live bytes than this has them moved, and is deleted."""
+
+    idle_proof_seconds: float = 0.05
+    """Silence after which the journal proves its last records durable with an empty one."""
+
+    @property
+    def reserve_chapters(self) -> int:
+        return -(-self.reserve_bytes // self.chapter_bytes)

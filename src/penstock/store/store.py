@@ -1,0 +1,333 @@
+"""The segment store: named, durable, append-only byte logs in one journal."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.core.errors import (
+    ConditionFailed,
+    Damaged,
+    LimitExceeded,
+    NoSuchSegment,
+    QuotaReached,
+    SegmentExists,
+    SegmentSealed,
+    SegmentTruncated,
+)
+from penstock.core.types import Buffer, Offset, Position
+from penstock.store.journal import Journal
+from penstock.store.operations import (
+    NO_WRITER,
+    Append,
+    Create,
+    Delete,
+    Merge,
+    Operation,
+    Seal,
+    SetAttribute,
+    Truncate,
+    pack,
+)
+from penstock.store.reading import Indexes, Piece, fetch, fetch_heads, pieces
+from penstock.store.record import checksum
+from penstock.store.replay import replay
+from penstock.store.scan import Entry
+from penstock.store.segment import Segment
+from penstock.store.settings import StoreSettings
+from penstock.store.table import SegmentTable
+
+QUOTA = b"penstock.quota\0\0"
+"""The attribute that holds a segment's own quota in bytes."""
+
+NO_VALUE = -(2**63)
+"""As an expected value: the attribute must not be there."""
+
+
+class Appended(NamedTuple):
+    """`end` is the segment's length after the append; it is durable once the journal is, up to `position`."""
+
+    end: Offset
+    position: Position
+    stored: bool
+    """False for a number that was stored before: the append is acknowledged again, and nothing is added."""
+
+
+class Located(NamedTuple):
+    """Where the bytes of a read are; `fetch` brings them, from any thread."""
+
+    pieces: list[Piece]
+    at_tail: bool
+    end_of_segment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    name: str
+    start: int
+    length: int
+    sealed: bool
+    writers: int
+    attributes: Mapping[bytes, int]
+    damage: str | None
+
+
+class AttributeUpdate(NamedTuple):
+    """Set `key` of `segment` to `value`; `expected` is what it must be before: None for anything, NO_VALUE for absent."""
+
+    segment: str
+    key: bytes
+    value: int
+    expected: int | None = None
+
+
+class SegmentStore:
+    """One thread owns a store and makes all calls, except that `fetch` may run in any.
+
+    A change is made in memory at once, and is durable when `journal.durable` has reached the position that the call
+    returns; nothing may be acknowledged before. Readers see durable bytes only.
+    """
+
+    def __init__(self, journal: Journal, settings: StoreSettings) -> None:
+        self.journal = journal
+        self.settings = settings
+        self.table = SegmentTable(settings.writers_per_segment_max)
+        self.indexes = Indexes(journal, settings.index_cache_bytes)
+        recovered = journal.take_recovered()
+        self.damage = [str(damage) for damage in recovered.damage]
+        self.indexes.open = replay(recovered, self.table, self._read_snapshot)
+        self._unsettled: deque[tuple[Position, Segment, Offset]] = deque()
+
+    def _read_snapshot(self, chapter: Position, entry: Entry) -> bytes:
+        return self.journal.read(chapter, entry.header.data_position, entry.header.data_length)
+
+    # Changes.
+
+    def create(self, name: str, attributes: Mapping[bytes, int] | None = None) -> Position:
+        if self.table.named(name) is not None:
+            raise SegmentExists(f"segment {name!r} exists already")
+        if not 0 < len(name.encode()) <= self.settings.name_bytes_max:
+            raise LimitExceeded(f"a segment's name has 1 to {self.settings.name_bytes_max} bytes (name_bytes_max)")
+        if len(self.table) >= self.settings.segments_max:
+            raise LimitExceeded(f"there are {len(self.table)} segments already (segments_max)")
+        number = self.table.next_id()
+        updates = [SetAttribute(number, k, v) for k, v in (attributes or {}).items()]
+        return self.write([Create(number, name), *updates])
+
+    def append(
+        self,
+        name: str,
+        buffers: Sequence[Buffer],
+        *,
+        writer: bytes = NO_WRITER,
+        number: int = 0,
+        head: Buffer = b"",
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append the buffers as one. A writer's number that is not greater than its last one is not stored again."""
+        segment = self._writable(name)
+        if writer:
+            last = segment.last_number(writer)
+            if last is not None and number <= last:
+                return Appended(segment.length, self.journal.end, stored=False)
+        if expected_offset is not None and expected_offset != segment.length:
+            raise ConditionFailed(f"segment {name!r} ends at {segment.length}, not {expected_offset}")
+        length = sum(map(len, buffers))
+        self._check_quota(segment, length)
+        if head:
+            buffers = [head, *buffers]
+        operation = Append(segment.id, segment.length, writer, number, len(head), length, checksum(buffers))
+        position = self.write([operation], buffers, len(head) + length, draining=False)
+        self._unsettled.append((position, segment, segment.length))
+        return Appended(segment.length, position, stored=True)
+
+    def _check_quota(self, segment: Segment, length: int) -> None:
+        if length > self.settings.append_bytes_max:
+            raise LimitExceeded(
+                f"{length} bytes in one append; the limit is {self.settings.append_bytes_max} (append_bytes_max)"
+            )
+        quota = (segment.attributes or {}).get(QUOTA, self.settings.segment_quota_bytes)
+        if quota is not None and segment.length - segment.start + length > quota:
+            raise QuotaReached(f"segment {segment.name!r} holds {segment.length - segment.start} of {quota} bytes")
+
+    def seal(self, name: str) -> Position:
+        segment = self._segment(name)
+        return self.journal.end if segment.sealed else self.write([Seal(segment.id)])
+
+    def truncate(self, name: str, offset: int) -> Position:
+        """Give up the bytes below `offset`. Below what is truncated already: nothing to do."""
+        segment = self._segment(name)
+        if offset > segment.length:
+            raise ConditionFailed(f"segment {name!r} ends at {segment.length}, before {offset}")
+        if offset <= segment.start:
+            return self.journal.end
+        return self.write([Truncate(segment.id, Offset(offset))])
+
+    def delete(self, name: str) -> Position:
+        return self.write([Delete(self._segment(name).id)])
+
+    def update_attributes(self, updates: Sequence[AttributeUpdate]) -> Position:
+        return self.merge([], updates)
+
+    def merge(self, merges: Sequence[tuple[str, str]], updates: Sequence[AttributeUpdate] = ()) -> Position:
+        """Make each (target, source): the source's bytes become the target's next ones, and the source is gone.
+        All merges and attribute updates happen in one record: all or none. Never refused for quota.
+        """
+        attributes = [self._attribute_operation(update) for update in updates]
+        planned = list(self._plan_merges(merges))
+        position = self.write([*planned, *attributes])
+        for merge in planned:
+            target = self.table.numbered(merge.target)
+            assert target is not None
+            self._unsettled.append((position, target, target.length))
+        return position
+
+    def _plan_merges(self, merges: Sequence[tuple[str, str]]) -> Iterator[Merge]:
+        lengths: dict[int, int] = {}
+        sources = {source for _, source in merges}
+        if len(sources) < len(merges) or sources & {target for target, _ in merges}:
+            raise ConditionFailed("a segment can be merged once, and not be a target as well")
+        for target_name, source_name in merges:
+            target, source = self._writable(target_name), self._segment(source_name)
+            if source.damage is not None:
+                raise Damaged(f"segment {source_name!r} is refused: {source.damage.reason}")
+            if source.start:
+                raise ConditionFailed(f"segment {source_name!r} is truncated and cannot be merged")
+            offset = lengths.get(target.id, target.length)
+            lengths[target.id] = offset + source.length
+            yield Merge(target.id, Offset(offset), source.id, source.length)
+
+    def _attribute_operation(self, update: AttributeUpdate) -> SetAttribute:
+        segment = self._segment(update.segment)
+        attributes = segment.attributes or {}
+        if update.expected is not None and attributes.get(update.key, NO_VALUE) != update.expected:
+            raise ConditionFailed(f"the attribute of segment {segment.name!r} is not {update.expected}")
+        limit = self.settings.attributes_per_segment_max
+        if update.key not in attributes and len(attributes) >= limit:
+            raise LimitExceeded(f"segment {segment.name!r} has {limit} attributes (attributes_per_segment_max)")
+        return SetAttribute(segment.id, update.key, update.value)
+
+    def write(
+        self,
+        operations: Sequence[Operation],
+        buffers: Sequence[Buffer] = (),
+        length: int = 0,
+        *,
+        draining: bool = True,
+    ) -> Position:
+        """Put operations that hold into one record and apply them. Raises DiskFull or StoreFailed, with nothing done."""
+        journal = self.journal
+        meta = pack(operations)
+        total = len(meta) + length
+        journal.room_for(total, draining=draining)
+        if not journal.fits(total, self.indexes.open.encoded_bytes + len(operations) * 48):
+            self._turn(total, draining=draining)
+        data = journal.append(meta, buffers, length)
+        self.table.apply(operations, data, journal.chapter, self.indexes.open)
+        return journal.end
+
+    def _turn(self, room: int, *, draining: bool) -> None:
+        encoded = self.indexes.open.encode()
+        self.journal.turn(encoded, self.table.encode(), room=room, draining=draining)
+        self.indexes.close_chapter(encoded)
+
+    # Looking.
+
+    def exists(self, name: str) -> bool:
+        return self.table.named(name) is not None
+
+    def last_number(self, name: str, writer: bytes) -> int | None:
+        """The number of the writer's last append to the segment, durable or not; None if the writer is new."""
+        return self._writable(name).last_number(writer)
+
+    def attribute(self, name: str, key: bytes) -> int | None:
+        return (self._segment(name).attributes or {}).get(key)
+
+    def info(self, name: str) -> SegmentInfo:
+        self.settle()
+        return _info(self._segment(name))
+
+    def segments(self, prefix: str = "") -> list[SegmentInfo]:
+        self.settle()
+        return sorted((_info(s) for s in self.table if s.name.startswith(prefix)), key=lambda info: info.name)
+
+    def settle(self) -> None:
+        """Let readers see what has become durable since the last call."""
+        durable = self.journal.durable
+        while self._unsettled and self._unsettled[0][0] <= durable:
+            _, segment, length = self._unsettled.popleft()
+            segment.durable = length
+
+    def locate(self, name: str, offset: int, length: int) -> Located:
+        """Where to find up to about `length` durable bytes at `offset`. No bytes at the tail, whole appends before it.
+        Raises SegmentTruncated below the start, ConditionFailed beyond the end, Damaged.
+        """
+        self.settle()
+        segment = self._segment(name)
+        if offset < segment.start:
+            raise SegmentTruncated(
+                f"segment {name!r} begins at {segment.start}; offset {offset} was truncated",
+                start=segment.start,
+            )
+        if offset > segment.length:
+            raise ConditionFailed(f"segment {name!r} ends at {segment.length}, before {offset}")
+        located: list[Piece] = []
+        taken = 0
+        for piece in self._readable(segment, offset):
+            if located and taken + piece.take > length:
+                break
+            piece = piece._replace(take=min(piece.take, length))
+            located.append(piece)
+            taken += piece.take
+            if taken >= length:
+                break
+        at_tail = offset + taken >= segment.durable
+        settled = segment.durable == segment.length
+        return Located(located, at_tail, at_tail and segment.sealed and settled)
+
+    def _readable(self, segment: Segment, offset: int) -> Iterator[Piece]:
+        try:
+            yield from pieces(self.indexes, segment, Offset(offset), segment.durable)
+        except LookupError as error:
+            raise Damaged(f"segment {segment.name!r} at {offset}: {error}") from None
+
+    def fetch(self, located: Located) -> list[memoryview]:
+        """The located bytes. Raises Damaged, or LookupError when they have been moved or truncated meanwhile."""
+        return fetch(self.journal, located.pieces)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        return b"".join(self.fetch(self.locate(name, offset, length)))
+
+    def heads(self, name: str, start: int, end: int) -> list[tuple[Offset, memoryview]]:
+        """The heads of the appends in [start, end), each with the offset at which its bytes end."""
+        self.settle()
+        segment = self._segment(name)
+        limit = min(end, segment.durable)
+        located = list(pieces(self.indexes, segment, Offset(start), Offset(limit)))
+        return fetch_heads(self.journal, located)
+
+    def _segment(self, name: str) -> Segment:
+        segment = self.table.named(name)
+        if segment is None:
+            raise NoSuchSegment(f"there is no segment {name!r}")
+        return segment
+
+    def _writable(self, name: str) -> Segment:
+        segment = self._segment(name)
+        if segment.sealed:
+            raise SegmentSealed(f"segment {name!r} is sealed at {segment.length}")
+        if segment.damage is not None:
+            raise Damaged(f"segment {name!r} is refused: {segment.damage.reason}")
+        return segment
+
+
+def _info(segment: Segment) -> SegmentInfo:
+    return SegmentInfo(
+        name=segment.name,
+        start=segment.start,
+        length=segment.durable,
+        sealed=segment.sealed,
+        writers=len(segment.writers or ()),
+        attributes=dict(segment.attributes or {}),
+        damage=segment.damage.reason if segment.damage else None,
+    )

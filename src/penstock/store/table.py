@@ -1,0 +1,196 @@
+"""The table of segments: what the operations of all records so far add up to. No I/O.
+
+The same `apply` runs when a record is written and when it is replayed, so that memory after a crash is what it was before.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgpack
+
+from penstock.core.types import Buffer, Offset, Position, SegmentId
+from penstock.store.index import OpenIndex, row_of
+from penstock.store.operations import (
+    NO_WRITER,
+    Append,
+    Create,
+    Delete,
+    Index,
+    Merge,
+    Move,
+    Operation,
+    Seal,
+    SetAttribute,
+    Snapshot,
+    Truncate,
+    data_length,
+)
+from penstock.store.segment import Damage, Run, Runs, Segment
+
+
+class SegmentTable:
+    """All segments, by name and by number, and the live bytes of each chapter."""
+
+    def __init__(self, writers_per_segment_max: int) -> None:
+        self._writers_max = writers_per_segment_max
+        self._next_id = 1
+        self._by_id: dict[SegmentId, Segment] = {}
+        self._by_name: dict[str, Segment] = {}
+        self.live: Counter[Position] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._by_id.values())
+
+    def named(self, name: str) -> Segment | None:
+        return self._by_name.get(name)
+
+    def numbered(self, segment_id: SegmentId) -> Segment | None:
+        return self._by_id.get(segment_id)
+
+    def next_id(self) -> SegmentId:
+        return SegmentId(self._next_id)
+
+    def apply(self, operations: Sequence[Operation], data: Position, chapter: Position, index: OpenIndex) -> None:
+        """Apply one record's operations; its data begin at `data`, in `chapter`, whose rows go into `index`."""
+        for operation in operations:
+            self._apply(operation, data, chapter, index)
+            data = Position(data + data_length(operation))
+
+    def _apply(self, operation: Operation, data: Position, chapter: Position, index: OpenIndex) -> None:
+        match operation:
+            case Append():
+                self._append(operation, data, chapter, index)
+            case Create():
+                self._create(operation)
+            case Seal():
+                self._by_id[operation.segment].sealed = True
+            case Truncate():
+                self._truncate(self._by_id[operation.segment], operation.offset)
+            case Delete():
+                self._delete(self._by_id[operation.segment])
+            case SetAttribute():
+                self._set_attribute(operation)
+            case Merge():
+                self._merge(operation)
+            case Move():
+                self._move(operation, data, chapter, index)
+            case Snapshot() | Index():
+                pass
+
+    def _create(self, create: Create) -> None:
+        segment = Segment(create.segment, create.name)
+        self._by_id[segment.id] = self._by_name[segment.name] = segment
+        self._next_id = max(self._next_id, segment.id + 1)
+
+    def _append(self, append: Append, data: Position, chapter: Position, index: OpenIndex) -> None:
+        segment = self._by_id[append.segment]
+        if append.writer != NO_WRITER:
+            segment.remember(append.writer, append.number, self._writers_max)
+        if append.length:
+            segment.runs.add(Run(append.offset, chapter, segment.id, append.offset))
+            segment.length = Offset(append.offset + append.length)
+            self.live[chapter] += append.length
+            index.add(segment.id, row_of(append, data))
+
+    def _move(self, move: Move, data: Position, chapter: Position, index: OpenIndex) -> None:
+        segment = self._by_id[move.segment]
+        end = Offset(move.offset + move.length)
+        self._count(segment, move.offset, end, -1)
+        run = Run(move.offset, chapter, segment.id, move.offset)
+        segment.runs.replace(move.offset, end, run, segment.length)
+        self._count(segment, move.offset, end, +1)
+        index.add(segment.id, row_of(move, data))
+
+    def _truncate(self, segment: Segment, offset: Offset) -> None:
+        self._count(segment, segment.start, offset, -1)
+        segment.start = offset
+        if segment.damage and segment.damage.end <= offset:
+            segment.damage = None
+        if offset == segment.length:
+            segment.runs = Runs()
+        else:
+            segment.runs.drop_before(offset)
+
+    def _delete(self, segment: Segment) -> None:
+        self._count(segment, segment.start, segment.length, -1)
+        self._forget(segment)
+
+    def _merge(self, merge: Merge) -> None:
+        target, source = self._by_id[merge.target], self._by_id[merge.source]
+        for run in source.runs:
+            target.runs.add(run._replace(start=Offset(merge.offset + run.start)))
+        target.length = Offset(merge.offset + merge.length)
+        self._forget(source)
+
+    def _set_attribute(self, operation: SetAttribute) -> None:
+        segment = self._by_id[operation.segment]
+        if segment.attributes is None:
+            segment.attributes = {}
+        segment.attributes[operation.key] = operation.value
+
+    def _forget(self, segment: Segment) -> None:
+        del self._by_id[segment.id]
+        del self._by_name[segment.name]
+
+    def _count(self, segment: Segment, start: Offset, end: Offset, sign: int) -> None:
+        """Add to (or take from) each chapter's live bytes what the segment has there in [start, end)."""
+        start = max(start, segment.start)
+        if start >= end:
+            return
+        for number in range(max(segment.runs.find(start), 0), len(segment.runs)):
+            run = segment.runs[number]
+            if run.start >= end:
+                break
+            overlap = min(end, segment.runs.end(number, segment.length)) - max(start, run.start)
+            self.live[run.chapter] += sign * overlap
+            if self.live[run.chapter] <= 0:
+                del self.live[run.chapter]
+
+    def encode(self) -> bytes:
+        """The whole table, for a snapshot."""
+        packed: bytes = msgpack.packb({"next": self._next_id, "segments": [_to_row(s) for s in self]})
+        return packed
+
+    def restore(self, data: Buffer) -> None:
+        """Take the place of everything in the table by a snapshot."""
+        self._by_id.clear()
+        self._by_name.clear()
+        self.live.clear()
+        if not data:  # the snapshot of a new journal
+            return
+        unpacked: dict[str, Any] = msgpack.unpackb(data)
+        self._next_id = unpacked["next"]
+        for row in unpacked["segments"]:
+            segment = _from_row(row)
+            self._by_id[segment.id] = self._by_name[segment.name] = segment
+            self._count(segment, segment.start, segment.length, +1)
+
+
+def _to_row(segment: Segment) -> tuple[object, ...]:
+    writers = [*segment.writers.items()] if segment.writers else None
+    return (
+        segment.id,
+        segment.name,
+        segment.start,
+        segment.length,
+        segment.sealed,
+        segment.runs.flat(),
+        writers,
+        segment.attributes,
+        segment.damage,
+    )
+
+
+def _from_row(row: Sequence[Any]) -> Segment:
+    segment = Segment(SegmentId(row[0]), row[1])
+    segment.start, segment.length, segment.durable = row[2], row[3], row[3]
+    segment.sealed = row[4]
+    segment.runs = Runs(row[5])
+    segment.writers = dict(row[6]) if row[6] else None
+    segment.attributes = row[7]
+    segment.damage = Damage(*row[8]) if row[8] else None
+    return segment
