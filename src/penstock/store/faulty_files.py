@@ -7,6 +7,8 @@ The driver of a simulation says what goes wrong; what exactly is left is drawn f
 - `crash_at` stops the process at, or in the middle of, its n-th disk operation;
 - `before_each` is called with each operation, and may raise: SimulatedCrash to stop the process
   there, OSError to fail the operation before anything of it is done.
+
+All of it is for one thread: with more of them, no seed would give the same run twice.
 """
 
 import errno

@@ -271,6 +271,10 @@ class FileJournal:
 
     # Waiting and reading: any thread.
 
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
     def check(self) -> None:
         if self._failure is not None:
             raise self._failure

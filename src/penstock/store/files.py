@@ -54,7 +54,7 @@ class File(Protocol):
     def close(self) -> None:
         """End access through this object: whatever else is asked of it raises OSError (EBADF).
 
-        Syncs nothing. Closing again does nothing.
+        Syncs nothing. Closing again does nothing. A file that nobody holds any more is closed by itself.
         """
         ...
 

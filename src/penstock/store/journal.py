@@ -1,7 +1,7 @@
-"""What the store needs of a journal. Files on a local disk are one (`file_journal.py`); a replicated log can be another.
+"""What the store needs of a journal. Files on a local disk are one (`file_journal.py`), a replicated log can be.
 
 A journal is a sequence of records addressed by position alone. It comes in chapters, each beginning with a snapshot
-of the table of segments and ending with an index of its own bytes, so that it can be opened by reading the last chapter.
+of the table of segments and ending with an index of its own bytes, so that opening it reads the last chapter alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -109,8 +109,13 @@ class Journal(Protocol):
         """File and offset, for people."""
         ...
 
+    @property
+    def failed(self) -> bool:
+        """A write or an fsync has failed: nothing more can become durable."""
+        ...
+
     def check(self) -> None:
-        """Raise StoreFailed if a write or an fsync has failed."""
+        """Raise StoreFailed if it has."""
         ...
 
     def close(self) -> None: ...

@@ -46,7 +46,8 @@ class MemoryFile:
         return self._open_content
 
     def read(self, offset: int, length: int) -> bytes:
-        return bytes(memoryview(self._content)[offset : offset + length])
+        # A slice, and no memoryview: a view would keep another thread from making the file longer.
+        return bytes(self._content[offset : offset + length])
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
@@ -77,7 +78,7 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """A dict of contents. They outlive `close`: whoever locks it next finds what was there.
+    """A dict of contents. They outlive `close`: whoever locks it next finds what was there. Threads may share it.
 
     `space` limits the sum of the sizes of all files that have a name.
     """

@@ -1,4 +1,4 @@
-"""The way back from a segment's offset to bytes: runs, then rows, then the journal. Every byte's checksum is checked."""
+"""The way from a segment's offset to its bytes: runs, then rows, then the journal. Every checksum is checked."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -15,6 +15,9 @@ IOV_MAX = 1024
 
 LOCK = "lock"
 
+_CLOSED = 0x7FFF_FFFF
+"""No file ever has this number: using it is EBADF. (-1 means "no number given" to some calls.)"""
+
 # Linux writes a new size with fdatasync too, and leaves out only what a reader does not need.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
@@ -90,9 +93,12 @@ class RealFile:
 
     def close(self) -> None:
         # The number may soon be another file's: this object must not keep it.
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
             os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class RealFiles:
@@ -107,7 +113,7 @@ class RealFiles:
             _make_directory(directory)
         self._directory = directory
         self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._lock_fd = -1
+        self._lock_fd = _CLOSED
 
     def list(self) -> list[str]:
         with os.scandir(self._fd) as entries:
@@ -155,9 +161,9 @@ class RealFiles:
     def close(self) -> None:
         # The lock file stays: removing it would let two others lock two different files.
         for fd in (self._lock_fd, self._fd):
-            if fd >= 0:
+            if fd != _CLOSED:
                 os.close(fd)
-        self._lock_fd = self._fd = -1
+        self._lock_fd = self._fd = _CLOSED
 
 
 def _make_directory(directory: Path) -> None:

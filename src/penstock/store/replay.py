@@ -1,4 +1,4 @@
-"""Brings the table of segments back from the records that recovery found, and marks the segments that damage touches."""
+"""Brings the table of segments back from the records that were found, and marks the segments that damage touches."""
 
 import logging
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class _Replay:
         return self._index
 
     def _suspect_all(self, damage: Found) -> None:
-        """Bytes that name no segment are lost: until a later record proves where a segment ended, it may be cut short."""
+        """Bytes that name no segment are lost: a segment may be cut short until a later record proves its end."""
         log.error("%s", damage)
         if damage.entry is not None:
             return

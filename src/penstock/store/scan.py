@@ -123,9 +123,10 @@ class _Scan:
         offset = self._offset(header.data_position)
         for operation in operations:
             length = data_length(operation)
-            if isinstance(operation, Append | Move | Snapshot | Index):
-                if crc32c(self._bytes(offset, length)) != operation.checksum:
-                    return False
+            if isinstance(operation, Append | Move | Snapshot | Index) and (
+                crc32c(self._bytes(offset, length)) != operation.checksum
+            ):
+                return False
             offset += length
         return offset == self._offset(header.end)
 

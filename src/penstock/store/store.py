@@ -73,7 +73,7 @@ class SegmentInfo:
 
 
 class AttributeUpdate(NamedTuple):
-    """Set `key` of `segment` to `value`; `expected` is what it must be before: None for anything, NO_VALUE for absent."""
+    """Set `key` of `segment` to `value`, if it is `expected` now: None for anything, NO_VALUE for absent."""
 
     segment: str
     key: bytes
@@ -97,6 +97,7 @@ class SegmentStore:
         self.damage = [str(damage) for damage in recovered.damage]
         self.indexes.open = replay(recovered, self.table, self._read_snapshot)
         self._unsettled: deque[tuple[Position, Segment, Offset]] = deque()
+        self._grown: set[str] = set()
 
     def _read_snapshot(self, chapter: Position, entry: Entry) -> bytes:
         return self.journal.read(chapter, entry.header.data_position, entry.header.data_length)
@@ -215,7 +216,7 @@ class SegmentStore:
         *,
         draining: bool = True,
     ) -> Position:
-        """Put operations that hold into one record and apply them. Raises DiskFull or StoreFailed, with nothing done."""
+        """Put valid operations into one record and apply them. Raises DiskFull or StoreFailed, with nothing done."""
         journal = self.journal
         meta = pack(operations)
         total = len(meta) + length
@@ -240,29 +241,40 @@ class SegmentStore:
         """The number of the writer's last append to the segment, durable or not; None if the writer is new."""
         return self._writable(name).last_number(writer)
 
+    def length(self, name: str) -> Offset:
+        """Where the next append to the segment will begin, durable or not what is before it."""
+        return self._segment(name).length
+
     def attribute(self, name: str, key: bytes) -> int | None:
         return (self._segment(name).attributes or {}).get(key)
 
     def info(self, name: str) -> SegmentInfo:
-        self.settle()
+        self._settle()
         return _info(self._segment(name))
 
     def segments(self, prefix: str = "") -> list[SegmentInfo]:
-        self.settle()
+        self._settle()
         return sorted((_info(s) for s in self.table if s.name.startswith(prefix)), key=lambda info: info.name)
 
-    def settle(self) -> None:
-        """Let readers see what has become durable since the last call."""
+    def grown(self) -> set[str]:
+        """The names of the segments that have new durable bytes since the last call."""
+        self._settle()
+        grown, self._grown = self._grown, set()
+        return grown
+
+    def _settle(self) -> None:
+        """Let readers see what has become durable."""
         durable = self.journal.durable
         while self._unsettled and self._unsettled[0][0] <= durable:
             _, segment, length = self._unsettled.popleft()
             segment.durable = length
+            self._grown.add(segment.name)
 
     def locate(self, name: str, offset: int, length: int) -> Located:
         """Where to find up to about `length` durable bytes at `offset`. No bytes at the tail, whole appends before it.
         Raises SegmentTruncated below the start, ConditionFailed beyond the end, Damaged.
         """
-        self.settle()
+        self._settle()
         segment = self._segment(name)
         if offset < segment.start:
             raise SegmentTruncated(
@@ -276,9 +288,8 @@ class SegmentStore:
         for piece in self._readable(segment, offset):
             if located and taken + piece.take > length:
                 break
-            piece = piece._replace(take=min(piece.take, length))
-            located.append(piece)
-            taken += piece.take
+            located.append(piece._replace(take=min(piece.take, length)))
+            taken += located[-1].take
             if taken >= length:
                 break
         at_tail = offset + taken >= segment.durable
@@ -300,7 +311,7 @@ class SegmentStore:
 
     def heads(self, name: str, start: int, end: int) -> list[tuple[Offset, memoryview]]:
         """The heads of the appends in [start, end), each with the offset at which its bytes end."""
-        self.settle()
+        self._settle()
         segment = self._segment(name)
         limit = min(end, segment.durable)
         located = list(pieces(self.indexes, segment, Offset(start), Offset(limit)))

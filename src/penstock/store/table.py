@@ -1,6 +1,6 @@
 """The table of segments: what the operations of all records so far add up to. No I/O.
 
-The same `apply` runs when a record is written and when it is replayed, so that memory after a crash is what it was before.
+The same `apply` runs when a record is written and when it is replayed, so that a crash changes nothing in memory.
 """
 
 from collections import Counter
