@@ -1,0 +1,1 @@
+"""The programs that benchmarks compare, one per file."""

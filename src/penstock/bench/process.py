@@ -1,0 +1,150 @@
+"""Servers under test: separate processes that never outlive the benchmark."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.core.errors import Unavailable
+
+START_SECONDS_MAX = 20.0
+"""A server that does not serve by then, on a loaded machine, will not."""
+
+STOP_SECONDS_MAX = 5.0
+"""Then it is killed: nobody needs its data any more."""
+
+LOG_BYTES_SHOWN = 2_000
+
+Ports = Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server. As a context manager it ends the process on the way out."""
+
+    process: subprocess.Popen[bytes]
+    directory: Path
+    ports: Ports
+
+    def peak_rss_bytes(self) -> int:
+        return peak_rss_bytes(self.process.pid)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def start_server(
+    command: Sequence[str], directory: Path, find_ports: Callable[[], Ports | None]
+) -> Server:
+    """Start `command`, and return when `find_ports` knows where it serves. The process gets a
+    session of its own, so that Ctrl-C reaches the benchmark alone, which then stops the server."""
+    log = directory / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = Server(process, directory, {})
+    try:
+        server.ports = _wait_until_serving(process, find_ports, log)
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def _wait_until_serving(
+    process: subprocess.Popen[bytes], find_ports: Callable[[], Ports | None], log: Path
+) -> Ports:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline and process.poll() is None:
+        ports = find_ports()
+        if ports is not None:
+            return ports
+        time.sleep(0.02)
+    tail = log.read_bytes()[-LOG_BYTES_SHOWN:].decode(errors="replace")
+    command = " ".join(str(part) for part in process.args)  # type: ignore[union-attr]
+    raise Unavailable(f"{command} did not serve:\n{tail}", "Run that command by hand.")
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def listening(port: int) -> Callable[[], Ports | None]:
+    """For servers that are told their port: they serve once they accept."""
+
+    def find() -> Ports | None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            return None
+        return {"main": port}
+
+    return find
+
+
+def ports_file(path: Path) -> Callable[[], Ports | None]:
+    """For servers that choose their ports, and write them to a file as JSON."""
+
+    def find() -> Ports | None:
+        try:
+            ports: dict[str, int] = json.loads(path.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return ports
+
+    return find
+
+
+def connect(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), START_SECONDS_MAX)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def peak_rss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def filesystem(directory: Path) -> str:
+    """The type of the filesystem that holds `directory`."""
+    device = directory.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2] == wanted:
+            return source.split()[0]
+    return "unknown"

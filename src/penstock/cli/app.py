@@ -1,0 +1,57 @@
+"""Puts the verbs together, and turns errors into one sentence and a hint."""
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from penstock import __version__
+from penstock.cli import bench, segment, worker
+from penstock.core.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Durable event streams into and out of Spark, exactly once.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+worker.register(app)
+app.add_typer(segment.app, name="segment")
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    try:
+        app()
+    except PenstockError as error:
+        _complain(str(error), error.hint)
+        sys.exit(1)
+    except OSError as error:
+        _complain(str(error), "")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _complain(message: str, hint: str) -> None:
+    console = Console(stderr=True)
+    console.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    if hint:
+        console.print(Text.assemble(("hint: ", "bold"), hint), soft_wrap=True)

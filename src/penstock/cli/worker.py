@@ -1,0 +1,119 @@
+"""`penstock worker`: run a worker until it is told to stop."""
+
+import asyncio
+import logging
+import signal
+import ssl
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from penstock.cli.sizes import parse_size
+from penstock.core.errors import RequestError
+from penstock.segment_server.settings import ServerSettings
+from penstock.store.settings import StoreSettings
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
+
+_LIMITS = "Limits"
+_TLS = "TLS"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("worker")(worker)
+
+
+def worker(
+    data: Path = typer.Option(Path("penstock-data"), help="Where the journal is kept; made if it is not there."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback unless you say otherwise."),
+    segment_port: int = typer.Option(7101, help="Port of the segment protocol; 0 takes a free one."),
+    http_port: int = typer.Option(7102, help="Port of /health, /status, /metrics; 0 takes a free one."),
+    tls_cert: Path | None = typer.Option(None, help="Certificate (PEM) for the segment port.", rich_help_panel=_TLS),
+    tls_key: Path | None = typer.Option(None, help="Its private key (PEM).", rich_help_panel=_TLS),
+    tls_client_ca: Path | None = typer.Option(
+        None, help="Take only clients with a certificate of this authority (mutual TLS).", rich_help_panel=_TLS
+    ),
+    chapter_size: int = typer.Option("64MiB", parser=parse_size, help="Size of a journal file.", rich_help_panel=_LIMITS),
+    reserve: int = typer.Option(
+        "256MiB", parser=parse_size, help="Disk kept for draining a full store.", rich_help_panel=_LIMITS
+    ),
+    segment_quota: int | None = typer.Option(
+        None, parser=parse_size, help="Bytes that a segment may hold (default: no limit).", rich_help_panel=_LIMITS
+    ),
+    connections: int = typer.Option(1000, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
+    block_size: int = typer.Option("8MiB", parser=parse_size, help="Largest append.", rich_help_panel=_LIMITS),
+) -> None:
+    """Run a worker: the durable store of segments, its servers and its HTTP side.
+
+    It prints its ports and writes them to DATA/ports.json. SIGTERM or Ctrl-C: everything that was received is made
+    durable and acknowledged, then it stops.
+    """
+    settings = WorkerSettings(
+        data=data,
+        http_host=host,
+        http_port=http_port,
+        store=StoreSettings(
+            chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota
+        ),
+        segment=ServerSettings(
+            host=host,
+            port=segment_port,
+            ssl=_server_context(tls_cert, tls_key, tls_client_ca),
+            connections_max=connections,
+            block_bytes_max=block_size,
+        ),
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    run_in_loop(settings)
+
+
+def _server_context(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
+    if cert is None:
+        if key is not None or client_ca is not None:
+            raise RequestError("TLS needs a certificate", "Give --tls-cert as well.")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise RequestError(f"the TLS files cannot be used: {error}", "They must be PEM files.") from None
+    return context
+
+
+def run_in_loop(settings: WorkerSettings) -> None:
+    """With uvloop where it is installed."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        from asyncio import new_event_loop
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_run(settings))
+
+
+async def _run(settings: WorkerSettings) -> None:
+    worker = Worker(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
+    console = Console(highlight=False)
+
+    def ready(ports: dict[str, int]) -> None:
+        status = worker.status()["store"]
+        assert isinstance(status, dict)
+        console.print(
+            f"penstock worker is ready: segments on {settings.segment.host}:{ports['segment']}, "
+            f"http on {settings.http_host}:{ports['http']}",
+            soft_wrap=True,
+        )
+        console.print(
+            f"data in {settings.data}: {status['segments']} segments, {status['live_bytes']} bytes, "
+            f"recovered in {status['recovery_seconds']} s",
+            soft_wrap=True,
+        )
+
+    await worker.run(ready)
+    console.print("stopped: everything that was acknowledged is on disk")

@@ -1,0 +1,259 @@
+"""The kinds of field that payloads are made of. Each writes one attribute of a message, and reads it back.
+
+Reading never goes past the payload: what is missing or malformed is a ProtocolError that says what was wrong
+(`dialect.py` adds in which message and field). Data is read as a view, never copied.
+"""
+
+from struct import Struct
+from typing import Any, ClassVar
+
+from penstock.core.errors import LimitExceeded, ProtocolError, RequestError
+from penstock.core.types import Buffer
+from penstock.protocol.segment.frame import EVENT, HEADER_SIZE, PAYLOAD_SIZE_MAX, pack_header, unpack_header
+from penstock.protocol.segment.messages import Part
+from penstock.protocol.segment.modified_utf8 import decode_text, encode_text
+from penstock.protocol.segment.segment_messages import AttributeUpdate
+
+TEXT_SIZE_MAX = 2**16 - 1
+
+UPDATES_MAX = 1024
+"""Attribute updates in one merge: as objects they are far larger than on the wire."""
+
+_U16 = Struct(">H")
+_I32 = Struct(">i")
+_UPDATE = Struct(">16sbqq")
+
+
+class Field:
+    """`optional`: a payload may end before this field, which then keeps the message's default."""
+
+    size_min: ClassVar[int] = 0
+    """Fewer bytes left than this, and an optional field is absent."""
+
+    __slots__ = ("name", "optional")
+
+    def __init__(self, name: str, *, optional: bool = False) -> None:
+        self.name = name
+        self.optional = optional
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        """Add the field's bytes to the parts."""
+        raise NotImplementedError
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        """Put the field that begins at `at` among the values; returns where the next one begins."""
+        raise NotImplementedError
+
+
+def _end(payload: memoryview, at: int, size: int) -> int:
+    """Where `size` bytes at `at` end."""
+    end = at + size
+    if not at <= end <= len(payload):
+        raise ProtocolError(f"{size} bytes expected, {len(payload) - at} are left")
+    return end
+
+
+class _Fixed(Field):
+    __slots__ = ()
+    layout: ClassVar[Struct]
+
+    def __init_subclass__(cls) -> None:
+        cls.size_min = cls.layout.size
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        parts.append(self.layout.pack(getattr(message, self.name)))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        end = _end(payload, at, self.layout.size)
+        values[self.name] = self.layout.unpack_from(payload, at)[0]
+        return end
+
+
+class I8(_Fixed):
+    __slots__ = ()
+    layout = Struct(">b")
+
+
+class I32(_Fixed):
+    __slots__ = ()
+    layout = _I32
+
+
+class I64(_Fixed):
+    __slots__ = ()
+    layout = Struct(">q")
+
+
+class Uuid(_Fixed):
+    """16 bytes, as bytes."""
+
+    __slots__ = ()
+    layout = Struct(">16s")
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        parts.append(_uuid(getattr(message, self.name)))
+
+
+def _uuid(value: bytes) -> bytes:
+    if len(value) != Uuid.layout.size:  # struct would cut or fill it without a word
+        raise RequestError(f"an id has 16 bytes, not {len(value)}")
+    return value
+
+
+class Bool(_Fixed):
+    __slots__ = ()
+    layout = Struct(">B")
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        parts.append(b"\1" if getattr(message, self.name) else b"\0")
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        end = _end(payload, at, 1)
+        if payload[at] > 1:
+            raise ProtocolError(f"a bool is 0 or 1, not {payload[at]}")
+        values[self.name] = payload[at] == 1
+        return end
+
+
+class Flags(Field):
+    """One byte, a bit for each name, the first in bit 0."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(" and ".join(names))
+        self.names = names
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        parts.append(bytes([sum(bool(getattr(message, name)) << bit for bit, name in enumerate(self.names))]))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        end = _end(payload, at, 1)
+        if payload[at] >> len(self.names):
+            raise ProtocolError(f"flags {payload[at]:#04x} have a bit that means nothing")
+        values.update({name: bool(payload[at] >> bit & 1) for bit, name in enumerate(self.names)})
+        return end
+
+
+class PartOf(Field):
+    """One byte: begin, middle or end."""
+
+    __slots__ = ()
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        parts.append(bytes([getattr(message, self.name)]))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        end = _end(payload, at, 1)
+        if payload[at] > Part.END:
+            raise ProtocolError(f"a part is begin (0), middle (1) or end (2), not {payload[at]}")
+        values[self.name] = Part(payload[at])
+        return end
+
+
+class Utf(Field):
+    """u16 length and modified UTF-8."""
+
+    __slots__ = ()
+    size_min = 1  # as the public protocol has it: any byte left means that the text is there
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        text = encode_text(getattr(message, self.name))
+        if len(text) > TEXT_SIZE_MAX:
+            raise LimitExceeded(f"a text of {len(text)} bytes is over the limit of {TEXT_SIZE_MAX}")
+        parts.append(_U16.pack(len(text)) + text)
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        start = _end(payload, at, _U16.size)
+        end = _end(payload, start, _U16.unpack_from(payload, at)[0])
+        values[self.name] = decode_text(bytes(payload[start:end]))
+        return end
+
+
+class Blob(Field):
+    """i32 length and bytes."""
+
+    __slots__ = ()
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        data = getattr(message, self.name)
+        parts += (_I32.pack(len(data)), data)
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        start = _end(payload, at, _I32.size)
+        end = _end(payload, start, _I32.unpack_from(payload, at)[0])
+        values[self.name] = payload[start:end]
+        return end
+
+
+class Rest(Field):
+    """All bytes that are left."""
+
+    __slots__ = ()
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        parts.append(getattr(message, self.name))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        values[self.name] = payload[at:]
+        return len(payload)
+
+
+class Zeros(Field):
+    """As many zeros as the attribute says. What was really there is not looked at: it means nothing."""
+
+    __slots__ = ()
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        count = getattr(message, self.name)
+        if not 0 <= count <= PAYLOAD_SIZE_MAX:
+            raise LimitExceeded(f"{count} zeros are over the limit of {PAYLOAD_SIZE_MAX}")
+        parts.append(bytes(count))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        values[self.name] = len(payload) - at
+        return len(payload)
+
+
+class FramedEvent(Field):
+    """One Event with its header, which is part of the value."""
+
+    __slots__ = ()
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        event = getattr(message, self.name)
+        if event[:HEADER_SIZE] != pack_header(EVENT, len(event) - HEADER_SIZE):
+            raise RequestError("not an event with its header")
+        parts.append(event)
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        start = _end(payload, at, HEADER_SIZE)
+        kind, length = unpack_header(payload[at:start])
+        if kind != EVENT:
+            raise ProtocolError(f"an Event (type {EVENT}) expected, found type {kind}")
+        end = _end(payload, start, length)
+        values[self.name] = payload[at:end]
+        return end
+
+
+class Updates(Field):
+    """i32 count and as many attribute updates."""
+
+    __slots__ = ()
+    size_min = 1  # as in the public protocol: nothing at all after the token means no updates
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        updates: tuple[AttributeUpdate, ...] = getattr(message, self.name)
+        if len(updates) > UPDATES_MAX:
+            raise LimitExceeded(f"{len(updates)} updates are over the limit of {UPDATES_MAX}")
+        parts.append(_I32.pack(len(updates)))
+        parts += (_UPDATE.pack(_uuid(u.attribute_id), u.kind, u.value, u.expected) for u in updates)
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        start = _end(payload, at, _I32.size)
+        count = _I32.unpack_from(payload, at)[0]
+        if count > UPDATES_MAX:
+            raise ProtocolError(f"{count} updates are over the limit of {UPDATES_MAX}")
+        end = _end(payload, start, count * _UPDATE.size)
+        values[self.name] = tuple(AttributeUpdate(*fields) for fields in _UPDATE.iter_unpack(payload[start:end]))
+        return end

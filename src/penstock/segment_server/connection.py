@@ -1,0 +1,288 @@
+"""One connection: bytes to requests, requests to the store, replies back in order, memory within its limits."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
+
+from penstock.core.errors import PenstockError, ProtocolError
+from penstock.core.types import Buffer, Position
+from penstock.protocol.segment import (
+    VERSIONED,
+    AppendByNumber,
+    AppendByOffset,
+    Decoder,
+    Dialect,
+    ErrorMessage,
+    Hello,
+    Incoming,
+    KeepAlive,
+    Message,
+    OperationUnsupported,
+    ReadSegment,
+    Role,
+    SegmentRead,
+    SetupAppend,
+)
+from penstock.protocol.segment.codes import VERSION_HIGH, VERSION_LOW, ErrorCode
+from penstock.segment_server.appending import Appending
+from penstock.segment_server.failures import failure
+from penstock.segment_server.managing import Managing
+from penstock.segment_server.outbox import Outbox, Slot
+from penstock.store.store import Located
+
+if TYPE_CHECKING:
+    from penstock.segment_server.server import SegmentServer
+
+log = logging.getLogger(__name__)
+
+# Reads of one connection that fetch at the same time: with their size this bounds the memory they take.
+_FETCHES_MAX = 4
+_TAIL_READS_MAX = 1024
+
+
+class SegmentConnection(asyncio.BufferedProtocol):
+    def __init__(self, server: "SegmentServer") -> None:
+        self._server = server
+        self._store = server.store
+        self._settings = server.settings
+        self._decoder = Decoder(Role.SERVER, block_size_max=server.settings.block_bytes_max)
+        self._outbox = Outbox(self._send)
+        self._appending = Appending(server.store, server.counters, self._answer)
+        self._managing = Managing(server.store)
+        self._tail_reads: dict[int, Callable[[], None]] = {}
+        self._unacknowledged = 0
+        self._fetching = 0
+        self._write_blocked = False
+        self._paused = False
+        self._ending = False
+        self._received_at = 0.0
+
+    # The transport calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes_max)
+        self._peer = self._transport.get_extra_info("peername")
+        if not self._server.opened(self):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+        for cancel in self._tail_reads.values():
+            cancel()
+        self._tail_reads.clear()
+        self._server.released(self._unacknowledged)
+        self._unacknowledged = 0
+        self._server.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received_at = self._server.loop.time()
+        if self._ending:
+            return
+        try:
+            for incoming in self._decoder.received(nbytes):
+                self._handle(incoming)
+        except ProtocolError as error:
+            self._reject(error)
+        self._outbox.flush()
+        self.throttle()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; what it is owed still goes out."""
+        self._end_when_answered()
+        return True
+
+    def pause_writing(self) -> None:
+        self._write_blocked = True
+        self.throttle()
+
+    def resume_writing(self) -> None:
+        self._write_blocked = False
+        self.throttle()
+
+    # Requests.
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self._decoder.dialect or VERSIONED
+
+    def _handle(self, incoming: Incoming) -> None:
+        match incoming:
+            case AppendByNumber() | AppendByOffset():
+                self._appending.append(incoming)
+            case ReadSegment():
+                self._read(incoming, self._outbox.reserve(), may_wait=True)
+            case KeepAlive():
+                self._answer(incoming, Position(0))
+            case Hello():
+                self._greet(incoming)
+            case _:
+                self._manage(incoming)
+
+    def _greet(self, hello: Hello) -> None:
+        self._answer(Hello(VERSION_HIGH, VERSION_LOW), Position(0))
+        if hello.low > VERSION_HIGH or hello.high < VERSION_LOW:
+            raise ProtocolError(
+                f"the client speaks versions {hello.low} to {hello.high}, we {VERSION_LOW} to {VERSION_HIGH}"
+            )
+
+    def _manage(self, request: Message) -> None:
+        segment = getattr(request, "segment", getattr(request, "target", ""))
+        request_id = getattr(request, "request_id", -1)
+        try:
+            if isinstance(request, SetupAppend):
+                self._appending.set_up(request, by_offset=self._dialect is not VERSIONED)
+                return
+            handler = self._managing.handlers.get(type(request))
+            if handler is None:
+                unsupported = OperationUnsupported(type(request).__name__, "", request_id)
+                self._answer(unsupported, Position(0))
+                return
+            reply, position = handler(request)
+        except ProtocolError:
+            raise
+        except PenstockError as error:
+            self._answer(failure(error, segment, request_id), Position(0))
+            return
+        self._answer(reply, position)
+        self._server.durability.after(position, lambda: self._server.tail.wake(segment))
+
+    def _answer(self, reply: Message, position: int, size: int = 0) -> None:
+        """Send the reply, in its turn, once the journal is durable up to `position`."""
+        slot = self._outbox.reserve()
+        data = [self._dialect.encode(reply)]
+        self._unacknowledged += size
+        self._server.taken(size)
+
+        def fill() -> None:
+            slot.data = data
+            self._unacknowledged -= size
+            self._server.released(size)
+            self._server.to_flush.add(self)
+
+        self._server.durability.after(Position(position), fill)
+
+    # Reads.
+
+    def _read(self, request: ReadSegment, slot: Slot, *, may_wait: bool) -> None:
+        length = min(max(request.suggested_length, 1), self._settings.read_bytes_max)
+        try:
+            located = self._store.locate(request.segment, request.offset, length)
+        except PenstockError as error:
+            self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
+            return
+        if located.pieces:
+            self._fetch(request, located, slot)
+        elif may_wait and not located.end_of_segment and len(self._tail_reads) < _TAIL_READS_MAX:
+            self._wait_at_tail(request, slot)
+        else:
+            self._fill(slot, _segment_read(request, located, b""))
+
+    def _wait_at_tail(self, request: ReadSegment, slot: Slot) -> None:
+        """Replies to later requests pass a read that waits; it is known by its segment and offset."""
+        self._outbox.give_up(slot)
+        key = id(slot)
+
+        def answer() -> None:
+            if self._tail_reads.pop(key, None) is not None:
+                self._read(request, self._outbox.reserve(), may_wait=False)
+
+        self._tail_reads[key] = self._server.tail.wait(request.segment, answer)
+
+    def _fetch(self, request: ReadSegment, located: Located, slot: Slot) -> None:
+        self._fetching += 1
+
+        def fetched(future: "asyncio.Future[list[memoryview]]") -> None:
+            self._fetching -= 1
+            self._fetched(request, located, slot, future)
+            self.throttle()
+
+        loop, pool = self._server.loop, self._server.read_pool
+        loop.run_in_executor(pool, self._store.fetch, located).add_done_callback(fetched)
+
+    def _fetched(
+        self, request: ReadSegment, located: Located, slot: Slot, future: "asyncio.Future[list[memoryview]]"
+    ) -> None:
+        try:
+            data = b"".join(future.result())
+        except LookupError:  # moved or truncated meanwhile
+            self._read(request, slot, may_wait=False)
+        except PenstockError as error:
+            self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
+        else:
+            self._server.counters.reads += 1
+            self._server.counters.read_bytes += len(data)
+            self._fill(slot, _segment_read(request, located, data))
+
+    def _fill(self, slot: Slot, reply: Message) -> None:
+        slot.data = self._dialect.encode_parts(reply)
+        self._outbox.flush()
+
+    # Flow and end.
+
+    def flush(self) -> None:
+        self._outbox.flush()
+        self.throttle()
+        if self._ending and not self._outbox:
+            self._transport.close()
+
+    def throttle(self) -> None:
+        """Read from the peer only while everything that is held for it is within its limits."""
+        if self._ending or self._transport.is_closing():
+            return
+        settings = self._settings
+        full = (
+            self._write_blocked
+            or self._unacknowledged > settings.unacknowledged_bytes_max
+            or self._server.is_full
+            or len(self._outbox) > settings.replies_max
+            or self._fetching >= _FETCHES_MAX
+        )
+        if full != self._paused:
+            self._paused = full
+            if full:
+                self._server.paused.add(self)
+                self._transport.pause_reading()
+            else:
+                self._server.paused.discard(self)
+                self._transport.resume_reading()
+
+    def end_if_stalled(self, now: float) -> None:
+        """End a peer that stopped in the middle of a message long ago."""
+        stalled = self._decoder.is_inside_message and not self._paused
+        if stalled and now - self._received_at > self._settings.stall_seconds:
+            log.warning("%s sent half a message and then nothing: closed", self._peer)
+            self._transport.abort()
+
+    def stop_reading(self) -> None:
+        """Take no more requests; what was taken is still answered."""
+        if not self._transport.is_closing():
+            self._ending = True
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _reject(self, error: ProtocolError) -> None:
+        self._server.counters.protocol_errors += 1
+        log.warning("%s: %s", self._peer, error)
+        self._answer(ErrorMessage("", str(error), ErrorCode.PROTOCOL_ERROR), self._store.journal.end)
+        self._end_when_answered()
+
+    def _end_when_answered(self) -> None:
+        self.stop_reading()
+        self._server.to_flush.add(self)
+        self._server.flush_soon()
+
+    def _send(self, data: Iterable[Buffer]) -> None:
+        if not self._transport.is_closing():
+            self._transport.writelines(data)
+
+
+def _segment_read(request: ReadSegment, located: Located, data: bytes) -> SegmentRead:
+    return SegmentRead(
+        request.segment, request.offset, located.at_tail, located.end_of_segment, data, request.request_id
+    )

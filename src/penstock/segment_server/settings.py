@@ -1,0 +1,46 @@
+"""The segment server's limits, each with its reason."""
+
+from dataclasses import dataclass
+from ssl import SSLContext
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    host: str = "127.0.0.1"
+    port: int = 7101
+    ssl: SSLContext | None = None
+
+    connections_max: int = 1000
+    """Beyond it a new connection is closed at once: each costs a receive buffer."""
+
+    block_bytes_max: int = 8 * MIB
+    """Largest block of an append: bounds what one connection can make the worker hold at once."""
+
+    unacknowledged_bytes_max: int = 16 * MIB
+    """Bytes received on one connection and not yet durable; beyond it the connection is not read."""
+
+    unacknowledged_bytes_total_max: int = 128 * MIB
+    """The same over all connections: bounds the journal's queue, whatever the number of clients."""
+
+    replies_max: int = 4096
+    """Replies owed to one connection; beyond it the connection is not read."""
+
+    read_bytes_max: int = 4 * MIB
+    """Data in one reply to a read; a message has less than 16 MiB."""
+
+    read_threads: int = 4
+    """Threads that fetch from the disk, so that a slow read does not hold up the appends."""
+
+    tail_wait_seconds: float = 20.0
+    """How long a read at the tail waits for data; clients expect an answer within 30 s."""
+
+    stall_seconds: float = 60.0
+    """A peer that stops in the middle of a message for so long is gone."""
+
+    write_buffer_bytes_max: int = 4 * MIB
+    """Replies that a peer has not fetched; beyond it the connection is not read."""
+
+    drain_seconds: float = 10.0
+    """How long a stop waits for what was received to become durable and acknowledged."""

@@ -1,0 +1,96 @@
+"""The worker's HTTP side: /health, /status, /segments and /metrics. It only looks, it changes nothing."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Protocol
+
+import uvicorn
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from penstock.store.store import SegmentInfo
+
+_PAGE = 1000
+
+
+class Watched(Protocol):
+    """What the HTTP side needs to know of a worker."""
+
+    registry: CollectorRegistry
+
+    def problems(self) -> list[str]: ...
+
+    def status(self) -> dict[str, object]: ...
+
+    def segments(self, prefix: str) -> list[SegmentInfo]: ...
+
+
+def application(worker: Watched) -> Starlette:
+    async def health(_: Request) -> Response:
+        problems = worker.problems()
+        text = "\n".join(problems) or "ok"
+        return PlainTextResponse(f"{text}\n", status_code=503 if problems else 200)
+
+    async def status(_: Request) -> Response:
+        return JSONResponse(worker.status())
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(worker.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def segments(request: Request) -> Response:
+        """Those after `after` in the order of names, a page at a time; `more` says whether to ask again."""
+        after = request.query_params.get("after", "")
+        found = [s for s in worker.segments(request.query_params.get("prefix", "")) if s.name > after]
+        page = [_as_json(s) for s in found[:_PAGE]]
+        return JSONResponse({"segments": page, "more": len(found) > _PAGE})
+
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/status", status),
+            Route("/metrics", metrics),
+            Route("/segments", segments),
+        ]
+    )
+
+
+def _as_json(info: SegmentInfo) -> dict[str, object]:
+    return asdict(info) | {"attributes": {key.hex(): value for key, value in info.attributes.items()}}
+
+
+class _Server(uvicorn.Server):
+    """uvicorn inside a loop that is not its own: the worker handles signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    def __init__(self, worker: Watched, host: str, port: int) -> None:
+        config = uvicorn.Config(
+            application(worker), host=host, port=port, log_level="warning", lifespan="off", access_log=False
+        )
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises OSError when it is taken."""
+        listener = socket.create_server((self._server.config.host, self._server.config.port))
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        while not self._server.started:  # noqa: ASYNC110  uvicorn has no event for it
+            await asyncio.sleep(0.005)
+        port: int = listener.getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task

@@ -1,0 +1,149 @@
+"""One worker process: opens the store, serves it, and stops in order."""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
+import penstock
+from penstock.core.errors import DiskFull, PenstockError, StoreFailed
+from penstock.segment_server.server import SegmentServer
+from penstock.store.committer import Committer
+from penstock.store.compaction import Compactor
+from penstock.store.file_journal import FileJournal
+from penstock.store.real_files import RealFiles
+from penstock.store.store import SegmentInfo, SegmentStore
+from penstock.worker.http import HttpServer
+from penstock.worker.metrics import Numbered
+from penstock.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+_COMPACTION_IDLE_SECONDS = 0.2
+
+
+class Worker:
+    """`run` serves until `stop` is called or the store fails. The journal's directory is DATA/journal."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.registry = CollectorRegistry()
+        self._stopping = asyncio.Event()
+        self._failed = False
+
+    async def run(self, ready: Callable[[dict[str, int]], None] = lambda _: None) -> None:
+        """Calls `ready` with the ports once everything listens. Raises StoreFailed when the disk fails."""
+        self._open()
+        compaction = asyncio.create_task(self._compact())
+        try:
+            await self._serve(ready)
+        finally:
+            compaction.cancel()
+            self._committer.stop()
+            self._journal.close()
+            self._ports_file.unlink(missing_ok=True)
+        if self._failed:
+            self._journal.check()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def _ports_file(self) -> Path:
+        return self.settings.data / "ports.json"
+
+    def _open(self) -> None:
+        began = time.perf_counter()
+        settings = self.settings.store
+        self._journal = FileJournal(RealFiles(self.settings.data / "journal"), settings)
+        self._store = SegmentStore(self._journal, settings)
+        self._compactor = Compactor(self._store)
+        self._committer = Committer(self._journal, settings.idle_proof_seconds)
+        self._committer.start()
+        self.recovery_seconds = time.perf_counter() - began
+
+    async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
+        self._server = SegmentServer(self._store, self.settings.segment, self._on_failure)
+        self._register_metrics()
+        http = HttpServer(self, self.settings.http_host, self.settings.http_port)
+        self.ports = {"http": await http.start(), "segment": await self._server.start()}
+        self._write_ports()
+        ready(self.ports)
+        await self._stopping.wait()
+        await self._server.stop()
+        await http.stop()
+
+    def _on_failure(self) -> None:
+        self._failed = True
+        self.stop()
+
+    def _write_ports(self) -> None:
+        """Whole or not at all: programs wait for this file."""
+        partial = self._ports_file.with_suffix(".tmp")
+        partial.write_text(json.dumps(self.ports, sort_keys=True) + "\n")
+        partial.replace(self._ports_file)
+
+    async def _compact(self) -> None:
+        while True:
+            try:
+                busy = self._compactor.step()
+            except StoreFailed:
+                return
+            except PenstockError as error:
+                log.error("compaction: %s", error)
+                busy = False
+            await asyncio.sleep(0 if busy else _COMPACTION_IDLE_SECONDS)
+
+    # What /health, /status, /segments and /metrics show.
+
+    def problems(self) -> list[str]:
+        problems = [*self._store.damage]
+        try:
+            self._journal.room_for(0, draining=False)
+        except DiskFull as error:
+            problems.append(f"{error} {error.hint}")
+        except StoreFailed as error:
+            problems.append(str(error))
+        return problems
+
+    def segments(self, prefix: str) -> list[SegmentInfo]:
+        return self._store.segments(prefix)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "version": penstock.__version__,
+            "pid": os.getpid(),
+            "ports": self.ports,
+            "problems": self.problems(),
+            "store": self._store_numbers() | self._store_counts(),
+            "segment_server": self._server.status(),
+        }
+
+    def _store_numbers(self) -> dict[str, int | float]:
+        journal = self._journal
+        return {
+            "segments": len(self._store.table),
+            "chapters": len(journal.chapters),
+            "live_bytes": sum(self._store.table.live.values()),
+            "journal_end": journal.end,
+            "journal_durable": journal.durable,
+            "journal_queued_bytes": journal.end - journal.durable,
+            "recovery_seconds": round(self.recovery_seconds, 3),
+        }
+
+    def _store_counts(self) -> dict[str, int | float]:
+        return {
+            "compaction_moved_bytes": self._compactor.moved_bytes,
+            "chapters_dropped": self._compactor.dropped_chapters,
+        }
+
+    def _register_metrics(self) -> None:
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self.registry.register(Numbered("store", self._store_numbers, self._store_counts))
+        self.registry.register(Numbered("segment", self._server.gauges, self._server.counters.as_dict))
