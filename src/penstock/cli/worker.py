@@ -5,6 +5,7 @@ import logging
 import signal
 import ssl
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -18,6 +19,10 @@ from penstock.worker.worker import Worker
 
 _LIMITS = "Limits"
 _TLS = "TLS"
+
+
+def _size(default: str | None, text: str) -> Any:
+    return typer.Option(default, parser=parse_size, metavar="SIZE", help=text, rich_help_panel=_LIMITS)
 
 
 def register(app: typer.Typer) -> None:
@@ -34,28 +39,22 @@ def worker(
     tls_client_ca: Path | None = typer.Option(
         None, help="Take only clients with a certificate of this authority (mutual TLS).", rich_help_panel=_TLS
     ),
-    chapter_size: int = typer.Option("64MiB", parser=parse_size, help="Size of a journal file.", rich_help_panel=_LIMITS),
-    reserve: int = typer.Option(
-        "256MiB", parser=parse_size, help="Disk kept for draining a full store.", rich_help_panel=_LIMITS
-    ),
-    segment_quota: int | None = typer.Option(
-        None, parser=parse_size, help="Bytes that a segment may hold (default: no limit).", rich_help_panel=_LIMITS
-    ),
+    chapter_size: int = _size("64MiB", "Size of a journal file."),
+    reserve: int = _size("256MiB", "Disk kept for draining a full store."),
+    segment_quota: int | None = _size(None, "Bytes that a segment may hold (default: no limit)."),
     connections: int = typer.Option(1000, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
-    block_size: int = typer.Option("8MiB", parser=parse_size, help="Largest append.", rich_help_panel=_LIMITS),
+    block_size: int = _size("8MiB", "Largest append."),
 ) -> None:
-    """Run a worker: the durable store of segments, its servers and its HTTP side.
+    """Run a worker: the durable store of segments and its servers.
 
-    It prints its ports and writes them to DATA/ports.json. SIGTERM or Ctrl-C: everything that was received is made
-    durable and acknowledged, then it stops.
+    Its ports are printed, and written to DATA/ports.json. On SIGTERM or
+    Ctrl-C it makes durable and acknowledges what it has received, then stops.
     """
     settings = WorkerSettings(
         data=data,
         http_host=host,
         http_port=http_port,
-        store=StoreSettings(
-            chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota
-        ),
+        store=StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota),
         segment=ServerSettings(
             host=host,
             port=segment_port,

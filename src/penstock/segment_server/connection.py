@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.errors import PenstockError, ProtocolError
@@ -17,6 +18,7 @@ from penstock.protocol.segment import (
     Hello,
     Incoming,
     KeepAlive,
+    MergeSegments,
     Message,
     OperationUnsupported,
     ReadSegment,
@@ -40,6 +42,9 @@ log = logging.getLogger(__name__)
 _FETCHES_MAX = 4
 _TAIL_READS_MAX = 1024
 
+# Where bytes go that come after the last request that counts.
+_IGNORED = bytearray(64 * 1024)
+
 
 class SegmentConnection(asyncio.BufferedProtocol):
     def __init__(self, server: "SegmentServer") -> None:
@@ -57,6 +62,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._ending = False
         self._received_at = 0.0
+        self._incoming: Iterator[Incoming] = iter(())
 
     # The transport calls these.
 
@@ -71,29 +77,38 @@ class SegmentConnection(asyncio.BufferedProtocol):
         for cancel in self._tail_reads.values():
             cancel()
         self._tail_reads.clear()
-        self._server.released(self._unacknowledged)
-        self._unacknowledged = 0
         self._server.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.get_buffer(sizehint)
+        return self._decoder.get_buffer(sizehint) if not self._ending else memoryview(_IGNORED)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._received_at = self._server.loop.time()
         if self._ending:
             return
         try:
-            for incoming in self._decoder.received(nbytes):
+            self._incoming = self._decoder.received(nbytes)
+        except ProtocolError as error:
+            self._reject(error)
+        self._work()
+
+    def _work(self) -> None:
+        """Handle what has been received, as long as there is room for it; the rest waits in the receive buffer."""
+        try:
+            while not (self._ending or self._is_full()):
+                incoming = next(self._incoming, None)
+                if incoming is None:
+                    break
                 self._handle(incoming)
         except ProtocolError as error:
             self._reject(error)
         self._outbox.flush()
-        self.throttle()
+        self._pause_or_resume()
 
     def eof_received(self) -> bool:
         """The peer sends no more; what it is owed still goes out."""
         self._end_when_answered()
-        return True
+        return self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         self._write_blocked = True
@@ -130,7 +145,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             )
 
     def _manage(self, request: Message) -> None:
-        segment = getattr(request, "segment", getattr(request, "target", ""))
+        segment = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
         request_id = getattr(request, "request_id", -1)
         try:
             if isinstance(request, SetupAppend):
@@ -148,7 +163,8 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._answer(failure(error, segment, request_id), Position(0))
             return
         self._answer(reply, position)
-        self._server.durability.after(position, lambda: self._server.tail.wake(segment))
+        for name in (segment, getattr(request, "source", segment)):
+            self._server.durability.after(position, partial(self._server.tail.wake, name))
 
     def _answer(self, reply: Message, position: int, size: int = 0) -> None:
         """Send the reply, in its turn, once the journal is durable up to `position`."""
@@ -230,17 +246,26 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def throttle(self) -> None:
-        """Read from the peer only while everything that is held for it is within its limits."""
-        if self._ending or self._transport.is_closing():
-            return
-        settings = self._settings
-        full = (
+        """Go on with the peer's requests, if what is held for it is within its limits again."""
+        if self._paused and not self._is_full() and not self._ending:
+            self._work()
+        else:
+            self._pause_or_resume()
+
+    def _is_full(self) -> bool:
+        return (
             self._write_blocked
-            or self._unacknowledged > settings.unacknowledged_bytes_max
+            or self._unacknowledged > self._settings.unacknowledged_bytes_max
             or self._server.is_full
-            or len(self._outbox) > settings.replies_max
+            or len(self._outbox) > self._settings.replies_max
             or self._fetching >= _FETCHES_MAX
         )
+
+    def _pause_or_resume(self) -> None:
+        """Read from the peer only while there is room for more."""
+        full = self._is_full()
+        if self._ending or self._transport.is_closing():
+            return
         if full != self._paused:
             self._paused = full
             if full:
@@ -265,6 +290,9 @@ class SegmentConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def _reject(self, error: ProtocolError) -> None:
         self._server.counters.protocol_errors += 1

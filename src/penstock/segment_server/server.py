@@ -32,6 +32,7 @@ class SegmentServer:
         self._connections: set[SegmentConnection] = set()
         self._unacknowledged = 0
         self._flush_called = False
+        self._last_closed: asyncio.Event | None = None
 
     async def start(self) -> int:
         """Listen; returns the port."""
@@ -51,16 +52,28 @@ class SegmentServer:
         for connection in list(self._connections):
             connection.stop_reading()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._all_durable(), self.settings.drain_seconds)
+            async with asyncio.timeout(self.settings.drain_seconds):
+                await self._all_durable()
+                for connection in list(self._connections):
+                    connection.flush()
+                    connection.close()
+                await self._all_closed()
         for connection in list(self._connections):
-            connection.flush()
-            connection.close()
+            connection.abort()
+        await asyncio.sleep(0)
         self.read_pool.shutdown(wait=False, cancel_futures=True)
 
     async def _all_durable(self) -> None:
+        if self.store.journal.failed:
+            return
         done = asyncio.Event()
         self.durability.after(self.store.journal.end, done.set)
         await done.wait()
+
+    async def _all_closed(self) -> None:
+        if self._connections:
+            self._last_closed = asyncio.Event()
+            await self._last_closed.wait()
 
     # What connections report.
 
@@ -77,6 +90,8 @@ class SegmentServer:
         self._connections.discard(connection)
         self.paused.discard(connection)
         self.to_flush.discard(connection)
+        if self._last_closed is not None and not self._connections:
+            self._last_closed.set()
 
     def taken(self, size: int) -> None:
         self._unacknowledged += size

@@ -36,6 +36,7 @@ class Decoder:
         self._reader: Reader | None = None
         self._reading: Reading | None = None
         self._needed = 0
+        self._begun = False
         self._failure: str | None = None
 
     @property
@@ -47,6 +48,11 @@ class Decoder:
     def held_bytes(self) -> int:
         """Memory held for what has not come out yet."""
         return self._buffer.size + (self._reader.held_bytes if self._reader else 0)
+
+    @property
+    def is_inside_message(self) -> bool:
+        """Whether a message or a block has begun to arrive, and its end has not."""
+        return self._begun or self._buffer.unread > 0
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         """Where to receive next; never empty. What `received` gave last has been used up before."""
@@ -100,8 +106,9 @@ class Decoder:
                 break
             try:
                 self._needed = self._reading.send(data)
+                self._begun = True
             except StopIteration as done:
-                self._reading = None
+                self._reading, self._begun = None, False
                 if done.value is not None:
                     incoming: Incoming = done.value
                     return incoming

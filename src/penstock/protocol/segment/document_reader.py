@@ -62,6 +62,8 @@ class DocumentReader(Reader):
 
     def _block(self, begin: BeginAppendBlock) -> Generator[int, memoryview, AppendByOffset]:
         self._check_length("BeginAppendBlock", begin.length)
+        if begin.offset < 0:
+            raise ProtocolError(f"BeginAppendBlock: offset {begin.offset}")
         content = yield begin.length
         end = yield from self._message(in_block=True)
         if not isinstance(end, EndAppendBlock):

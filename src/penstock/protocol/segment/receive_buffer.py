@@ -28,6 +28,11 @@ class ReceiveBuffer:
         """Bytes of memory that this buffer holds now, views that others keep of older chunks not included."""
         return len(self._chunk)
 
+    @property
+    def unread(self) -> int:
+        """Bytes that have arrived and have not been taken."""
+        return self._end - self._start
+
     def room(self) -> memoryview:
         """Where to receive next; never empty. Everything that `take` can give has been taken before."""
         unread = self._end - self._start

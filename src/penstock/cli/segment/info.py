@@ -1,0 +1,54 @@
+"""`penstock segment info`: one segment, whole."""
+
+import json
+from urllib.parse import urlencode
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.connect import (
+    DEFAULT_WORKER,
+    DataOption,
+    JsonOption,
+    WorkerOption,
+    get_json,
+    http_address,
+)
+from penstock.cli.segment.list import state_of
+from penstock.cli.sizes import show_size
+from penstock.core.errors import NoSuchSegment
+
+
+def info(
+    name: str,
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one segment: where it begins and ends, its state and attributes."""
+    found = get_json(http_address(worker, data), "/segments?" + urlencode({"prefix": name}))["segments"]
+    segment = next((s for s in found if s["name"] == name), None)
+    if segment is None:
+        raise NoSuchSegment(f"there is no segment {name!r}")
+    if as_json:
+        typer.echo(json.dumps(segment))
+        return
+    table = Table(show_header=False)
+    table.add_row("segment", segment["name"])
+    table.add_row("state", state_of(segment))
+    if segment["damage"]:
+        table.add_row("damage", segment["damage"])
+    table.add_row("start", str(segment["start"]))
+    table.add_row("end", str(segment["length"]))
+    table.add_row("size", show_size(segment["length"] - segment["start"]))
+    table.add_row("writers", str(segment["writers"]))
+    for key, value in segment["attributes"].items():
+        table.add_row(f"attribute {_key(key)}", str(value))
+    Console().print(table)
+
+
+def _key(key: str) -> str:
+    """Our own attributes have names in their 16 bytes, others are numbers."""
+    text = bytes.fromhex(key).rstrip(b"\0")
+    return text.decode() if text.isascii() and text.decode().isprintable() else key

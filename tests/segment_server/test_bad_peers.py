@@ -1,0 +1,203 @@
+"""One bad peer ends alone: the others do not notice, and memory stays within its limits."""
+
+import asyncio
+import os
+import random
+import socket
+import struct
+import threading
+from contextlib import suppress
+
+import pytest
+
+from penstock.protocol.segment import (
+    DOCUMENT,
+    VERSIONED,
+    BeginAppendBlock,
+    CreateSegment,
+    DataAppended,
+    ErrorMessage,
+    Event,
+    Hello,
+    KeepAlive,
+    Part,
+    PartialMessage,
+    ReadSegment,
+    SetupAppend,
+)
+from penstock.store.real_files import RealFile, RealFiles
+from tests.segment_server.conftest import Connect, Peer, Running, Serve, hang_up
+from tests.segment_server.test_appending import WRITER, block, set_up
+
+
+async def raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        struct.pack(">ii", 1, 2**24),
+        struct.pack(">ii", 1, -1),
+        struct.pack(">ii", 4711, 0),
+        VERSIONED.encode(Hello(17, 5)) + VERSIONED.encode(SetupAppend(WRITER, "s"))[:-3] + b"\xff\xff\xff",
+        DOCUMENT.encode(Event(b"outside a block")),
+        DOCUMENT.encode(PartialMessage(Part.END, b"no begin")),
+        DOCUMENT.encode(PartialMessage(Part.BEGIN, b"12")) * 2,
+        DOCUMENT.encode(BeginAppendBlock(WRITER, 0, 2**30)),
+    ],
+)
+async def test_what_the_protocol_does_not_allow_closes_that_connection_alone(
+    data: bytes, versioned: Peer, running: Running
+) -> None:
+    await set_up(versioned)
+    reader, writer = await raw(running.port)
+    writer.write(data)
+    async with asyncio.timeout(5):
+        await reader.read()
+    await hang_up(writer)
+    versioned.send(block(1))
+    assert isinstance(await versioned.reply(), DataAppended)
+    assert running.server.counters.protocol_errors == 1
+
+
+async def test_what_was_right_before_the_mistake_is_still_answered(versioned: Peer) -> None:
+    await set_up(versioned)
+    versioned.send(block(1), struct.pack(">ii", 4711, 0))
+    assert isinstance(await versioned.reply(), DataAppended)
+    reply = await versioned.reply()
+    assert isinstance(reply, ErrorMessage)
+    assert "4711" in reply.message
+    assert await versioned.is_closed()
+
+
+@pytest.mark.parametrize(("high", "low"), [(4, 1), (30, 18)])
+async def test_a_client_of_another_version_learns_ours_before_the_end(running: Running, high: int, low: int) -> None:
+    reader, writer = await raw(running.port)
+    peer = Peer(reader, writer, VERSIONED)
+    peer.send(Hello(high, low))
+    assert await peer.reply() == Hello(17, 5)
+    assert await peer.is_closed()
+    await hang_up(writer)
+
+
+async def test_keep_alive_is_echoed(versioned: Peer, document: Peer) -> None:
+    versioned.send(KeepAlive())
+    assert await versioned.reply() == KeepAlive()
+    document.send(KeepAlive(b"any data"))
+    assert await document.reply() == KeepAlive(b"any data")
+
+
+async def test_a_peer_that_stops_in_the_middle_of_a_message_is_ended(serve: Serve) -> None:
+    running = await serve(stall_seconds=0.2)
+    stalled, stalled_writer = await raw(running.port)
+    stalled_writer.write(VERSIONED.encode(Hello(17, 5)) + struct.pack(">ii", 1, 100) + b"half")
+    quiet, quiet_writer = await raw(running.port)
+    quiet_writer.write(VERSIONED.encode(Hello(17, 5)))
+    await quiet.readexactly(16)
+    async with asyncio.timeout(5):
+        await stalled.read()
+    quiet_writer.write(VERSIONED.encode(KeepAlive()))
+    await quiet.readexactly(8)
+    await hang_up(stalled_writer)
+    await hang_up(quiet_writer)
+
+
+async def test_too_many_connections_are_refused(serve: Serve) -> None:
+    running = await serve(connections_max=2)
+    open_ones = [await raw(running.port) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    reader, writer = await raw(running.port)
+    async with asyncio.timeout(5):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    assert running.server.counters.connections_refused == 1
+    for _, other in [*open_ones, (reader, writer)]:
+        await hang_up(other)
+
+
+async def test_a_peer_that_never_reads_is_no_longer_read(versioned: Peer, serve: Serve, running: Running) -> None:
+    running.store.create("big")
+    position = running.store.append("big", [bytes(2_000_000)]).position
+    await asyncio.to_thread(running.store.journal.wait, position)
+    _, writer = await raw(running.port)
+    writer.write(VERSIONED.encode(Hello(17, 5)))
+    request = VERSIONED.encode(ReadSegment("big", 0, 2_000_000))
+    writer.write(request * 500)
+    await asyncio.sleep(1)
+    assert running.server.gauges()["paused_connections"] == 1
+    assert running.server.counters.read_bytes < 40_000_000, "a gigabyte was asked for"
+    await set_up(versioned)
+    versioned.send(block(1))
+    assert isinstance(await versioned.reply(), DataAppended)
+    writer.transport.abort()
+    await hang_up(writer)
+
+
+class GatedFile(RealFile):
+    """Its fsync takes as long as the gate is shut."""
+
+    gate = threading.Event()
+
+    def sync(self) -> None:
+        self.gate.wait()
+        super().sync()
+
+
+class GatedFiles(RealFiles):
+    def open(self, name: str) -> RealFile:
+        return GatedFile(self._open(name))
+
+    def create(self, name: str) -> RealFile:
+        return GatedFile(self._open(name, os.O_CREAT | os.O_EXCL))
+
+
+async def test_bytes_that_wait_for_the_disk_are_bounded_and_all_are_acknowledged_in_the_end(serve: Serve) -> None:
+    GatedFile.gate.set()
+    running = await serve(files=GatedFiles, unacknowledged_bytes_max=1_000_000)
+    reader, writer = await raw(running.port)
+    peer = Peer(reader, writer, VERSIONED)
+    running.store.create("s")
+    peer.send(Hello(17, 5), SetupAppend(WRITER, "s"))
+    await peer.reply()
+    await peer.reply()
+    GatedFile.gate.clear()
+    for number in range(100):
+        peer.send(block(number, bytes(100_000)))
+    await asyncio.sleep(0.5)
+    assert 1_000_000 < running.server.gauges()["unacknowledged_bytes"] < 1_200_000
+    GatedFile.gate.set()
+    for _ in range(100):
+        assert isinstance(await peer.reply(), DataAppended)
+    await hang_up(writer)
+
+
+async def test_a_good_client_is_served_among_garbage_stalled_and_half_open_connections(
+    connect: Connect, running: Running
+) -> None:
+    seed = random.randrange(2**32)
+    noise = random.Random(seed)
+    good = await connect()
+    await set_up(good)
+    bad: list[asyncio.StreamWriter] = []
+    for number in range(1, 101):
+        _, writer = await raw(running.port)
+        bad.append(writer)
+        match number % 4:
+            case 0:
+                writer.write(noise.randbytes(noise.randrange(1, 5000)))
+            case 1:
+                writer.write(VERSIONED.encode(Hello(17, 5)) + noise.randbytes(noise.randrange(1, 500)))
+            case 2:
+                writer.write(VERSIONED.encode(CreateSegment(f"half {number}"))[:-2])
+            case 3:
+                sock = writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+        await hang_up(writer)
+        good.send(block(number))
+        assert isinstance(await good.reply(), DataAppended), f"seed {seed}"
+    for writer in bad:
+        writer.transport.abort()
+        await hang_up(writer)
