@@ -28,7 +28,7 @@ DEFAULT_WORKER = "127.0.0.1:7102"
 def get_json(worker: str, path: str) -> Any:
     """What the worker's HTTP side says. Raises Unavailable."""
     try:
-        with urllib.request.urlopen(f"http://{worker}{path}", timeout=HTTP_SECONDS_MAX) as response:  # noqa: S310
+        with urllib.request.urlopen(f"http://{worker}{path}", timeout=HTTP_SECONDS_MAX) as response:
             return json.load(response)
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error

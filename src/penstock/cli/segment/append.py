@@ -16,7 +16,9 @@ _WRITERS = uuid.UUID("7d0b0b0c-51a4-4f5e-9a29-8d3b1c1a6d11")
 
 def append(
     name: str,
-    events: Annotated[list[str] | None, typer.Argument(help="The events; without any, lines from standard input.")] = None,
+    events: Annotated[
+        list[str] | None, typer.Argument(help="The events; without any, lines from standard input.")
+    ] = None,
     writer: Annotated[
         str | None,
         typer.Option(

@@ -1,0 +1,137 @@
+"""The worker as a whole, in the test's own loop: its HTTP side, its ports, its end."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import StoreFailed, StoreInUse
+from penstock.segment_server.settings import ServerSettings
+from penstock.store.real_files import RealFile
+from penstock.store.settings import StoreSettings
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
+
+SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
+
+
+def settings(data: Path) -> WorkerSettings:
+    return WorkerSettings(data=data, http_port=0, store=SMALL, segment=ServerSettings(port=0))
+
+
+async def started(data: Path) -> tuple[Worker, "asyncio.Task[None]"]:
+    worker = Worker(settings(data))
+    ready = asyncio.Event()
+    task = asyncio.create_task(worker.run(lambda _: ready.set()))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        waiting.cancel()
+        await task
+    return worker, task
+
+
+@pytest.fixture
+async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
+    worker, task = await started(tmp_path)
+    yield worker
+    worker.stop()
+    await task
+
+
+async def get(worker: Worker, path: str) -> tuple[int, str]:
+    def ask() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}{path}") as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_the_chosen_ports_are_in_a_file_while_the_worker_runs(tmp_path: Path) -> None:
+    worker, task = await started(tmp_path)
+    assert json.loads((tmp_path / "ports.json").read_text()) == worker.ports
+    assert set(worker.ports) == {"segment", "http"}
+    worker.stop()
+    await task
+    assert not (tmp_path / "ports.json").exists()
+
+
+async def test_health_is_ok(worker: Worker) -> None:
+    assert await get(worker, "/health") == (200, "ok\n")
+
+
+async def test_status_tells_of_every_part(worker: Worker) -> None:
+    worker._store.create("s")
+    code, body = await get(worker, "/status")
+    status = json.loads(body)
+    assert code == 200
+    assert status["ports"] == worker.ports
+    assert status["store"]["segments"] == 1
+    assert status["segment_server"]["open_connections"] == 0
+
+
+async def test_metrics_are_prometheus_text(worker: Worker) -> None:
+    worker._store.create("s")
+    _, body = await get(worker, "/metrics")
+    assert "penstock_store_segments 1.0" in body
+    assert "penstock_segment_appends_total 0.0" in body
+    assert "process_resident_memory_bytes" in body
+
+
+async def test_segments_come_in_pages(worker: Worker) -> None:
+    for number in range(1100):
+        worker._store.create(f"s{number:04d}")
+    first = json.loads((await get(worker, "/segments"))[1])
+    assert (len(first["segments"]), first["more"]) == (1000, True)
+    rest = json.loads((await get(worker, "/segments?after=s0999"))[1])
+    assert (len(rest["segments"]), rest["more"]) == (100, False)
+    some = json.loads((await get(worker, "/segments?prefix=s00"))[1])
+    assert len(some["segments"]) == 100
+
+
+async def test_a_second_worker_on_the_same_data_is_told_who_has_it(worker: Worker) -> None:
+    with pytest.raises(StoreInUse, match="in use by"):
+        await started(worker.settings.data)
+
+
+async def test_a_port_that_is_taken_leaves_the_data_free(worker: Worker, tmp_path: Path) -> None:
+    other = WorkerSettings(
+        data=tmp_path / "other", http_port=worker.ports["http"], store=SMALL, segment=ServerSettings(port=0)
+    )
+    with pytest.raises(OSError, match="in use"):
+        await Worker(other).run()
+    _, task = (again := await started(tmp_path / "other"))
+    again[0].stop()
+    await task
+
+
+async def test_a_failed_fsync_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, task = await started(tmp_path)
+
+    def fail(_: RealFile) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(RealFile, "sync", fail)
+    worker._store.create("s")
+    with pytest.raises(StoreFailed, match="fsync"):
+        await asyncio.wait_for(task, 10)
+
+
+async def test_what_was_taken_before_a_stop_is_there_after_it(tmp_path: Path) -> None:
+    worker, task = await started(tmp_path)
+    worker._store.create("s")
+    worker._store.append("s", [b"last words"])
+    worker.stop()
+    await task
+    worker, task = await started(tmp_path)
+    assert worker._store.read("s", 0, 100) == b"last words"
+    worker.stop()
+    await task
