@@ -47,12 +47,16 @@ class Decoder:
     @property
     def held_bytes(self) -> int:
         """Memory held for what has not come out yet."""
-        return self._buffer.size + (self._reader.held_bytes if self._reader else 0)
+        return self._buffer.size + self._held_pieces
 
     @property
     def is_inside_message(self) -> bool:
         """Whether a message or a block has begun to arrive, and its end has not."""
-        return self._begun or self._buffer.unread > 0
+        return self._begun or self._buffer.unread > 0 or self._held_pieces > 0
+
+    @property
+    def _held_pieces(self) -> int:
+        return self._reader.held_bytes if self._reader else 0
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         """Where to receive next; never empty. What `received` gave last has been used up before."""

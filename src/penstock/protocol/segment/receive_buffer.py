@@ -35,7 +35,7 @@ class ReceiveBuffer:
 
     def room(self) -> memoryview:
         """Where to receive next; never empty. Everything that `take` can give has been taken before."""
-        unread = self._end - self._start
+        unread = self.unread
         assert unread < self._needed
         free = len(self._chunk) - self._end
         if unread + free < self._needed or (unread == 0 and free * ROOM_FRACTION < self._chunk_size):

@@ -45,12 +45,12 @@ class VersionedReader(Reader):
         match message:
             case AppendBlock():
                 end = yield from self._end_of_block(message)
-                return self._checked(_append(end, _content(message, end)))
+                return self._checked(end, _append(end, _content(message, end)))
             case AppendBlockEnd() | ConditionalBlockEnd():
                 # "EndAppendBlock without a BeginAppendBlock is legal: the data is the append."
-                return self._checked(_append(message, ()))
+                return self._checked(message, _append(message, ()))
             case ConditionalAppend():
-                return self._checked(_one_event(message))
+                return self._checked(message, _one_event(message))
             case Event() | PartialEvent():
                 raise ProtocolError(f"{type(message).__name__}: outside a block")
             case Padding():
@@ -60,27 +60,27 @@ class VersionedReader(Reader):
     def _message(self) -> Generator[int, memoryview, Message]:
         kind, length = yield from self._header()
         if kind in _APPENDS:
-            self._check_size(length - FIELDS_SIZE_MAX)
+            self._check_size(VERSIONED.describe(kind), length - FIELDS_SIZE_MAX)
         return VERSIONED.decode(kind, (yield length))
 
     def _end_of_block(self, block: AppendBlock) -> Generator[int, memoryview, _End]:
         # "Between begin and end only the block's own content is legal", and all of that is in the begin's frame.
-        self._check_size(len(block.data))
+        self._check_size("AppendBlock", len(block.data))
         kind, length = yield from self._header()
         if kind not in _ENDS:
             raise ProtocolError(f"{VERSIONED.describe(kind)}: a block has begun, and its end must follow")
-        self._check_size(len(block.data) + length - FIELDS_SIZE_MAX)
+        self._check_size(VERSIONED.describe(kind), len(block.data) + length - FIELDS_SIZE_MAX)
         end = VERSIONED.decode(kind, (yield length))
         assert isinstance(end, _End)
         return end
 
-    def _checked(self, append: AppendByNumber) -> AppendByNumber:
-        self._check_size(append.size)
+    def _checked(self, end: Message, append: AppendByNumber) -> AppendByNumber:
+        self._check_size(type(end).__name__, append.size)
         return append
 
-    def _check_size(self, size: int) -> None:
+    def _check_size(self, message: str, size: int) -> None:
         if size > self._block_size_max:
-            raise ProtocolError(f"an append of {size} bytes is over the limit of {self._block_size_max}")
+            raise ProtocolError(f"{message}: an append of {size} bytes is over the limit of {self._block_size_max}")
 
 
 def _one_event(append: ConditionalAppend) -> AppendByNumber:
