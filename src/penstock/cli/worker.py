@@ -43,7 +43,7 @@ def worker(
     reserve: int = _size("256MiB", "Disk kept for draining a full store."),
     segment_quota: int | None = _size(None, "Bytes that a segment may hold (default: no limit)."),
     connections: int = typer.Option(1000, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
-    block_size: int = _size("8MiB", "Largest append."),
+    block_size: int = _size("9MiB", "Largest append."),
 ) -> None:
     """Run a worker: the durable store of segments and its servers.
 

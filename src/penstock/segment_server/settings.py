@@ -15,7 +15,7 @@ class ServerSettings:
     connections_max: int = 1000
     """Beyond it a new connection is closed at once: each costs a receive buffer."""
 
-    block_bytes_max: int = 8 * MIB
+    block_bytes_max: int = 9 * MIB
     """Largest block of an append: bounds what one connection can make the worker hold at once."""
 
     unacknowledged_bytes_max: int = 16 * MIB

@@ -58,7 +58,7 @@ def test_the_largest_append_is_taken_by_a_server_with_the_default_limits() -> No
 
 def test_a_larger_append_is_refused() -> None:
     data = bytes(BLOCK_SIZE_MAX + 1)
-    with pytest.raises(LimitExceeded, match="an append of 8388609 bytes is over the limit of 8388608"):
+    with pytest.raises(LimitExceeded, match=f"an append of {len(data)} bytes is over the limit of {BLOCK_SIZE_MAX}"):
         encode_append(WRITER, data, event_count=1, event_number=1)
-    with pytest.raises(LimitExceeded, match="an append of 8388609 bytes is over the limit of 8388608"):
+    with pytest.raises(LimitExceeded, match=f"an append of {len(data)} bytes is over the limit of {BLOCK_SIZE_MAX}"):
         encode_append_at(WRITER, data, offset=0)

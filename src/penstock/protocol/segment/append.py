@@ -16,8 +16,9 @@ from penstock.protocol.segment.messages import (
 )
 from penstock.protocol.segment.versioned import VERSIONED
 
-BLOCK_SIZE_MAX = 8 * 2**20
-"""Bytes between a block's begin and its end, and after it: they wait in memory until the block is complete."""
+BLOCK_SIZE_MAX = 9 * 2**20
+"""Bytes between a block's begin and its end, and after it: they wait in memory until the block is complete.
+Public clients send events of up to 8 MiB, and a header with them."""
 
 
 @dataclass(frozen=True, slots=True)

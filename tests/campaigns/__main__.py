@@ -1,0 +1,63 @@
+"""Long campaigns: `script/test --campaign NAME --seeds N [--first SEED]`."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tests.protocol.segment.fuzz import mutate_and_decode
+from tests.store.simulation import simulate, simulate_damage
+
+MUTATIONS_A_SEED = 100_000
+
+CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
+    "store": ("random operations, crashes and faults of the disk against a model", 1000, simulate),
+    "damage": ("the same, with bits flipped: right bytes or an error, never wrong bytes", 1000, simulate_damage),
+    "fuzz": (
+        f"{MUTATIONS_A_SEED:,} mutated messages a seed against the segment decoder",
+        10,
+        lambda seed: mutate_and_decode(seed, MUTATIONS_A_SEED),
+    ),
+}
+
+
+def main() -> int:
+    options = _parse()
+    console = Console()
+    _, default, run = CAMPAIGNS[options.name]
+    first, count = options.first, options.seeds or default
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
+        for seed in progress.track(range(first, first + count), description=options.name):
+            try:
+                run(seed)
+            except Exception:
+                console.print_exception()
+                again = f"script/test --campaign {options.name} --seeds 1 --first {seed}"
+                console.print(f"[bold red]seed {seed} fails.[/] Run it again: {again}")
+                return 1
+    console.print(f"[bold green]{count} seeds, no failure.[/]")
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    about = "\n".join(f"  {name:8} {text} (default: {seeds} seeds)" for name, (text, seeds, _) in CAMPAIGNS.items())
+    parser = argparse.ArgumentParser(
+        prog="script/test --campaign", epilog=f"campaigns:\n{about}", formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("name", choices=CAMPAIGNS, metavar="NAME")
+    parser.add_argument("--seeds", type=int, help="how many")
+    parser.add_argument("--first", type=int, default=int(time.time()) % 10**9, help="the first of them (default: new ones)")
+    if sys.argv[1:2] == ["help"]:
+        sys.argv[1] = "--help"
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
