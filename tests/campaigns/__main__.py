@@ -50,7 +50,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("name", choices=CAMPAIGNS, metavar="NAME")
     parser.add_argument("--seeds", type=int, help="how many")
-    parser.add_argument("--first", type=int, default=int(time.time()) % 10**9, help="the first of them (default: new ones)")
+    parser.add_argument(
+        "--first", type=int, default=int(time.time()) % 10**9, help="the first of them (default: new ones)"
+    )
     if sys.argv[1:2] == ["help"]:
         sys.argv[1] = "--help"
     return parser.parse_args()

@@ -14,12 +14,13 @@ from penstock.core.types import Buffer
 class BenchmarkFailed(PenstockError):
     """A contender did not do what it must for its figures to mean anything."""
 
-    hint = "The contender's own log is in the message; --only NAME runs without the others."
+    hint = "Run it again: the figures of a run that failed mean nothing."
 
 
 class Link(Protocol):
     """One connection of the load generator. It does the least that a driver can do: buffers are
-    built beforehand, and no Python runs per event."""
+    built beforehand, and no Python runs per event.
+    """
 
     sock: socket.socket
     events: int
@@ -37,6 +38,7 @@ class Link(Protocol):
 class Reader(Protocol):
     """One connection that reads back what was written, a request at a time."""
 
+    sock: socket.socket
     size: int
     """Bytes there are to read."""
 
@@ -65,7 +67,7 @@ class Contender(ABC):
     """The command that installs it where it is missing."""
 
     window: int = 1
-    """Batches in flight per connection."""
+    """Batches in flight per connection: as many as the contender is fastest with."""
 
     def installed(self) -> bool:
         return True

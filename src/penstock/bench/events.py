@@ -1,7 +1,7 @@
 """The events that all contenders store: 100 bytes of noise each, the same for all."""
 
-import os
 import struct
+from random import Random
 
 EVENT_BYTES = 100
 HEADER = struct.Struct(">ii")
@@ -10,7 +10,8 @@ STORED_BYTES = HEADER.size + EVENT_BYTES
 
 
 def payloads(count: int) -> list[bytes]:
-    return [os.urandom(EVENT_BYTES) for _ in range(count)]
+    noise = Random(count)
+    return [noise.randbytes(EVENT_BYTES) for _ in range(count)]
 
 
 def block(count: int) -> bytes:

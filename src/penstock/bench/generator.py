@@ -13,9 +13,6 @@ from typing import Generic, Self, TypeVar, cast
 from penstock.bench.contender import BenchmarkFailed, ReadTarget, Target
 from penstock.bench.drive import Load, drive, probe, read_back
 
-CONNECT_SECONDS = 0.3
-"""Given to connections and pre-built batches before the warm-up begins."""
-
 ANSWER_SECONDS_MAX = 60.0
 """More than a job's own limits allow: then the generator itself is stuck."""
 
@@ -46,10 +43,8 @@ class ProbeJob:
 
     def __call__(self) -> list[float]:
         link = self.target.connect(0)
-        try:
+        with link.sock:
             return probe(link, self.seconds)
-        finally:
-            link.sock.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,9 @@ class ReadJob:
     seconds: float
 
     def __call__(self) -> tuple[int, float]:
-        return read_back(self.target.connect_reader(), self.request_bytes, self.seconds)
+        reader = self.target.connect_reader()
+        with reader.sock:
+            return read_back(reader, self.request_bytes, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,8 @@ class Worker(Generic[R]):
 
 def serve(pipe: Connection) -> None:
     """A generator process: jobs in, results out, until its parent has gone. Ctrl-C is for the
-    parent; collections of garbage would be pauses in the load, and there is next to none."""
+    parent; collections of garbage would be pauses in the load, and there is next to none.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
     while True:
@@ -119,10 +117,9 @@ class Generators:
     def __init__(self, processes: int = 1) -> None:
         self._workers: list[Worker[object]] = [Worker() for _ in range(processes)]
 
-    def load(
-        self, target: Target, connections: int, window: int, warmup_s: float, measure_s: float
-    ) -> Load:
-        start = time.monotonic() + CONNECT_SECONDS + warmup_s
+    def load(self, target: Target, connections: int, window: int, warmup_s: float, measure_s: float) -> Load:
+        """The warm-up begins now, and has connecting in it."""
+        start = time.monotonic() + warmup_s
         count = len(self._workers)
         for number, worker in enumerate(self._workers):
             indices = range(number, connections, count)

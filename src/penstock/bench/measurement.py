@@ -2,9 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """What a server's processor time went to: its own code, or the kernel on its behalf."""
+
+    user: float = 0.0
+    system: float = 0.0
+
+    def since(self, before: "Cpu", seconds: float) -> "Cpu":
+        """Cores that were busy, on average over the `seconds` from `before` to now."""
+        return Cpu((self.user - before.user) / seconds, (self.system - before.system) / seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +28,8 @@ class Measurement:
     latencies_ms: tuple[float, ...] = ()
     read_mb_per_s: float | None = None
     peak_rss_bytes: int = 0
+    cpu: Cpu = Cpu()
+    """Cores busy under load."""
 
     @property
     def events_per_s(self) -> float:
@@ -37,7 +50,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, int(rank) - 1)]
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the rounds' ratios: each round compares what ran seconds apart, so that a
-    noisy minute weighs on both sides alike."""
-    return median(a / b for a, b in zip(ours, theirs, strict=True))
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Ours ÷ theirs, round by round: each compares what ran seconds apart. Their median is the
+    figure; how far they lie apart is how much it can be trusted.
+    """
+    return [a / b for a, b in zip(ours, theirs, strict=True)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from penstock.bench.measurement import Cpu
 from penstock.core.errors import Unavailable
 
 START_SECONDS_MAX = 20.0
@@ -20,6 +21,7 @@ STOP_SECONDS_MAX = 5.0
 """Then it is killed: nobody needs its data any more."""
 
 LOG_BYTES_SHOWN = 2_000
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 Ports = Mapping[str, int]
 
@@ -33,7 +35,17 @@ class Server:
     ports: Ports
 
     def peak_rss_bytes(self) -> int:
-        return peak_rss_bytes(self.process.pid)
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def cpu(self) -> Cpu:
+        """Processor seconds used so far."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        user, system = int(fields[11]), int(fields[12])
+        return Cpu(user / TICKS_PER_S, system / TICKS_PER_S)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -55,11 +67,10 @@ class Server:
         self.stop()
 
 
-def start_server(
-    command: Sequence[str], directory: Path, find_ports: Callable[[], Ports | None]
-) -> Server:
+def start_server(command: Sequence[str], directory: Path, find_ports: Callable[[], Ports | None]) -> Server:
     """Start `command`, and return when `find_ports` knows where it serves. The process gets a
-    session of its own, so that Ctrl-C reaches the benchmark alone, which then stops the server."""
+    session of its own, so that Ctrl-C reaches the benchmark alone, which then stops the server.
+    """
     log = directory / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -78,9 +89,7 @@ def start_server(
     return server
 
 
-def _wait_until_serving(
-    process: subprocess.Popen[bytes], find_ports: Callable[[], Ports | None], log: Path
-) -> Ports:
+def _wait_until_serving(process: subprocess.Popen[bytes], find_ports: Callable[[], Ports | None], log: Path) -> Ports:
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline and process.poll() is None:
         ports = find_ports()
@@ -130,13 +139,6 @@ def connect(port: int) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port), START_SECONDS_MAX)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
-
-
-def peak_rss_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def filesystem(directory: Path) -> str:

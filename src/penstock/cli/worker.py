@@ -4,6 +4,8 @@ import asyncio
 import logging
 import signal
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +87,12 @@ def _server_context(cert: Path | None, key: Path | None, client_ca: Path | None)
 
 def run_in_loop(settings: WorkerSettings) -> None:
     """With uvloop where it is installed."""
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        from asyncio import new_event_loop
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(_run(settings))
 
 

@@ -1,36 +1,53 @@
-"""The files of a journal: which chapters there are, a bounded number of them open, and the spares."""
+"""The chapters of a journal as files: their names, a bounded number of them open, and reading from them."""
 
-import errno
-from collections import OrderedDict, deque
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
 from threading import Lock
-from typing import NamedTuple
 
 from penstock.core.errors import Damaged
 from penstock.core.types import Position
 from penstock.store.files import File, Files
-from penstock.store.record import CHAPTER_HEADER_BYTES, NotAChapter, parse_chapter_header
+from penstock.store.operations import Index, unpack
+from penstock.store.record import (
+    CHAPTER_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    TRAILER_BYTES,
+    NotAChapter,
+    OtherFormat,
+    checksum,
+    head_is_sound,
+    parse_chapter_header,
+    parse_record_header,
+    parse_trailer,
+)
+from penstock.store.scan import Found, scan
 
-_SUFFIX = ".journal"
-_SPARE = "spare-"
-OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NAME = re.compile(r"(\d{20})\.journal")
 
 
 def chapter_name(base: Position) -> str:
-    return f"{base:020d}{_SUFFIX}"
+    return f"{base:020d}.journal"
 
 
 def chapter_bases(files: Files) -> list[Position]:
-    return [Position(int(name.removesuffix(_SUFFIX))) for name in files.list() if name.endswith(_SUFFIX)]
+    return [Position(int(match[1])) for name in files.list() if (match := _NAME.fullmatch(name))]
 
 
 def file_offset(base: Position, position: int) -> int:
     return CHAPTER_HEADER_BYTES + position - base
 
 
+def locate(base: Position, position: int) -> str:
+    """File and offset, for people."""
+    return f"{chapter_name(base)} at offset {file_offset(base, position)}"
+
+
 class OpenChapters:
     """Chapters by base, opened when first read; the one not used for longest is closed when there are too many.
 
     A file is closed when its last user lets go of it, so that a reader in another thread is never cut off.
+    All methods raise LookupError for a chapter that is not there any more.
     """
 
     def __init__(self, files: Files, open_max: int) -> None:
@@ -40,14 +57,13 @@ class OpenChapters:
         self._lock = Lock()
 
     def get(self, base: Position) -> File:
-        """Raises LookupError when there is no such chapter any more."""
         with self._lock:
             file = self._open.get(base)
             if file is None:
                 try:
                     file = self._files.open(chapter_name(base))
                 except FileNotFoundError:
-                    raise LookupError(f"chapter {base} has been dropped") from None
+                    raise LookupError(f"{chapter_name(base)} is not there") from None
                 self._open[base] = file
                 if len(self._open) > self._open_max:
                     self._open.popitem(last=False)
@@ -67,86 +83,54 @@ class OpenChapters:
         with self._lock:
             self._open.clear()
 
+    def read(self, base: Position, position: Position, length: int) -> bytes:
+        """Exactly these bytes. Raises Damaged."""
+        data = self.get(base).read(file_offset(base, position), length)
+        if len(data) != length:
+            raise Damaged(f"{locate(base, position)}: {length} bytes expected, {len(data)} found")
+        return data
 
-class Spare(NamedTuple):
-    name: str
-    file: File
+    def read_index(self, base: Position) -> bytes:
+        """A closed chapter's index. Raises Damaged."""
+        return read_index(self.get(base), base)
 
-
-class Spares:
-    """Preallocated files that will be chapters. `reserved` of them are for draining alone."""
-
-    def __init__(self, files: Files, size: int, reserved: int) -> None:
-        self._files = files
-        self._size = size
-        self._reserved = reserved
-        self._spares: deque[Spare] = deque()
-        self._next = 0
-        self._lock = Lock()
-        self._adopt()
-
-    def _adopt(self) -> None:
-        """Take over the spares of an earlier process, emptied where a chapter had been begun in them."""
-        for name in self._files.list():
-            if not name.startswith(_SPARE):
-                continue
-            file = self._files.open(name)
-            if file.size() != self._size or file.read(0, CHAPTER_HEADER_BYTES).strip(b"\0"):
-                file.close()
-                self._files.remove(name)
-                continue
-            self._next = max(self._next, int(name.removeprefix(_SPARE)) + 1)
-            self._spares.append(Spare(name, file))
-
-    @property
-    def reserve_is_whole(self) -> bool:
-        return len(self._spares) >= self._reserved
-
-    def fill(self) -> None:
-        """Make what is missing, as far as the disk has room."""
-        with self._lock:
-            while len(self._spares) <= self._reserved and self._make():
-                pass
-
-    def _make(self) -> bool:
-        if self._files.free_bytes() < self._size:
-            return False
-        name = f"{_SPARE}{self._next}"
-        file = self._files.create(name)
+    def scan(self, base: Position) -> Iterator[Found]:
+        """A chapter's records; a damaged header stands in nobody's way."""
+        file = self.get(base)
         try:
-            file.allocate(self._size)
-        except OSError as error:
-            file.close()
-            self._files.remove(name)
-            if error.errno not in OUT_OF_SPACE:
-                raise
-            return False
-        self._next += 1
-        self._spares.append(Spare(name, file))
-        return True
-
-    def take(self, size: int, *, draining: bool) -> Spare | None:
-        """One spare of at least this size; None when there is none for this purpose."""
-        with self._lock:
-            if len(self._spares) < (1 if draining else self._reserved + 1):
-                return None
-            spare = self._spares[0]
-            if size > self._size:
-                try:
-                    spare.file.allocate(size)
-                except OSError as error:
-                    if error.errno not in OUT_OF_SPACE:
-                        raise
-                    return None
-            return self._spares.popleft()
+            chain: int | None = read_header(file, base)
+        except Damaged:
+            chain = None
+        return scan(file, base, chain, chapter_name(base))
 
 
-def read_header(file: File, name: str, base: Position) -> int:
-    """The chain that the chapter begins with. Raises Damaged if the file is not that chapter."""
+def read_header(file: File, base: Position) -> int:
+    """The chain that the chapter begins with. Raises Damaged; OtherFormat if another version wrote it."""
+    name = chapter_name(base)
     try:
         header = parse_chapter_header(file.read(0, CHAPTER_HEADER_BYTES))
     except NotAChapter as error:
         raise Damaged(f"{name} is damaged at offset 0: {error}") from None
+    except OtherFormat as error:
+        raise OtherFormat(f"{name}: {error}") from None
     if header.base != base:
         raise Damaged(f"{name} is damaged at offset 0: it claims to begin at {header.base}")
     return header.chain
+
+
+def read_index(file: File, base: Position) -> bytes:
+    """The index of the closed chapter in this file. Raises Damaged."""
+    end = file.size() - TRAILER_BYTES
+    position = parse_trailer(file.read(end, TRAILER_BYTES)) if end > CHAPTER_HEADER_BYTES else None
+    if position is None or not base <= position < base + end:
+        raise Damaged(f"{chapter_name(base)} is damaged at offset {max(end, 0)}: its trailer cannot be read")
+    data = file.read(file_offset(base, position), end - file_offset(base, position))
+    header = parse_record_header(data)
+    if header is None or header.end != position + len(data) or not head_is_sound(header, data):
+        raise Damaged(f"{locate(base, position)}: the index record is damaged")
+    start = header.data_position - position
+    operations = unpack(data[RECORD_HEADER_BYTES:start])
+    index = data[start:]
+    if operations != [Index(len(index), checksum([index]))]:
+        raise Damaged(f"{locate(base, position)}: the index fails its checksum")
+    return index

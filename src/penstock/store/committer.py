@@ -3,7 +3,6 @@
 import logging
 import threading
 
-from penstock.core.errors import StoreFailed
 from penstock.store.file_journal import FileJournal
 
 log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ class Committer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, and end."""
+        """Write what is queued, prove it, and end."""
         self._stop.set()
         self._journal.wake()
         self._thread.join()
@@ -34,9 +33,13 @@ class Committer:
         try:
             while not self._stop.is_set():
                 self._once()
-            self._journal.prove()
-            self._journal.commit()
-        except StoreFailed as error:
+            if self._journal.commit():
+                self._journal.prove()
+                self._journal.commit()
+        except Exception as error:
+            # Without this thread nothing becomes durable: whatever ended it must end the waiting, too.
+            if not self._journal.failed:
+                self._journal.fail(error)
             log.critical("%s", error)
 
     def _once(self) -> None:
@@ -44,5 +47,5 @@ class Committer:
         if journal.wait_for_work(None if journal.proved else self._idle_proof_seconds):
             if not journal.commit():
                 self._stop.wait(_RETRY_SECONDS)
-        elif not journal.proved:
+        else:
             journal.prove()

@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from itertools import pairwise
 
 from penstock.core.errors import Damaged, DiskFull
 from penstock.core.types import Buffer, Offset, Position
@@ -26,6 +27,7 @@ class Compactor:
         self._moving: Position | None = None
         self._owners: deque[Segment] = deque()
         self._stuck: set[Position] = set()
+        self._sizes: dict[Position, int] = {}
         self.moved_bytes = 0
         self.dropped_chapters = 0
 
@@ -48,30 +50,39 @@ class Compactor:
     def _drop_settled(self) -> bool:
         """A chapter goes when the records that made it dead are durable, not before."""
         journal, dropped = self._store.journal, False
+        self._store.indexes.settle(journal.durable)
         while self._dropping and self._dropping[0][0] <= journal.durable:
             _, chapter = self._dropping.popleft()
             journal.drop(chapter)
             self._store.indexes.forget(chapter)
+            self._sizes.pop(chapter, None)
+            self._stuck.discard(chapter)
             self.dropped_chapters += 1
             dropped = True
         return dropped
 
     def _candidates(self) -> list[Position]:
+        """Closed chapters that may go once they are dead; those alone that are written and named by now."""
         waiting = {chapter for _, chapter in self._dropping}
-        closed = self._store.journal.chapters[: -1 - _KEEP_CLOSED]
-        return [c for c in closed if c not in waiting and c not in self._stuck]
+        chapters, durable = self._store.journal.chapters, self._store.journal.durable
+        closed = list(pairwise(chapters))[:-_KEEP_CLOSED]
+        return [c for c, following in closed if following < durable and c not in waiting]
 
     def _schedule_dead(self) -> None:
         live, end = self._store.table.live, self._store.journal.end
         self._dropping.extend((end, c) for c in self._candidates() if not live.get(c))
 
     def _nearly_dead(self) -> Position | None:
-        live, journal = self._store.table.live, self._store.journal
-        share = self._store.settings.compact_below
+        live, share = self._store.table.live, self._store.settings.compact_below
         for chapter in self._candidates():
-            if live.get(chapter, 0) < share * journal.chapter_bytes(chapter):
+            if chapter not in self._stuck and live.get(chapter, 0) < share * self._size(chapter):
                 return chapter
         return None
+
+    def _size(self, chapter: Position) -> int:
+        if chapter not in self._sizes:
+            self._sizes[chapter] = self._store.journal.chapter_bytes(chapter)
+        return self._sizes[chapter]
 
     def _segments_in(self, chapter: Position | None) -> list[Segment]:
         if chapter is None:
@@ -90,7 +101,7 @@ class Compactor:
             else:
                 self._owners.popleft()
         except Damaged as error:
-            log.error("%s cannot be compacted: %s", self._store.journal.locate(chapter), error)
+            log.error("%s cannot be compacted: %s", self._store.journal.locate(chapter, chapter), error)
             self._stuck.add(chapter)
             self._moving = None
 
@@ -122,5 +133,8 @@ class Compactor:
             moves.append(Move(segment.id, piece.offset, row.head_length, row.length, row.checksum))
             buffers.append(view)
         length = sum(map(len, buffers))
-        self._store.write(moves, buffers, length)
+        at = self._store.write(moves, buffers, length) - length
+        for piece, buffer in zip(found, buffers, strict=True):
+            self._store.indexes.note_move(Position(at), piece)
+            at += len(buffer)
         self.moved_bytes += length

@@ -1,44 +1,36 @@
 """The journal on a local disk: records queued by the store's thread, written and synced in groups by `commit`."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 from typing import NamedTuple
 
-from penstock.core.errors import Damaged, DiskFull, StoreFailed
+from penstock.core.errors import DiskFull, PenstockError, StoreFailed
 from penstock.core.types import Buffer, Position
-from penstock.store.chapters import (
-    OUT_OF_SPACE,
-    OpenChapters,
-    Spare,
-    Spares,
-    chapter_name,
-    file_offset,
-    read_header,
-)
+from penstock.store.chapters import OpenChapters, chapter_name, file_offset, locate
 from penstock.store.files import File, Files
 from penstock.store.journal import Recovered
-from penstock.store.operations import Index, Snapshot, pack, unpack
+from penstock.store.operations import Index, Snapshot, pack
 from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     TRAILER_BYTES,
-    ChapterHeader,
     chapter_header,
     checksum,
-    head_is_sound,
-    parse_record_header,
-    parse_trailer,
     record_head,
     trailer,
 )
 from penstock.store.recovery import Opened, recover
-from penstock.store.scan import Found, scan
+from penstock.store.scan import Found
 from penstock.store.settings import StoreSettings
+from penstock.store.spares import OUT_OF_SPACE, Spare, Spares
 
-# Room beside a chapter's records: the heads of its last ones, an empty record, the trailer.
+# Room beside a chapter's records and its index: the heads of its last ones, the trailer, and the empty records that
+# may follow one of the store's before it asks again (one when the journal falls idle, one when it is opened).
 _SLACK_BYTES = 1024
+# A chapter is this many times as large as the snapshot that it begins with, so that most of it is records.
+_SNAPSHOT_SHARE = 4
 _EMPTY = pack([])
+_UNNAMED = "first-chapter"
 
 
 class _Write(NamedTuple):
@@ -71,39 +63,48 @@ class FileJournal:
         self._changed = Condition()
         self._listeners: list[Callable[[], None]] = []
         self._steps: list[_Write | _Turn] = []
-        self._failure: StoreFailed | None = None
+        self._woken = False
+        self._failure = ""
         files.lock()
-        opened = recover(files, settings.chapter_bytes) or self._begin()
+        try:
+            self._take_over(recover(files, settings.chapter_bytes) or self._begin())
+        except OSError as error:
+            files.close()
+            raise StoreFailed(f"the journal cannot be opened: {error}") from error
+        except PenstockError:
+            files.close()
+            raise
+
+    def _take_over(self, opened: Opened) -> None:
         self._recovered = opened.recovered
         self.chapters = opened.bases
         self._file, self._capacity = opened.file, opened.capacity
         self._chain, self._term = opened.chain, opened.term + 1
         self.end = self.durable = opened.end
         self._records = len(opened.recovered.entries)
-        self.proved = False
-        self._open = OpenChapters(files, settings.open_files_max)
+        self.proved = opened.proved
+        self._open = OpenChapters(self._files, self._settings.open_files_max)
         self._open.put(self.chapter, self._file)
-        self._spares = Spares(files, settings.chapter_bytes, settings.reserve_chapters)
+        self._spares = Spares(self._files, self._settings.chapter_bytes, self._settings.reserve_chapters)
         self._spares.fill()
         self.prove()
 
     def _begin(self) -> Opened:
         """The first chapter of a new journal, with an empty snapshot."""
-        name = chapter_name(Position(0))
-        unnamed = "new" + name
-        if unnamed in self._files.list():
-            self._files.remove(unnamed)
-        file = self._files.create(unnamed)
+        if _UNNAMED in self._files.list():
+            self._files.remove(_UNNAMED)
+        file = self._files.create(_UNNAMED)
         try:
             file.allocate(self._settings.chapter_bytes)
         except OSError as error:
+            self._files.remove(_UNNAMED)
             if error.errno not in OUT_OF_SPACE:
                 raise
             raise DiskFull("there is no room for a new journal's first file") from None
         head, _ = _snapshot_record(b"", chain=0, term=0, position=Position(0), durable=Position(0))
         file.write(0, [chapter_header(Position(0), 0), head])
         file.sync()
-        self._files.rename(unnamed, name)
+        self._files.rename(_UNNAMED, chapter_name(Position(0)))
         self._files.sync()
         opened = recover(self._files, self._settings.chapter_bytes)
         assert opened is not None
@@ -164,17 +165,23 @@ class FileJournal:
         self.end = end
 
     def turn(self, index: bytes, snapshot: bytes, *, room: int, draining: bool) -> None:
-        size = CHAPTER_HEADER_BYTES + len(snapshot) + 3 * _SLACK_BYTES + room
-        spare = self._spares.take(size, draining=draining)
-        if spare is None:
-            self._spares.fill()
-            spare = self._spares.take(size, draining=draining)
-        if spare is None:
-            raise DiskFull("the disk has no room for another journal file")
+        self.check()
+        spare = self._take_spare(len(snapshot), room, draining=draining)
         with self._changed:
             index_position = self.end
             self.append(pack([Index(len(index), checksum([index]))]), [index], len(index))
             self._begin_chapter(spare, index_position, snapshot)
+
+    def _take_spare(self, snapshot: int, room: int, *, draining: bool) -> Spare:
+        least = CHAPTER_HEADER_BYTES + snapshot + 3 * _SLACK_BYTES + room
+        wanted = least + (_SNAPSHOT_SHARE - 1) * snapshot
+        spare = self._spares.take(wanted, least, draining=draining)
+        if spare is None:
+            self._spares.fill()
+            spare = self._spares.take(wanted, least, draining=draining)
+        if spare is None:
+            raise DiskFull("the disk has no room for another journal file")
+        return spare
 
     def _begin_chapter(self, spare: Spare, index_position: Position, snapshot: bytes) -> None:
         base, old, old_size = self.end, self._file, file_offset(self.chapter, self.end)
@@ -190,8 +197,10 @@ class FileJournal:
         self._open.put(base, spare.file)
 
     def prove(self) -> None:
-        """Queue an empty record: it says that everything before it is durable."""
+        """Queue an empty record, unless something is queued already: it says that all before it is durable."""
         with self._changed:
+            if self._steps or self.proved:
+                return
             if self.fits(len(_EMPTY), 0):
                 self.append(_EMPTY, [], 0)
             self.proved = True
@@ -202,22 +211,28 @@ class FileJournal:
         """Write and sync what is queued. False when the disk is full: nothing is lost, call again later.
         Raises StoreFailed, as everything does from then on, when a write or an fsync fails.
         """
+        self.check()
         with self._changed:
             steps, self._steps = self._steps, []
         for number, step in enumerate(steps):
             try:
                 done = self._do(step)
             except OSError as error:
-                self._fail(error)
+                self.fail(error)
+                raise StoreFailed(self._failure) from error
             if not done:
-                with self._changed:
-                    self._steps[:0] = steps[number:]
+                self._put_back(steps[number:])
                 return False
             self._publish(step.end)
         self._spares.fill()
         return True
 
+    def _put_back(self, steps: list[_Write | _Turn]) -> None:
+        with self._changed:
+            self._steps[:0] = steps
+
     def _do(self, step: _Write | _Turn) -> bool:
+        """False when there is no room. What is done already may be done again."""
         try:
             if isinstance(step, _Write):
                 step.file.write(step.offset, step.buffers)
@@ -249,39 +264,40 @@ class FileJournal:
         for listener in self._listeners:
             listener()
 
-    def _fail(self, error: OSError) -> None:
+    def fail(self, error: Exception) -> None:
+        """From now on nothing is accepted, and whoever waits is told."""
         with self._changed:
-            self._failure = StoreFailed(f"the disk refused a write or an fsync: {error}")
+            self._failure = f"the disk refused a write or an fsync: {error}"
             self._changed.notify_all()
         for listener in self._listeners:
             listener()
-        raise self._failure from error
 
     def wait_for_work(self, timeout_seconds: float | None) -> bool:
         """Whether anything is queued; returns when something is, after this time, or after `wake`."""
         with self._changed:
-            if not self._steps:
-                self._changed.wait(timeout_seconds)
+            self._changed.wait_for(lambda: self._steps or self._woken, timeout_seconds)
+            self._woken = False
             return bool(self._steps)
 
     def wake(self) -> None:
-        """Let `wait_for_work` return."""
+        """Let `wait_for_work` return, now or when it is next called."""
         with self._changed:
+            self._woken = True
             self._changed.notify_all()
 
     # Waiting and reading: any thread.
 
     @property
     def failed(self) -> bool:
-        return self._failure is not None
+        return bool(self._failure)
 
     def check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self._failure:
+            raise StoreFailed(self._failure)
 
     def wait(self, position: Position, timeout_seconds: float | None = None) -> None:
         def settled() -> bool:
-            return self.durable >= position or self._failure is not None
+            return self.durable >= position or self.failed
 
         with self._changed:
             if not self._changed.wait_for(settled, timeout_seconds):
@@ -293,42 +309,19 @@ class FileJournal:
         self._listeners.append(listener)
 
     def read(self, chapter: Position, position: Position, length: int) -> bytes:
-        data = self._open.get(chapter).read(file_offset(chapter, position), length)
-        if len(data) != length:
-            raise Damaged(f"{self.locate(position)}: {length} bytes expected, {len(data)} found")
-        return data
+        return self._open.read(chapter, position, length)
 
     def read_index(self, chapter: Position) -> bytes:
-        file = self._open.get(chapter)
-        position = parse_trailer(file.read(file.size() - TRAILER_BYTES, TRAILER_BYTES))
-        if position is None:
-            raise Damaged(f"{chapter_name(chapter)} is damaged: it does not end as a closed one does")
-        size = file.size() - TRAILER_BYTES - file_offset(chapter, position)
-        data = self.read(chapter, position, size)
-        header = parse_record_header(data)
-        if header is None or header.end != position + size or not head_is_sound(header, data):
-            raise Damaged(f"{self.locate(position)}: the index record is damaged")
-        start = RECORD_HEADER_BYTES + header.meta_length
-        (operation,) = unpack(data[RECORD_HEADER_BYTES:start])
-        index = data[start:]
-        if not isinstance(operation, Index) or checksum([index]) != operation.checksum:
-            raise Damaged(f"{self.locate(position)}: the index fails its checksum")
-        return index
+        return self._open.read_index(chapter)
 
     def scan(self, chapter: Position) -> Iterator[Found]:
-        file = self._open.get(chapter)
-        chain = read_header(file, chapter_name(chapter), chapter)
-        return scan(file, ChapterHeader(chain, chapter))
+        return self._open.scan(chapter)
 
     def chapter_bytes(self, chapter: Position) -> int:
         return self._open.get(chapter).size()
 
-    def locate(self, position: Position) -> str:
-        base = self._base_of(position)
-        return f"{chapter_name(base)} at offset {file_offset(base, position)}"
-
-    def _base_of(self, position: Position) -> Position:
-        return self.chapters[bisect_right(self.chapters, position) - 1]
+    def locate(self, chapter: Position, position: Position) -> str:
+        return locate(chapter, position)
 
     def drop(self, chapter: Position) -> None:
         self.chapters = tuple(base for base in self.chapters if base != chapter)

@@ -17,6 +17,8 @@ _WIDTH = 4
 _ROW_BYTES = 8 * _WIDTH
 _KEY_BYTES = 16
 _COUNTS_BYTES = 8
+INDEX_BYTES_PER_ROW_MAX = _ROW_BYTES + _KEY_BYTES
+"""What one more append or move can add to an index."""
 
 
 class Row(NamedTuple):

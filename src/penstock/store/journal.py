@@ -22,7 +22,7 @@ class Damage(NamedTuple):
     """The record, where its header could be read."""
 
     def __str__(self) -> str:
-        return f"{self.file} is damaged at offset {self.offset} ({self.end - self.position} bytes)"
+        return f"{self.file} is damaged at offset {self.offset} ({self.end - self.position} bytes of records)"
 
 
 class Recovered(NamedTuple):
@@ -74,7 +74,8 @@ class Journal(Protocol):
         ...
 
     def turn(self, index: bytes, snapshot: bytes, *, room: int, draining: bool) -> None:
-        """Close the chapter with its index, and begin the next with the snapshot and room for `room` bytes more.
+        """Close the chapter with its index, and begin the next with the snapshot and room for `room` bytes more,
+        records and their part of the index.
         Raises DiskFull, with nothing changed, when there is no space for it.
         """
         ...
@@ -105,7 +106,7 @@ class Journal(Protocol):
         """Call it, in the journal's own thread, whenever `durable` has grown or the journal has failed."""
         ...
 
-    def locate(self, position: Position) -> str:
+    def locate(self, chapter: Position, position: Position) -> str:
         """File and offset, for people."""
         ...
 

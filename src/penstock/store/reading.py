@@ -37,6 +37,9 @@ class Indexes:
         self._cache_bytes = cache_bytes
         self._cached: OrderedDict[Position, ClosedIndex] = OrderedDict()
         self._size = 0
+        self._pinned: dict[Position, Position] = {}
+        """Closed chapters that cannot be read from the disk before the journal is durable up to there."""
+        self._moved: dict[Position, tuple[Position, Row]] = {}
         self.open = OpenIndex()
 
     def of(self, chapter: Position) -> ChapterIndex:
@@ -49,12 +52,27 @@ class Indexes:
 
     def close_chapter(self, encoded: bytes) -> None:
         """The open chapter has been closed with this index, and the next one begun."""
-        self._put(self._journal.chapters[-2], ClosedIndex(encoded))
+        chapter = self._journal.chapters[-2]
+        self._pinned[chapter] = self._journal.end
+        self._put(chapter, ClosedIndex(encoded))
         self.open = OpenIndex()
 
     def forget(self, chapter: Position) -> None:
         if (index := self._cached.pop(chapter, None)) is not None:
             self._size -= index.size_bytes
+
+    def note_move(self, position: Position, piece: Piece) -> None:
+        """The piece's row is to be at `position`: until that is durable, it is read where it was."""
+        self._moved[position] = piece.chapter, piece.row
+
+    def settle(self, durable: Position) -> None:
+        """Moves before `durable` are done."""
+        while self._moved and (first := next(iter(self._moved))) < durable:
+            del self._moved[first]
+
+    def place(self, chapter: Position, row: Row) -> tuple[Position, Row]:
+        """Where the row can be read now."""
+        return self._moved.get(row.position, (chapter, row)) if self._moved else (chapter, row)
 
     def _load(self, chapter: Position) -> ClosedIndex:
         try:
@@ -66,10 +84,17 @@ class Indexes:
         self.forget(chapter)
         self._cached[chapter] = index
         self._size += index.size_bytes
-        while self._size > self._cache_bytes and len(self._cached) > 1:
-            _, oldest = self._cached.popitem(last=False)
-            self._size -= oldest.size_bytes
+        self._shrink(chapter)
         return index
+
+    def _shrink(self, needed: Position) -> None:
+        durable = self._journal.durable
+        self._pinned = {chapter: end for chapter, end in self._pinned.items() if end > durable}
+        for chapter in [*self._cached]:
+            if self._size <= self._cache_bytes:
+                break
+            if chapter != needed and chapter not in self._pinned:
+                self.forget(chapter)
 
 
 def rebuild_index(journal: Journal, chapter: Position) -> OpenIndex:
@@ -93,6 +118,8 @@ def pieces(indexes: Indexes, segment: Segment, start: Offset, end: Offset) -> It
     """The segment's bytes [start, end), row by row. Raises Damaged where some are missing."""
     number = segment.runs.find(start)
     while start < end:
+        if number < 0:
+            raise Damaged(_missing(segment, start))
         run = segment.runs[number]
         run_end = min(segment.runs.end(number, segment.length), end)
         shift = run.start - run.key_start
@@ -101,7 +128,7 @@ def pieces(indexes: Indexes, segment: Segment, start: Offset, end: Offset) -> It
             take = min(row.end + shift, run_end) - start
             if skip < 0 or take <= 0:
                 break
-            yield Piece(run.chapter, row, Offset(row.offset + shift), skip, take)
+            yield Piece(*indexes.place(run.chapter, row), Offset(row.offset + shift), skip, take)
             start = Offset(start + take)
             if start == run_end:
                 break
@@ -140,7 +167,7 @@ def fetch_rows(journal: Journal, located: list[Piece]) -> Iterator[tuple[Piece, 
             start = piece.row.position - first.position
             row = view[start : start + piece.row.head_length + piece.row.length]
             if crc32c(row) != piece.row.checksum:
-                raise Damaged(f"{journal.locate(piece.row.position)} fails its checksum")
+                raise Damaged(f"{journal.locate(piece.chapter, piece.row.position)} fails its checksum")
             yield piece, row
 
 

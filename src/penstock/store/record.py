@@ -53,6 +53,10 @@ class NotAChapter(ValueError):
     """The file does not begin with a chapter's header."""
 
 
+class OtherFormat(ValueError):
+    """The header is sound, and of a format that this version does not read."""
+
+
 def checksum(buffers: Iterable[Buffer]) -> int:
     value = 0
     for buffer in buffers:
@@ -97,7 +101,7 @@ def parse_chapter_header(data: bytes) -> ChapterHeader:
     if value != crc32c(data[: CHAPTER_HEADER_BYTES - 4]):
         raise NotAChapter("the chapter's header fails its checksum")
     if version != FORMAT:
-        raise NotAChapter(f"the chapter has format {version}; this version reads format {FORMAT}")
+        raise OtherFormat(f"the chapter has format {version}; this version reads format {FORMAT}")
     return ChapterHeader(chain, Position(base))
 
 

@@ -4,17 +4,14 @@ from typing import NamedTuple
 
 from penstock.core.errors import Damaged
 from penstock.core.types import Position
-from penstock.store.chapters import (
-    OUT_OF_SPACE,
-    chapter_bases,
-    chapter_name,
-    file_offset,
-    read_header,
-)
+from penstock.store.chapters import chapter_bases, chapter_name, file_offset, read_header
 from penstock.store.files import File, Files
 from penstock.store.journal import Damage, Recovered
-from penstock.store.record import ChapterHeader
+from penstock.store.record import OtherFormat
 from penstock.store.scan import Entry, Found, is_sound, scan
+from penstock.store.spares import OUT_OF_SPACE, spare_names
+
+_BLOCK_BYTES = 1 << 18
 
 
 class Opened(NamedTuple):
@@ -26,28 +23,54 @@ class Opened(NamedTuple):
     end: Position
     chain: int
     term: int
+    proved: bool
+    """The last record is an empty one, and says that all before it was durable."""
     recovered: Recovered
 
 
 class _Chapter(NamedTuple):
     base: Position
-    name: str
     file: File
-    chain: int
+    chain: int | None
+    """None when the header is damaged."""
     found: list[Found]
+
+    @property
+    def name(self) -> str:
+        return chapter_name(self.base)
 
     @property
     def proved(self) -> Position:
         """Everything before it was durable while a later record was written."""
-        return max((f.header.durable for f in self.found if isinstance(f, Entry)), default=self.base)
+        return max((f.header.durable for f in self.found if isinstance(f, Entry)), default=Position(0))
 
-    def damage(self, found: Found) -> Damage:
+    @property
+    def end(self) -> Position:
+        return self.found[-1].end if self.found else self.base
+
+    def damage(self) -> list[Damage]:
+        header = [Damage(self.name, 0, self.base, self.base, None)] if self.chain is None else []
+        return header + [self._damage(found) for found in self.found if not is_sound(found)]
+
+    def _damage(self, found: Found) -> Damage:
         entry = found if isinstance(found, Entry) else None
-        offset = file_offset(self.base, found.position)
-        return Damage(self.name, offset, found.position, found.end, entry)
+        return Damage(self.name, file_offset(self.base, found.position), found.position, found.end, entry)
 
     def entries(self) -> list[tuple[Position, Entry]]:
         return [(self.base, f) for f in self.found if isinstance(f, Entry)]
+
+
+class SoundRecords(NamedTuple):
+    """What a journal holds, from its last sound snapshot on."""
+
+    entries: list[tuple[Position, Entry]]
+    damage: list[Damage]
+    torn: int | None
+    """File offset at which the last chapter's torn tail begins."""
+
+    @property
+    def recovered(self) -> Recovered:
+        return Recovered(self.entries, self.damage)
 
 
 def recover(files: Files, capacity: int) -> Opened | None:
@@ -55,37 +78,61 @@ def recover(files: Files, capacity: int) -> Opened | None:
     bases = chapter_bases(files)
     if not bases:
         return None
-    last = _read(files, bases[-1])
-    whole = _without_torn_tail(last)
-    chapters = [whole]
-    while not _begins_with_snapshot(chapters[0]):
-        chapters.insert(0, _read_before(files, bases, chapters[0]))
-    mended = _make_tail_durable(last, whole, capacity)
-    entry = next((f for f in reversed(whole.found) if isinstance(f, Entry)), None)
-    damage = [c.damage(f) for c in chapters for f in c.found if not is_sound(f)]
+    chapters = _read_from_snapshot(files, bases)
+    last = chapters[-1] = _without_torn_tail(chapters[-1])
+    _make_tail_durable(files, last, capacity)
+    records = _records(chapters)
+    entry = records.entries[-1][1] if records.entries else None
     return Opened(
         bases=tuple(bases),
-        file=whole.file,
-        capacity=mended,
-        end=_end(whole),
-        chain=entry.header.checksum if entry else whole.chain,
-        term=max((e.header.term for c in chapters for _, e in c.entries()), default=0),
-        recovered=Recovered([e for c in chapters for e in c.entries()], damage),
+        file=last.file,
+        capacity=last.file.size(),
+        end=last.end,
+        chain=entry.header.checksum if entry else 0,
+        term=max((entry.header.term for _, entry in records.entries), default=0),
+        proved=entry is not None and not entry.operations and entry.header.durable == entry.position,
+        recovered=records.recovered,
     )
 
 
+def sound_records(files: Files, bases: list[Position]) -> SoundRecords:
+    """As `recover`, but nothing is mended."""
+    chapters = _read_from_snapshot(files, bases)
+    found, chapters[-1] = chapters[-1], _without_torn_tail(chapters[-1])
+    last = chapters[-1]
+    torn = len(last.found) < len(found.found) and not is_sound(found.found[len(last.found)])
+    return _records(chapters)._replace(torn=file_offset(last.base, last.end) if torn else None)
+
+
+def _records(chapters: list[_Chapter]) -> SoundRecords:
+    entries = [entry for chapter in chapters for entry in chapter.entries()]
+    return SoundRecords(entries, [damage for chapter in chapters for damage in chapter.damage()], None)
+
+
+def _read_from_snapshot(files: Files, bases: list[Position]) -> list[_Chapter]:
+    """The last chapter, and those before it as far back as a snapshot can be read. The first of all needs none."""
+    chapters = [_read(files, bases[-1])]
+    while chapters[0].base and not _begins_with_snapshot(chapters[0]):
+        chapters.insert(0, _read_before(files, bases, chapters[0]))
+    return chapters
+
+
 def _read(files: Files, base: Position) -> _Chapter:
-    name = chapter_name(base)
-    file = files.open(name)
-    chain = read_header(file, name, base)
-    return _Chapter(base, name, file, chain, list(scan(file, ChapterHeader(chain, base))))
+    file = files.open(chapter_name(base))
+    try:
+        chain: int | None = read_header(file, base)
+    except Damaged:
+        chain = None
+    except OtherFormat as error:
+        raise Damaged(str(error), hint="Use the version of Penstock that wrote it.") from None
+    return _Chapter(base, file, chain, list(scan(file, base, chain, chapter_name(base))))
 
 
 def _read_before(files: Files, bases: list[Position], chapter: _Chapter) -> _Chapter:
     """The chapter before one whose snapshot is damaged; it must end where that one begins."""
     number = bases.index(chapter.base)
     before = _read(files, bases[number - 1]) if number else None
-    if before is None or _end(before) != chapter.base:
+    if before is None or before.end != chapter.base:
         raise Damaged(
             f"{chapter.name} is damaged at offset {file_offset(chapter.base, chapter.base)}: "
             "its snapshot cannot be read, and the chapter before it is not there to stand in"
@@ -101,8 +148,9 @@ def _begins_with_snapshot(chapter: _Chapter) -> bool:
 def _without_torn_tail(chapter: _Chapter) -> _Chapter:
     """Only bytes that were never acknowledged are a torn tail: what fails at or beyond what is proved durable,
     and an index that was to close the chapter, since the next one was not begun.
+    The snapshot was durable before the chapter had a name: it cannot be torn.
     """
-    proved = chapter.proved
+    proved = max(chapter.proved, chapter.base + 1)
     for number, found in enumerate(chapter.found):
         torn = not is_sound(found) and found.position >= proved
         if torn or (isinstance(found, Entry) and found.closes_chapter()):
@@ -110,24 +158,37 @@ def _without_torn_tail(chapter: _Chapter) -> _Chapter:
     return chapter
 
 
-def _end(chapter: _Chapter) -> Position:
-    return chapter.found[-1].end if chapter.found else chapter.base
-
-
-def _make_tail_durable(found: _Chapter, whole: _Chapter, capacity: int) -> int:
-    """Cut what is torn, and write again what is not proved: after a failed fsync the kernel may call pages clean
-    that never reached the disk. Returns the size that the file has now.
+def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int) -> None:
+    """Make zeros of what is torn, and write again what is not proved: after a failed fsync the kernel may call pages
+    clean that never reached the disk. The names, too, may be known to the kernel alone.
     """
-    end = file_offset(whole.base, _end(whole))
-    proved = min(file_offset(whole.base, found.proved), end)
-    unproved = whole.file.read(proved, end - proved)
-    if len(whole.found) < len(found.found):
-        whole.file.truncate(end)
-    try:
-        whole.file.allocate(max(capacity, whole.file.size()))
-    except OSError as error:
-        if error.errno not in OUT_OF_SPACE:
-            raise
-    whole.file.write(proved, [unproved])
-    whole.file.sync()
-    return whole.file.size()
+    end = file_offset(chapter.base, chapter.end)
+    proved = min(file_offset(chapter.base, chapter.proved), end) if chapter.proved > chapter.base else 0
+    _make_zeros(chapter.file, end)
+    _allocate(files, chapter.file, capacity)
+    chapter.file.write(proved, [chapter.file.read(proved, end - proved)])
+    chapter.file.sync()
+    files.sync()
+
+
+def _make_zeros(file: File, start: int) -> None:
+    """From `start` on. The file keeps its size: on a full disk it would not get it back."""
+    size = file.size()
+    for offset in range(start, size, _BLOCK_BYTES):
+        block = file.read(offset, min(_BLOCK_BYTES, size - offset))
+        if block.count(0) != len(block):
+            file.write(offset, [bytes(len(block))])
+
+
+def _allocate(files: Files, file: File, capacity: int) -> None:
+    """Give the last chapter its room again, if need be that of spares: without it the chapter could not be closed."""
+    spares = spare_names(files)
+    while True:
+        try:
+            return file.allocate(capacity)
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+            if not spares:
+                return None
+            files.remove(spares.pop())

@@ -1,13 +1,12 @@
 """Reads a chapter's records one after the other, and goes on behind bytes that are not a record."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from crc32c import crc32c
 
 from penstock.core.errors import Damaged
 from penstock.core.types import Position
-from penstock.store.files import File
 from penstock.store.operations import (
     Append,
     Index,
@@ -21,13 +20,19 @@ from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
-    ChapterHeader,
     RecordHeader,
     head_is_sound,
     parse_record_header,
 )
 
 _WINDOW_BYTES = 1 << 20
+
+
+class Readable(Protocol):
+    """What a scan needs of a File."""
+
+    def read(self, offset: int, length: int) -> bytes: ...
+    def size(self) -> int: ...
 
 
 class Entry(NamedTuple):
@@ -62,9 +67,11 @@ class Flaw(NamedTuple):
 Found: TypeAlias = Entry | Flaw
 
 
-def scan(file: File, chapter: ChapterHeader) -> Iterator[Found]:
-    """The chapter's records in order, until its index record or the zeros behind the last one."""
-    return _Scan(file, chapter).run()
+def scan(file: Readable, base: Position, chain: int | None, name: str) -> Iterator[Found]:
+    """The chapter's records in order, until its index record or the zeros behind the last one.
+    `chain` is the checksum that the first one must follow, None where it is not known.
+    """
+    return _Scan(file, base, chain, name).run()
 
 
 def is_sound(found: Found) -> bool:
@@ -72,12 +79,13 @@ def is_sound(found: Found) -> bool:
 
 
 class _Scan:
-    def __init__(self, file: File, chapter: ChapterHeader) -> None:
+    def __init__(self, file: Readable, base: Position, chain: int | None, name: str) -> None:
         self._file = file
-        self._base = chapter.base
-        self._chain: int | None = chapter.chain
+        self._base = base
+        self._chain = chain
+        self._name = name
         self._size = file.size()
-        self._window = memoryview(b"")
+        self._window = b""
         self._window_at = 0
 
     def run(self) -> Iterator[Found]:
@@ -105,7 +113,7 @@ class _Scan:
         except (TypeError, ValueError) as error:
             # The checksum holds, so these are the bytes that were written: never cut them as if they were torn.
             raise Damaged(
-                f"the record at position {header.position} cannot be read by this version: {error}",
+                f"{self._name} at offset {offset}: the record cannot be read by this version: {error}",
                 hint="Use the version of Penstock that wrote it, or a newer one.",
             ) from None
         return Entry(header, operations, self._data_is_sound(header, operations))
@@ -131,38 +139,44 @@ class _Scan:
         return offset == self._offset(header.end)
 
     def _flaw(self, offset: int) -> Flaw | None:
-        """From `offset` to the next record, or to the end; None where only zeros are left."""
-        candidate = offset + 1
-        while (candidate := self._find_magic(candidate)) >= 0:
+        """From `offset` to the next record, or to the last byte that is not zero; None where only zeros are left."""
+        candidate = offset
+        while (candidate := self._find_magic(candidate + 1)) >= 0:
             if self._header(candidate) is not None:
                 return Flaw(self._position(offset), self._position(candidate))
-            candidate += 1
-        if self._only_zeros(offset):
-            return None
-        return Flaw(self._position(offset), self._position(self._size))
+        end = self._end_of_bytes(offset)
+        return Flaw(self._position(offset), self._position(end)) if end > offset else None
 
     def _find_magic(self, offset: int) -> int:
         while offset < self._size:
-            block = self._file.read(offset, _WINDOW_BYTES)
-            if (found := block.find(RECORD_MAGIC)) >= 0:
-                return offset + found
-            offset += max(1, len(block) - len(RECORD_MAGIC) + 1)
+            start = self._load(offset, len(RECORD_MAGIC))
+            if (found := self._window.find(RECORD_MAGIC, start)) >= 0:
+                return self._window_at + found
+            if start == len(self._window):  # the file is being cut by its writer
+                break
+            offset += max(1, len(self._window) - start - len(RECORD_MAGIC) + 1)
         return -1
 
-    def _only_zeros(self, offset: int) -> bool:
-        while offset < self._size:
-            block = self._file.read(offset, _WINDOW_BYTES)
-            if block.count(0) != len(block):
-                return False
+    def _end_of_bytes(self, offset: int) -> int:
+        """Where the last byte that is not zero ends."""
+        end = offset
+        while block := self._file.read(offset, _WINDOW_BYTES):
+            if rest := len(block.rstrip(b"\0")):
+                end = offset + rest
             offset += len(block)
-        return True
+        return end
 
     def _bytes(self, offset: int, length: int) -> memoryview:
+        start = self._load(offset, length)
+        return memoryview(self._window)[start : start + length]
+
+    def _load(self, offset: int, length: int) -> int:
+        """See to it that the window holds these bytes, as far as the file does; returns where in it they begin."""
         start = offset - self._window_at
         if start < 0 or start + length > len(self._window):
-            self._window = memoryview(self._file.read(offset, max(length, _WINDOW_BYTES)))
+            self._window = self._file.read(offset, max(length, _WINDOW_BYTES))
             self._window_at, start = offset, 0
-        return self._window[start : start + length]
+        return start
 
     def _offset(self, position: int) -> int:
         return CHAPTER_HEADER_BYTES + position - self._base

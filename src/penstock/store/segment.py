@@ -41,7 +41,7 @@ class Runs:
         return self._flat.tolist()
 
     def find(self, offset: Offset) -> int:
-        """The number of the run that holds `offset`."""
+        """The number of the run that holds `offset`; -1 where none does: its bytes were lost."""
         return bisect_right(range(len(self)), int(offset), key=lambda n: self._flat[n * _WIDTH]) - 1
 
     def end(self, number: int, length: Offset) -> Offset:
@@ -88,7 +88,7 @@ class Damage(NamedTuple):
     reason: str
     end: Offset
     known: bool
-    """Bytes before `end` are known to be lost; otherwise it is only not known whether some were after it."""
+    """Bytes before `end` are lost, and none behind it; otherwise nobody knows whether some were behind it."""
 
 
 class Segment:

@@ -1,13 +1,15 @@
 """The segment store: named, durable, append-only byte logs in one journal."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.core.errors import (
     ConditionFailed,
     Damaged,
+    DiskFull,
     LimitExceeded,
     NoSuchSegment,
     QuotaReached,
@@ -15,7 +17,8 @@ from penstock.core.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
-from penstock.core.types import Buffer, Offset, Position
+from penstock.core.types import Buffer, Offset, Position, SegmentId
+from penstock.store.index import INDEX_BYTES_PER_ROW_MAX
 from penstock.store.journal import Journal
 from penstock.store.operations import (
     NO_WRITER,
@@ -97,10 +100,18 @@ class SegmentStore:
         self.damage = [str(damage) for damage in recovered.damage]
         self.indexes.open = replay(recovered, self.table, self._read_snapshot)
         self._unsettled: deque[tuple[Position, Segment, Offset]] = deque()
+        self._sealing: dict[SegmentId, Position] = {}
         self._grown: set[str] = set()
+        if self.damage:
+            self._leave_damage_behind()
 
     def _read_snapshot(self, chapter: Position, entry: Entry) -> bytes:
         return self.journal.read(chapter, entry.header.data_position, entry.header.data_length)
+
+    def _leave_damage_behind(self) -> None:
+        """The next snapshot says which segments are damaged: then a truncation that ends it is told from older ones."""
+        with suppress(DiskFull):
+            self._turn(0, draining=True)
 
     # Changes.
 
@@ -111,9 +122,10 @@ class SegmentStore:
             raise LimitExceeded(f"a segment's name has 1 to {self.settings.name_bytes_max} bytes (name_bytes_max)")
         if len(self.table) >= self.settings.segments_max:
             raise LimitExceeded(f"there are {len(self.table)} segments already (segments_max)")
+        self._check_attributes(name, attributes or {})
         number = self.table.next_id()
         updates = [SetAttribute(number, k, v) for k, v in (attributes or {}).items()]
-        return self.write([Create(number, name), *updates])
+        return self.write([Create(number, name), *updates], draining=False)
 
     def append(
         self,
@@ -126,11 +138,12 @@ class SegmentStore:
         expected_offset: int | None = None,
     ) -> Appended:
         """Append the buffers as one. A writer's number that is not greater than its last one is not stored again."""
-        segment = self._writable(name)
+        segment = self._segment(name)
         if writer:
             last = segment.last_number(writer)
             if last is not None and number <= last:
                 return Appended(segment.length, self.journal.end, stored=False)
+        self._check_writable(segment)
         if expected_offset is not None and expected_offset != segment.length:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, not {expected_offset}")
         length = sum(map(len, buffers))
@@ -153,14 +166,16 @@ class SegmentStore:
 
     def seal(self, name: str) -> Position:
         segment = self._segment(name)
-        return self.journal.end if segment.sealed else self.write([Seal(segment.id)])
+        if not segment.sealed:
+            self._sealing[segment.id] = self.write([Seal(segment.id)])
+        return self.journal.end
 
     def truncate(self, name: str, offset: int) -> Position:
-        """Give up the bytes below `offset`. Below what is truncated already: nothing to do."""
+        """Give up the bytes below `offset`; past damage, this ends it. Below what is truncated: nothing to do."""
         segment = self._segment(name)
         if offset > segment.length:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, before {offset}")
-        if offset <= segment.start:
+        if offset < segment.start or (offset == segment.start and not segment.damage):
             return self.journal.end
         return self.write([Truncate(segment.id, Offset(offset))])
 
@@ -168,14 +183,17 @@ class SegmentStore:
         return self.write([Delete(self._segment(name).id)])
 
     def update_attributes(self, updates: Sequence[AttributeUpdate]) -> Position:
-        return self.merge([], updates)
+        """Set them all, or none. As `merge`, but for the reserve: it is not for these."""
+        return self.write(self._plan_updates(updates), draining=False)
 
     def merge(self, merges: Sequence[tuple[str, str]], updates: Sequence[AttributeUpdate] = ()) -> Position:
         """Make each (target, source): the source's bytes become the target's next ones, and the source is gone.
         All merges and attribute updates happen in one record: all or none. Never refused for quota.
         """
-        attributes = [self._attribute_operation(update) for update in updates]
+        attributes = self._plan_updates(updates)
         planned = list(self._plan_merges(merges))
+        if {a.segment for a in attributes} & {m.source for m in planned}:
+            raise ConditionFailed("an attribute of a segment that is merged away cannot be set")
         position = self.write([*planned, *attributes])
         for merge in planned:
             target = self.table.numbered(merge.target)
@@ -198,15 +216,22 @@ class SegmentStore:
             lengths[target.id] = offset + source.length
             yield Merge(target.id, Offset(offset), source.id, source.length)
 
-    def _attribute_operation(self, update: AttributeUpdate) -> SetAttribute:
-        segment = self._segment(update.segment)
-        attributes = segment.attributes or {}
-        if update.expected is not None and attributes.get(update.key, NO_VALUE) != update.expected:
-            raise ConditionFailed(f"the attribute of segment {segment.name!r} is not {update.expected}")
+    def _plan_updates(self, updates: Sequence[AttributeUpdate]) -> list[SetAttribute]:
+        new: dict[str, set[bytes]] = {}
+        for update in updates:
+            attributes = self._segment(update.segment).attributes or {}
+            if update.expected is not None and attributes.get(update.key, NO_VALUE) != update.expected:
+                raise ConditionFailed(f"the attribute of segment {update.segment!r} is not {update.expected}")
+            if update.key not in attributes:
+                new.setdefault(update.segment, set()).add(update.key)
+        for name, keys in new.items():
+            self._check_attributes(name, [*(self._segment(name).attributes or {}), *keys])
+        return [SetAttribute(self._segment(u.segment).id, u.key, u.value) for u in updates]
+
+    def _check_attributes(self, name: str, keys: Collection[bytes]) -> None:
         limit = self.settings.attributes_per_segment_max
-        if update.key not in attributes and len(attributes) >= limit:
-            raise LimitExceeded(f"segment {segment.name!r} has {limit} attributes (attributes_per_segment_max)")
-        return SetAttribute(segment.id, update.key, update.value)
+        if len(keys) > limit:
+            raise LimitExceeded(f"{len(keys)} attributes for segment {name!r}; the limit is {limit}")
 
     def write(
         self,
@@ -221,8 +246,9 @@ class SegmentStore:
         meta = pack(operations)
         total = len(meta) + length
         journal.room_for(total, draining=draining)
-        if not journal.fits(total, self.indexes.open.encoded_bytes + len(operations) * 48):
-            self._turn(total, draining=draining)
+        rows = len(operations) * INDEX_BYTES_PER_ROW_MAX
+        if not journal.fits(total, self.indexes.open.encoded_bytes + rows):
+            self._turn(total + rows, draining=draining)
         data = journal.append(meta, buffers, length)
         self.table.apply(operations, data, journal.chapter, self.indexes.open)
         return journal.end
@@ -267,8 +293,11 @@ class SegmentStore:
         durable = self.journal.durable
         while self._unsettled and self._unsettled[0][0] <= durable:
             _, segment, length = self._unsettled.popleft()
-            segment.durable = length
+            segment.durable = max(segment.durable, length)
             self._grown.add(segment.name)
+        if self._sealing:
+            self._sealing = {number: at for number, at in self._sealing.items() if at > durable}
+        self.indexes.settle(durable)
 
     def locate(self, name: str, offset: int, length: int) -> Located:
         """Where to find up to about `length` durable bytes at `offset`. No bytes at the tail, whole appends before it.
@@ -276,29 +305,32 @@ class SegmentStore:
         """
         self._settle()
         segment = self._segment(name)
-        if offset < segment.start:
-            raise SegmentTruncated(
-                f"segment {name!r} begins at {segment.start}; offset {offset} was truncated",
-                start=segment.start,
-            )
+        _check_start(segment, offset)
         if offset > segment.length:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, before {offset}")
+        doubtful = segment.damage is not None and not segment.damage.known
+        if doubtful and offset >= segment.durable:
+            assert segment.damage is not None
+            raise Damaged(f"segment {name!r} may have lost bytes from {segment.length} on: {segment.damage.reason}")
         located: list[Piece] = []
         taken = 0
-        for piece in self._readable(segment, offset):
+        for piece in self._readable(segment, offset, segment.durable):
             if located and taken + piece.take > length:
                 break
             located.append(piece._replace(take=min(piece.take, length)))
             taken += located[-1].take
             if taken >= length:
                 break
-        at_tail = offset + taken >= segment.durable
-        settled = segment.durable == segment.length
-        return Located(located, at_tail, at_tail and segment.sealed and settled)
+        at_tail = offset + taken >= segment.durable and not doubtful
+        return Located(located, at_tail, at_tail and self._sealed(segment))
 
-    def _readable(self, segment: Segment, offset: int) -> Iterator[Piece]:
+    def _sealed(self, segment: Segment) -> bool:
+        """Durably, and so are all its bytes."""
+        return segment.sealed and segment.id not in self._sealing
+
+    def _readable(self, segment: Segment, offset: int, end: int) -> Iterator[Piece]:
         try:
-            yield from pieces(self.indexes, segment, Offset(offset), segment.durable)
+            yield from pieces(self.indexes, segment, Offset(offset), Offset(end))
         except LookupError as error:
             raise Damaged(f"segment {segment.name!r} at {offset}: {error}") from None
 
@@ -310,11 +342,11 @@ class SegmentStore:
         return b"".join(self.fetch(self.locate(name, offset, length)))
 
     def heads(self, name: str, start: int, end: int) -> list[tuple[Offset, memoryview]]:
-        """The heads of the appends in [start, end), each with the offset at which its bytes end."""
+        """The heads of the appends in [start, end), each with the offset at which its bytes end. As `locate`."""
         self._settle()
         segment = self._segment(name)
-        limit = min(end, segment.durable)
-        located = list(pieces(self.indexes, segment, Offset(start), Offset(limit)))
+        _check_start(segment, start)
+        located = list(self._readable(segment, start, min(end, segment.durable)))
         return fetch_heads(self.journal, located)
 
     def _segment(self, name: str) -> Segment:
@@ -325,11 +357,22 @@ class SegmentStore:
 
     def _writable(self, name: str) -> Segment:
         segment = self._segment(name)
-        if segment.sealed:
-            raise SegmentSealed(f"segment {name!r} is sealed at {segment.length}")
-        if segment.damage is not None:
-            raise Damaged(f"segment {name!r} is refused: {segment.damage.reason}")
+        self._check_writable(segment)
         return segment
+
+    def _check_writable(self, segment: Segment) -> None:
+        if segment.sealed:
+            raise SegmentSealed(f"segment {segment.name!r} is sealed at {segment.length}")
+        if segment.damage is not None:
+            raise Damaged(f"segment {segment.name!r} is refused: {segment.damage.reason}")
+
+
+def _check_start(segment: Segment, offset: int) -> None:
+    if offset < segment.start:
+        raise SegmentTruncated(
+            f"segment {segment.name!r} begins at {segment.start}; offset {offset} was truncated",
+            start=segment.start,
+        )
 
 
 def _info(segment: Segment) -> SegmentInfo:

@@ -54,6 +54,10 @@ class SegmentTable:
     def next_id(self) -> SegmentId:
         return SegmentId(self._next_id)
 
+    def skip_id(self, segment_id: SegmentId) -> None:
+        """Never give this number to a segment."""
+        self._next_id = max(self._next_id, segment_id + 1)
+
     def apply(self, operations: Sequence[Operation], data: Position, chapter: Position, index: OpenIndex) -> None:
         """Apply one record's operations; its data begin at `data`, in `chapter`, whose rows go into `index`."""
         for operation in operations:
@@ -82,9 +86,11 @@ class SegmentTable:
                 pass
 
     def _create(self, create: Create) -> None:
+        if (old := self._by_name.get(create.name)) is not None:  # its end was in damaged bytes
+            self._delete(old)
         segment = Segment(create.segment, create.name)
         self._by_id[segment.id] = self._by_name[segment.name] = segment
-        self._next_id = max(self._next_id, segment.id + 1)
+        self.skip_id(segment.id)
 
     def _append(self, append: Append, data: Position, chapter: Position, index: OpenIndex) -> None:
         segment = self._by_id[append.segment]
@@ -102,15 +108,18 @@ class SegmentTable:
         self._count(segment, move.offset, end, -1)
         run = Run(move.offset, chapter, segment.id, move.offset)
         segment.runs.replace(move.offset, end, run, segment.length)
+        segment.runs.drop_before(segment.start)  # the row may have begun below it
         self._count(segment, move.offset, end, +1)
         index.add(segment.id, row_of(move, data))
 
     def _truncate(self, segment: Segment, offset: Offset) -> None:
         self._count(segment, segment.start, offset, -1)
         segment.start = offset
+        segment.durable = max(segment.durable, offset)
         if segment.damage and segment.damage.end <= offset:
             segment.damage = None
-        if offset == segment.length:
+        if offset >= segment.length:  # beyond it when bytes were lost
+            segment.length = offset
             segment.runs = Runs()
         else:
             segment.runs.drop_before(offset)
@@ -147,7 +156,7 @@ class SegmentTable:
                 break
             overlap = min(end, segment.runs.end(number, segment.length)) - max(start, run.start)
             self.live[run.chapter] += sign * overlap
-            if self.live[run.chapter] <= 0:
+            if not self.live[run.chapter]:
                 del self.live[run.chapter]
 
     def encode(self) -> bytes:

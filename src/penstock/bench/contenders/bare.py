@@ -25,26 +25,27 @@ class BareLink:
 
     def acked(self, data: bytes) -> int:
         """Counts are totals, so only the last whole one matters; bytes of a part of an event do
-        not make an event."""
+        not make an event.
+        """
         data = self._rest + data
         whole = len(data) // COUNT.size * COUNT.size
         self._rest = data[whole:]
         if not whole:
             return 0
         (durable,) = COUNT.unpack_from(data, whole - COUNT.size)
-        before, self._acked = self._acked, durable // events.STORED_BYTES
+        before, self._acked = self._acked, int(durable) // events.STORED_BYTES
         return self._acked - before
 
 
 class BareReader:
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        (self.size,) = COUNT.unpack(sock.recv(COUNT.size, socket.MSG_WAITALL))
+        self.sock = sock
+        self.size: int = COUNT.unpack(sock.recv(COUNT.size, socket.MSG_WAITALL))[0]
 
     def read(self, offset: int, into: memoryview) -> int:
         count = min(len(into), self.size - offset)
-        self._sock.sendall(READ_REQUEST.pack(offset, count))
-        receive_exactly(self._sock, into[:count])
+        self.sock.sendall(READ_REQUEST.pack(offset, count))
+        receive_exactly(self.sock, into[:count])
         return count
 
 

@@ -1,0 +1,38 @@
+"""Clients of the segment store: `SegmentClient` blocks, `AsyncSegmentClient` is for asyncio; the methods are the same.
+
+    with SegmentClient("127.0.0.1:7101") as client:
+        with client.appender("numbers", writer_id, create=True) as appender:
+            for event in events[appender.last_number or 0 :]:
+                appender.append(event)
+        for event in client.events("numbers"):
+            print(event.offset, event.data)
+
+Both are thin shells of I/O around the same parts, which do none: `operations` says what is asked and what is repeated,
+`session` who gets which reply, `window` and `appending` what a writer has to send and to send again.
+"""
+
+from penstock.client.segments.asyncio_appender import AsyncAppender
+from penstock.client.segments.asyncio_client import AsyncSegmentClient
+from penstock.client.segments.blocking_appender import Appender
+from penstock.client.segments.blocking_client import SegmentClient
+from penstock.client.segments.results import (
+    ANY,
+    QUOTA,
+    AttributeUpdate,
+    Event,
+    ReadResult,
+    SegmentInfo,
+)
+
+__all__ = [
+    "ANY",
+    "QUOTA",
+    "Appender",
+    "AsyncAppender",
+    "AsyncSegmentClient",
+    "AttributeUpdate",
+    "Event",
+    "ReadResult",
+    "SegmentClient",
+    "SegmentInfo",
+]

@@ -1,0 +1,34 @@
+"""Where a worker listens."""
+
+from dataclasses import dataclass
+
+from penstock.core.errors import RequestError
+
+PORT = 7101
+"""The segment port of a worker that was told nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """`host`, `host:port`, `[v6]` or `[v6]:port`."""
+        host, port = _split(text)
+        if not host or (port and not (port.isascii() and port.isdigit() and int(port) < 2**16)):
+            raise RequestError(f"{text!r} is not an address", "Write host:port, like 127.0.0.1:7101 or [::1]:7101.")
+        return cls(host, int(port) if port else PORT)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def _split(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":")
+    host, _, port = text.partition(":")
+    return host, port

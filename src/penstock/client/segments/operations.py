@@ -1,0 +1,149 @@
+"""Every operation on segments, without I/O: a generator of calls that is sent the calls' results, and returns its own.
+
+What is lost with a connection is repeated on the next one. That is safe for looking, reading, sealing, truncating and
+setting an attribute whatever it is. For the others:
+
+- create: when the repeated request finds the segment there, the first one is taken to have made it;
+- delete: when it finds the segment gone, the first one is taken to have removed it;
+- a conditional attribute update, a merge: not repeated. Unavailable says where to look.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any, TypeAlias, TypeVar
+
+from penstock.client.segments.calls import Call
+from penstock.client.segments.results import (
+    ANY,
+    NO_VALUE,
+    QUOTA,
+    AttributeUpdate,
+    Expected,
+    Key,
+    ReadResult,
+    SegmentInfo,
+    key_bytes,
+)
+from penstock.core import errors
+from penstock.protocol import segment as wire
+
+T = TypeVar("T")
+Operation: TypeAlias = Generator[Call[Any], Any, T]
+
+TAIL_WAIT_SECONDS = 30.0
+"""A read at the tail is answered within this time, data or not."""
+
+_SET_TRIES_MAX = 100
+"""Between two tries another client has changed the attribute; so many in a row are not by chance."""
+
+_CONDITION_UNKNOWN = "Ask for the attribute: it is the new value if the update was done and nobody changed it since."
+_MERGE_UNKNOWN = "Ask for info of the source: if it is gone, the merge was done, and info of the target has its length."
+
+
+def create(name: str, quota_bytes: int | None, exist_ok: bool) -> Operation[None]:
+    request = wire.CreateSegment(name)
+    try:
+        yield Call(request, wire.SegmentCreated, _nothing, done_when_repeated=errors.SegmentExists)
+    except errors.SegmentExists:
+        if not exist_ok:
+            raise
+    if quota_bytes is not None:
+        yield from set_attribute(name, QUOTA, quota_bytes, ANY)
+
+
+def delete(name: str, missing_ok: bool) -> Operation[None]:
+    request = wire.DeleteSegment(name)
+    try:
+        yield Call(request, wire.SegmentDeleted, _nothing, done_when_repeated=errors.NoSuchSegment)
+    except errors.NoSuchSegment:
+        if not missing_ok:
+            raise
+
+
+def info(name: str) -> Operation[SegmentInfo]:
+    def result(reply: wire.SegmentInfo) -> SegmentInfo:
+        if not reply.exists or reply.deleted:
+            raise errors.NoSuchSegment(f"there is no segment {name!r}")
+        return SegmentInfo(reply.segment, reply.start_offset, reply.write_offset, reply.sealed)
+
+    found: SegmentInfo = yield Call(wire.GetSegmentInfo(name), wire.SegmentInfo, result)
+    return found
+
+
+def seal(name: str) -> Operation[None]:
+    yield Call(wire.SealSegment(name), wire.SegmentSealed, _nothing)
+
+
+def truncate(name: str, offset: int) -> Operation[None]:
+    yield Call(wire.TruncateSegment(name, offset), wire.SegmentTruncated, _nothing)
+
+
+def read(name: str, offset: int, length: int, wait: bool) -> Operation[ReadResult]:
+    """The protocol's reads wait at the tail; one that must not is not sent there."""
+    if not wait:
+        found = yield from info(name)
+        if offset == found.length:
+            return ReadResult(memoryview(b""), at_tail=True, end_of_segment=found.sealed)
+    request = wire.ReadSegment(name, offset, length)
+    result: ReadResult = yield Call(request, wire.SegmentRead, _read_result, wait_seconds=TAIL_WAIT_SECONDS)
+    return result
+
+
+def attribute(name: str, key: Key) -> Operation[int | None]:
+    def result(reply: wire.Attribute) -> int | None:
+        return None if reply.value == NO_VALUE else reply.value
+
+    value: int | None = yield Call(wire.GetAttribute(name, key_bytes(key)), wire.Attribute, result)
+    return value
+
+
+def set_attribute(name: str, key: Key, value: int, expected: Expected) -> Operation[bool]:
+    """The protocol's update is always conditional: to set it whatever it is, look first, and again if that changed."""
+    _check_value(value)
+    if expected is not ANY:
+        done: bool = yield _update(name, key, value, expected, _CONDITION_UNKNOWN)
+        return done
+    for _ in range(_SET_TRIES_MAX):
+        current = yield from attribute(name, key)
+        if current == value or (yield _update(name, key, value, current, "")):
+            return True
+    raise errors.ConditionFailed(f"the attribute of {name!r} changes all the time", "Set it from one place only.")
+
+
+def _update(name: str, key: Key, value: int, expected: int | None, unknown_hint: str) -> Call[bool]:
+    def result(reply: wire.AttributeUpdated) -> bool:
+        return reply.success
+
+    before = NO_VALUE if expected is None else expected
+    request = wire.UpdateAttribute(name, key_bytes(key), value, before)
+    return Call(request, wire.AttributeUpdated, result, unknown_hint=unknown_hint)
+
+
+def merge(target: str, source: str, updates: Iterable[AttributeUpdate]) -> Operation[int]:
+    def result(reply: wire.SegmentsMerged) -> int:
+        return reply.write_offset
+
+    request = wire.MergeSegments(target, source, tuple(map(_wire_update, updates)))
+    length: int = yield Call(request, wire.SegmentsMerged, result, unknown_hint=_MERGE_UNKNOWN)
+    return length
+
+
+def _wire_update(update: AttributeUpdate) -> wire.AttributeUpdate:
+    _check_value(update.value)
+    key, kinds = key_bytes(update.key), wire.AttributeUpdateKind
+    if update.expected is ANY:
+        return wire.AttributeUpdate(key, kinds.REPLACE, update.value, NO_VALUE)
+    expected = NO_VALUE if update.expected is None else update.expected
+    return wire.AttributeUpdate(key, kinds.REPLACE_IF_EQUALS, update.value, expected)
+
+
+def _check_value(value: int) -> None:
+    if value == NO_VALUE:
+        raise errors.RequestError(f"an attribute cannot be {value}", "The protocol uses it for one that is not there.")
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _read_result(reply: wire.SegmentRead) -> ReadResult:
+    return ReadResult(memoryview(reply.data), reply.at_tail, reply.end_of_segment)

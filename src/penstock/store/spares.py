@@ -1,0 +1,109 @@
+"""Preallocated files that will be chapters; the reserve is made of them."""
+
+import errno
+import logging
+import re
+from collections import deque
+from contextlib import suppress
+from threading import Lock
+from typing import NamedTuple
+
+from penstock.store.files import File, Files
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"spare-(\d+)")
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Spare(NamedTuple):
+    name: str
+    file: File
+
+
+def spare_names(files: Files) -> list[str]:
+    return [name for name in files.list() if _NAME.fullmatch(name)]
+
+
+class Spares:
+    """`reserved` of them are for draining alone; one more is made while there is room, for the next chapter."""
+
+    def __init__(self, files: Files, size: int, reserved: int) -> None:
+        self._files = files
+        self._size = size
+        self._reserved = reserved
+        self._spares: deque[Spare] = deque()
+        self._next = 0
+        self._lock = Lock()
+        for name in spare_names(files):
+            self._adopt(name)
+
+    def _adopt(self, name: str) -> None:
+        """Take over a spare of an earlier process. A chapter may have been begun in it: only an empty file is zeros."""
+        self._next = max(self._next, int(name.removeprefix("spare-")) + 1)
+        spare = Spare(name, self._files.open(name))
+        spare.file.truncate(0)
+        if len(self._spares) <= self._reserved and _allocate(spare.file, self._size):
+            self._spares.append(spare)
+        else:
+            self._remove(spare)
+
+    @property
+    def reserve_is_whole(self) -> bool:
+        return len(self._spares) >= self._reserved
+
+    def fill(self) -> None:
+        """Make what is missing, as far as the disk lets us. Never raises: `reserve_is_whole` tells."""
+        if len(self._spares) > self._reserved:
+            return
+        with self._lock:
+            try:
+                while len(self._spares) <= self._reserved and self._make():
+                    pass
+            except OSError as error:
+                if error.errno not in OUT_OF_SPACE:
+                    log.error("no spare journal file can be made: %s", error)
+
+    def _make(self) -> bool:
+        if self._files.free_bytes() < self._size:
+            return False
+        name = f"spare-{self._next}"
+        spare = Spare(name, self._files.create(name))
+        self._next += 1
+        if not _allocate(spare.file, self._size):
+            self._remove(spare)
+            return False
+        self._spares.append(spare)
+        return True
+
+    def take(self, wanted: int, least: int, *, draining: bool) -> Spare | None:
+        """A spare of `wanted` bytes, or of at least `least`; None when there is none for this purpose.
+        One larger than a chapter may cost others of the reserve, so that a full store can drain whatever its size.
+        """
+        with self._lock:
+            if len(self._spares) < (1 if draining else self._reserved + 1):
+                return None
+            spare = self._spares.popleft()
+            if _allocate(spare.file, wanted):
+                return spare
+            while not _allocate(spare.file, least):
+                if not (draining and self._spares):
+                    self._spares.appendleft(spare)
+                    return None
+                self._remove(self._spares.pop())
+            return spare
+
+    def _remove(self, spare: Spare) -> None:
+        spare.file.close()
+        with suppress(OSError):
+            self._files.remove(spare.name)
+
+
+def _allocate(file: File, size: int) -> bool:
+    try:
+        file.allocate(size)
+    except OSError as error:
+        if error.errno not in OUT_OF_SPACE:
+            raise
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""The commands, as a person runs them: real processes, a real worker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker_process import WorkerProcess
+
+pytestmark = pytest.mark.process
+
+
+def penstock(*arguments: str, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    with WorkerProcess(tmp_path_factory.mktemp("cli") / "data") as running:
+        yield running
+
+
+class Segments:
+    """`penstock segment VERB` on one worker."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._data = str(worker.data)
+
+    def __call__(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
+        done = self.run(verb, *arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run(self, verb: str, *arguments: str, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
+        return penstock("segment", verb, *arguments, "--data", self._data, stdin=stdin)
+
+
+@pytest.fixture
+def segment(worker: WorkerProcess) -> Segments:
+    return Segments(worker)
+
+
+def test_a_segment_s_whole_life(segment: Segments) -> None:
+    assert segment("create", "life") == "created life\n"
+    assert segment("append", "life", "one", "two", "three") == "appended 3 events to life\n"
+    assert segment("cat", "life") == "one\ntwo\nthree\n"
+    assert segment("cat", "life", "--offset", "11") == "two\nthree\n"
+    assert segment("truncate", "life", "11") == "life now begins at 11\n"
+    assert segment("cat", "life") == "two\nthree\n"
+    assert segment("seal", "life") == "sealed life\n"
+    assert segment.run("append", "life", "four").returncode == 1
+    info = json.loads(segment("info", "life", "--json"))
+    assert (info["start"], info["length"], info["sealed"]) == (11, 35, True)
+    assert "sealed" in segment("info", "life")
+    assert segment("delete", "life", "--yes") == "deleted life\n"
+    assert segment.run("info", "life").returncode == 1
+
+
+def test_list_shows_what_there_is(segment: Segments) -> None:
+    for name in ("list/b", "list/a"):
+        segment("create", name)
+    assert [s["name"] for s in json.loads(segment("list", "list/", "--json"))] == ["list/a", "list/b"]
+    assert "list/a" in segment("list")
+    assert segment("list", "nothing like this") == "no segments\n"
+
+
+def test_lines_are_events_and_a_named_writer_goes_on_where_it_was(segment: Segments) -> None:
+    first = segment("append", "lines", "--create", "--writer", "import", stdin="1\n2\n3\n")
+    assert first == "appended 3 events to lines\n"
+    again = segment("append", "lines", "--writer", "import", stdin="1\n2\n3\n4\n5\n")
+    assert again == "appended 2 events to lines, 3 were there already\n"
+    assert segment("cat", "lines") == "1\n2\n3\n4\n5\n"
+
+
+def test_raw_gives_the_bytes_as_they_are_stored(segment: Segments) -> None:
+    segment("append", "raw", "--create", "x")
+    assert segment("cat", "raw", "--raw") == "\0\0\0\0\0\0\0\1x"
+
+
+def test_follow_waits_for_more_until_ctrl_c(segment: Segments, worker: WorkerProcess) -> None:
+    segment("append", "follow", "--create", "before")
+    command = [sys.executable, "-m", "penstock", "segment", "cat", "follow", "-f", "--data", str(worker.data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        assert following.stdout.readline() == "before\n"
+        segment("append", "follow", "after")
+        assert following.stdout.readline() == "after\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(10) == 130
+        assert following.stderr.read() == ""
+
+
+def test_a_quota_is_shown_and_refuses_with_a_hint(segment: Segments) -> None:
+    segment("create", "small", "--quota", "1KiB")
+    assert "1024" in segment("info", "small")
+    assert json.loads(segment("info", "small", "--json"))["attributes"]
+
+
+def test_verify_reads_every_checksum_beside_the_running_worker(segment: Segments) -> None:
+    segment("append", "verified", "--create", "some bytes")
+    assert "every checksum holds" in segment("verify")
+    assert json.loads(segment("verify", "--json"))["problems"] == []
+
+
+def test_verify_names_what_is_damaged_and_exits_with_1(tmp_path: Path) -> None:
+    with WorkerProcess(tmp_path / "data") as worker:
+        Segments(worker)("append", "victim", "--create", "a needle in the journal")
+        worker.stop()
+    file = tmp_path / "data" / "journal" / f"{0:020d}.journal"
+    data = bytearray(file.read_bytes())
+    where = data.index(b"needle")
+    data[where] ^= 1
+    file.write_bytes(data)
+    done = penstock("segment", "verify", "--data", str(tmp_path / "data"))
+    assert done.returncode == 1
+    assert file.name in done.stdout
+    assert "victim" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["segment", "info", "missing"], "there is no segment 'missing'"),
+        (["segment", "cat", "missing"], "there is no segment 'missing'"),
+        (["segment", "truncate", "missing", "5"], "there is no segment 'missing'"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_a_hint(worker: WorkerProcess, arguments: list[str], said: str) -> None:
+    done = penstock(*arguments, "--data", str(worker.data))
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_worker_is_said_with_how_to_start_one(tmp_path: Path) -> None:
+    for where in (["--data", str(tmp_path)], ["--worker", "127.0.0.1:1"]):
+        done = penstock("segment", "list", *where)
+        assert done.returncode == 1
+        assert "penstock worker" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_size_that_is_none_is_explained() -> None:
+    done = penstock("worker", "--chapter-size", "lots")
+    assert done.returncode == 2
+    assert "64MiB" in done.stderr
+
+
+def test_a_second_worker_is_told_who_has_the_data(worker: WorkerProcess) -> None:
+    done = penstock("worker", "--data", str(worker.data), "--segment-port", "0", "--http-port", "0")
+    assert done.returncode == 1
+    assert "in use by" in done.stderr
+
+
+def test_a_port_that_is_taken_is_said(worker: WorkerProcess, tmp_path: Path) -> None:
+    arguments = ["--data", str(tmp_path), "--http-port", "0", "--chapter-size", "1MiB", "--reserve", "1MiB"]
+    done = penstock("worker", *arguments, "--segment-port", str(worker.segment_port))
+    assert done.returncode == 1
+    assert str(worker.segment_port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_sigterm_stops_in_order(tmp_path: Path) -> None:
+    with WorkerProcess(tmp_path / "data") as worker:
+        process = worker._process
+        assert process is not None
+        process.terminate()
+        assert process.wait(20) == 0
+        assert not (tmp_path / "data" / "ports.json").exists()
+
+
+def test_version_and_help_are_there() -> None:
+    assert penstock("--version").stdout.startswith("penstock ")
+    for verb in ("worker", "segment", "bench"):
+        assert verb in penstock("--help").stdout

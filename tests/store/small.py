@@ -1,0 +1,53 @@
+"""Small stores for tests: tiny chapters, commits by hand."""
+
+from dataclasses import replace
+
+from penstock.core.types import Position
+from penstock.store.chapters import chapter_name, file_offset
+from penstock.store.faulty_files import FaultyFiles
+from penstock.store.file_journal import FileJournal
+from penstock.store.files import Files
+from penstock.store.scan import Entry
+from penstock.store.settings import KIB, StoreSettings
+from penstock.store.store import SegmentStore
+
+SETTINGS = StoreSettings(chapter_bytes=8 * KIB, reserve_bytes=16 * KIB)
+
+
+def open_store(files: Files, **changes: object) -> SegmentStore:
+    settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
+    return SegmentStore(FileJournal(files, settings), settings)
+
+
+def journal_of(store: SegmentStore) -> FileJournal:
+    assert isinstance(store.journal, FileJournal)
+    return store.journal
+
+
+def commit(store: SegmentStore) -> None:
+    assert journal_of(store).commit()
+
+
+def prove(store: SegmentStore) -> None:
+    """Make all durable, and let the journal say so."""
+    commit(store)
+    journal_of(store).prove()
+    commit(store)
+
+
+def next_chapter(store: SegmentStore) -> Position:
+    """Close the chapter; returns which one that was."""
+    chapter = store.journal.chapter
+    store._turn(0, draining=True)
+    commit(store)
+    return chapter
+
+
+def entries(store: SegmentStore, chapter: Position | None = None) -> list[Entry]:
+    found = store.journal.scan(store.journal.chapter if chapter is None else chapter)
+    return [entry for entry in found if isinstance(entry, Entry)]
+
+
+def flip(files: FaultyFiles, chapter: Position, position: int, count: int = 1) -> None:
+    """Damage the bytes at a position."""
+    files.flip_bits(chapter_name(chapter), file_offset(chapter, position), count)

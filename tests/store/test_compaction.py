@@ -1,0 +1,124 @@
+"""Truncated bytes are given back, and one slow segment pins no disk."""
+
+from penstock.store.chapters import chapter_name
+from penstock.store.compaction import Compactor
+from penstock.store.faulty_files import FaultyFiles
+from penstock.store.store import SegmentStore
+from tests.store.small import commit, flip, next_chapter, open_store
+
+
+def compact(store: SegmentStore, compactor: Compactor | None = None) -> Compactor:
+    compactor = compactor or Compactor(store)
+    while compactor.step():
+        commit(store)
+    return compactor
+
+
+def slow_and_fast(files: FaultyFiles, chapters: int = 4) -> SegmentStore:
+    """A few bytes of `slow` in every chapter, many of `fast`, which is then truncated."""
+    store = open_store(files)
+    store.create("slow")
+    store.create("fast")
+    for number in range(chapters):
+        store.append("slow", [b"slow%d" % number], head=b"head%d" % number)
+        store.append("fast", [bytes(4000)])
+        next_chapter(store)
+    store.truncate("fast", store.length("fast"))
+    commit(store)
+    return store
+
+
+def test_a_chapter_without_live_bytes_is_deleted() -> None:
+    files = FaultyFiles()
+    store = slow_and_fast(files)
+    store.delete("slow")
+    commit(store)
+    before = store.journal.chapters
+    assert compact(store).moved_bytes == 0
+    assert store.journal.chapters == before[-3:]
+    assert [name for name in files.list() if name.endswith(".journal")] == [chapter_name(c) for c in before[-3:]]
+
+
+def test_the_live_bytes_of_a_nearly_dead_chapter_are_moved_with_their_heads() -> None:
+    files = FaultyFiles()
+    store = slow_and_fast(files)
+    before = store.journal.chapters
+    compactor = compact(store)
+    assert store.journal.chapters == before[-3:]
+    assert compactor.dropped_chapters == 2
+    for current in (store, open_store(files.crash())):
+        assert b"".join(current.read("slow", 5 * n, 5) for n in range(4)) == b"slow0slow1slow2slow3"
+        assert current.heads("slow", 0, 99) == [(5 * n + 5, b"head%d" % n) for n in range(4)]
+
+
+def test_a_chapter_stays_until_the_move_is_durable_and_is_read_where_it_was() -> None:
+    files = FaultyFiles()
+    store = slow_and_fast(files)
+    compactor = Compactor(store)
+    while compactor.step():
+        assert store.read("slow", 0, 5) == b"slow0"
+    assert compactor.moved_bytes
+    assert not compactor.dropped_chapters
+    assert open_store(files.crash()).read("slow", 0, 5) == b"slow0"
+
+
+def test_a_row_that_begins_below_the_start_leaves_no_dead_run_behind() -> None:
+    store = slow_and_fast(FaultyFiles())
+    store.truncate("slow", 7)
+    compact(store)
+    segment = store.table.named("slow")
+    assert segment is not None
+    assert {run.chapter for run in segment.runs} <= set(store.journal.chapters)
+    assert store.read("slow", 7, 3) == b"ow1"
+    assert sum(store.table.live.values()) == 13
+
+
+def test_merged_bytes_are_moved_under_the_name_of_their_new_owner() -> None:
+    files = FaultyFiles()
+    store = slow_and_fast(files)
+    store.create("target")
+    store.append("target", [b"own"])
+    store.merge([("target", "slow")])
+    compact(store)
+    current = open_store(files.crash())
+    parts = [current.read("target", 0, 3), *(current.read("target", 3 + 5 * n, 5) for n in range(4))]
+    assert b"".join(parts) == b"ownslow0slow1slow2slow3"
+
+
+def test_many_small_rows_leave_room_for_the_index_of_the_chapter_that_they_go_to() -> None:
+    store = open_store(FaultyFiles(), chapter_bytes=64 * 1024, compact_below=0.9)
+    store.create("slow")
+    store.create("fast")
+    for _ in range(400):
+        store.append("slow", [b"x"])
+    store.append("fast", [bytes(20_000)])
+    for _ in range(3):
+        next_chapter(store)
+    store.truncate("fast", 20_000)
+    compact(store)
+    assert store.read("slow", 399, 9) == b"x"
+    next_chapter(store)
+
+
+def test_a_damaged_chapter_is_left_until_its_segment_is_gone() -> None:
+    files = FaultyFiles()
+    store = slow_and_fast(files)
+    chapter = store.journal.chapters[0]
+    row = next(store.indexes.of(chapter).rows(store.table.named("slow").id, 0))  # type: ignore[union-attr, arg-type]
+    flip(files, chapter, row.position)
+    compactor = compact(store)
+    assert chapter in store.journal.chapters
+    store.delete("slow")
+    commit(store)
+    compact(store, compactor)
+    assert chapter not in store.journal.chapters
+
+
+def test_a_dropped_chapter_that_a_power_cut_brings_back_is_dropped_again() -> None:
+    files = FaultyFiles()
+    store = slow_and_fast(files)
+    compact(store)
+    for _ in range(10):
+        again = open_store(files.crash())
+        compact(again)
+        assert len(again.journal.chapters) <= 3

@@ -1,0 +1,80 @@
+"""A real worker process that can be killed and started again, on the same data and the same ports."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_SECONDS_MAX = 20.0
+
+
+def free_port() -> int:
+    """One from below the range that the system gives to connections, so that none takes it while the worker is down."""
+    for port in range(20_000, 32_000):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port is free")
+
+
+class WorkerProcess:
+    """The ports are chosen once; `start`, `kill` (SIGKILL) and `stop` (SIGTERM) may alternate."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.segment_port = free_port()
+        self.http_port = 0
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.segment_port}"
+
+    def start(self) -> None:
+        """Returns when the worker listens."""
+        ports = self.data / "ports.json"
+        ports.unlink(missing_ok=True)  # a killed worker leaves its own behind
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *self._arguments()], stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not ports.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the worker did not start: exit status {self._process.poll()}")
+            time.sleep(0.01)
+        self.http_port = json.loads(ports.read_text())["http"]
+
+    def _arguments(self) -> list[str]:
+        small = ["--chapter-size", "1MiB", "--reserve", "2MiB"]
+        ports = ["--segment-port", str(self.segment_port), "--http-port", str(self.http_port)]
+        return ["worker", "--data", str(self.data), *ports, *small, *self._options]
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(START_SECONDS_MAX)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
