@@ -1,6 +1,7 @@
 """A real worker process that can be killed and started again, on the same data and the same ports."""
 
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ START_SECONDS_MAX = 20.0
 
 def free_port() -> int:
     """One from below the range that the system gives to connections, so that none takes it while the worker is down."""
-    for port in range(20_000, 32_000):
+    for port in random.sample(range(20_000, 32_000), 1000):
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

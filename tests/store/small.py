@@ -51,3 +51,7 @@ def entries(store: SegmentStore, chapter: Position | None = None) -> list[Entry]
 def flip(files: FaultyFiles, chapter: Position, position: int, count: int = 1) -> None:
     """Damage the bytes at a position."""
     files.flip_bits(chapter_name(chapter), file_offset(chapter, position), count)
+
+
+def heads(store: SegmentStore, name: str, start: int = 0, end: int = 1 << 60) -> list[tuple[int, bytes]]:
+    return [(int(at), bytes(head)) for at, head in store.heads(name, start, end)]

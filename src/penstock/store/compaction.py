@@ -33,9 +33,10 @@ class Compactor:
 
     def step(self) -> bool:
         """Do a little; False when there is nothing to do now."""
-        dropped = self._drop_settled()
         if self._moving is None:
             self._schedule_dead()
+        dropped = self._drop_settled()
+        if self._moving is None:
             self._moving = self._nearly_dead()
             self._owners = deque(self._segments_in(self._moving))
         if self._moving is None:

@@ -1,5 +1,6 @@
 """The journal on a local disk: records queued by the store's thread, written and synced in groups by `commit`."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from penstock.store.recovery import Opened, recover
 from penstock.store.scan import Found
 from penstock.store.settings import StoreSettings
 from penstock.store.spares import OUT_OF_SPACE, Spare, Spares
+
+log = logging.getLogger(__name__)
 
 # Room beside a chapter's records and its index: the heads of its last ones, the trailer, and the empty records that
 # may follow one of the store's before it asks again (one when the journal falls idle, one when it is opened).
@@ -261,16 +264,22 @@ class FileJournal:
         with self._changed:
             self.durable = end
             self._changed.notify_all()
-        for listener in self._listeners:
-            listener()
+        self._tell()
 
     def fail(self, error: Exception) -> None:
         """From now on nothing is accepted, and whoever waits is told."""
         with self._changed:
             self._failure = f"the disk refused a write or an fsync: {error}"
             self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
         for listener in self._listeners:
-            listener()
+            try:
+                listener()
+            except Exception:
+                # Its mistake; what is durable stays durable.
+                log.exception("a listener to the journal failed")
 
     def wait_for_work(self, timeout_seconds: float | None) -> bool:
         """Whether anything is queued; returns when something is, after this time, or after `wake`."""

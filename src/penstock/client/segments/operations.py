@@ -78,11 +78,13 @@ def truncate(name: str, offset: int) -> Operation[None]:
 
 
 def read(name: str, offset: int, length: int, wait: bool) -> Operation[ReadResult]:
-    """The protocol's reads wait at the tail; one that must not is not sent there."""
+    """The protocol's reads wait at the tail; one that must not is not sent there.
+    A sealed segment is always read: it may end behind the length, which counts durable bytes only.
+    """
     if not wait:
         found = yield from info(name)
-        if offset == found.length:
-            return ReadResult(memoryview(b""), at_tail=True, end_of_segment=found.sealed)
+        if offset == found.length and not found.sealed:
+            return ReadResult(memoryview(b""), at_tail=True, end_of_segment=False)
     request = wire.ReadSegment(name, offset, length)
     result: ReadResult = yield Call(request, wire.SegmentRead, _read_result, wait_seconds=TAIL_WAIT_SECONDS)
     return result

@@ -1,0 +1,146 @@
+"""Every frame of the connector protocol, one class each. `wire_name` is the document's name, `tag` its number.
+
+Stream ids, message ids and points of reference are unsigned 64-bit numbers, event times signed ones in the unit of the
+source. Names and texts are for people: bytes that are not UTF-8 come out as backslash escapes. A payload that was
+received is a slice of the body that was decoded: bytes of bytes, a view of a view.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from penstock.core.types import Buffer
+
+NOTHING_YET = 2**64 - 1
+"""The point of reference in NOTIFY_ACK for a stream never seen before. Zero would swallow a message whose id is 0.
+Never in an ACK, and no message may have it as its id."""
+
+SOURCE_VERSION = "0.0.1"
+MIGRATING_VERSION = "0.0.1+migrate"
+"""From a source that knows MIGRATE: any other "would die of" it."""
+SINK_VERSION = "v0.0.1"
+
+
+class Frame:
+    """Base of all that the session machine knows."""
+
+    __slots__ = ()
+    wire_name: ClassVar[str]
+    tag: ClassVar[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Frame):
+    """Opens a session. The instance name "allows the connector to be appropriately routed to your pipelines"."""
+
+    wire_name = "HELLO"
+    tag = 0
+    version: str
+    cookie: bytes = field(repr=False)
+    program: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ok(Frame):
+    """Answers HELLO: the session may stream, with so many credits to begin with."""
+
+    wire_name = "OK"
+    tag = 1
+    credits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Error(Frame):
+    """Either side's last frame: "a short reason meant for the programmer or operator"."""
+
+    wire_name = "ERROR"
+    tag = 2
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notify(Frame):
+    """Asks to open a stream. The name is "advisory/debugging information only"; the id alone identifies it."""
+
+    wire_name = "NOTIFY"
+    tag = 3
+    stream_id: int
+    name: str
+    point_of_reference: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAck(Frame):
+    """Answers NOTIFY. With success, the point of reference is the last message id stored, or NOTHING_YET."""
+
+    wire_name = "NOTIFY_ACK"
+    tag = 4
+    success: bool
+    stream_id: int
+    point_of_reference: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Frame):
+    """An application message of an open stream; its ids "are strictly increasing" in a stream."""
+
+    wire_name = "MESSAGE"
+    tag = 5
+    stream_id: int
+    message_id: int
+    event_time: int
+    key: bytes
+    payload: Buffer
+
+
+class Acked(NamedTuple):
+    """Everything in the stream up to and including this message id is complete."""
+
+    stream_id: int
+    point_of_reference: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Frame):
+    """Adds credits, and says how far streams are complete. Either may be nothing."""
+
+    wire_name = "ACK"
+    tag = 6
+    credits: int
+    acked: tuple[Acked, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Restart(Frame):
+    """Ends the session: the other side connects again, to this "host:port" unless it is empty."""
+
+    wire_name = "RESTART"
+    tag = 7
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStream(Frame):
+    """The stream's last frame until it is opened again."""
+
+    wire_name = "EOS_MESSAGE"
+    tag = 8
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate(Frame):
+    """Asks a source to end its streams and go on at another worker. The addendum's tag 8 is EOS_MESSAGE's: ours is 10."""
+
+    wire_name = "MIGRATE"
+    tag = 10
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateAck(Frame):
+    """Sent on the old connection once the new one has shaken hands."""
+
+    wire_name = "MIGRATE_ACK"
+    tag = 11

@@ -1,0 +1,142 @@
+"""One fdatasync for many appends, in a thread of its own; a failed one is fatal and loud."""
+
+import errno
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import StoreFailed, StoreInUse
+from penstock.store.committer import Committer
+from penstock.store.file_journal import FileJournal
+from penstock.store.memory_files import os_error
+from penstock.store.real_files import RealFile, RealFiles
+from penstock.store.store import SegmentStore
+from tests.store.small import SETTINGS, entries, journal_of
+
+
+class Syncs:
+    """Counts the syncs of real files, and makes them fail, or wait, when told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.failing = False
+        self.gate = threading.Event()
+        self.gate.set()
+        original = RealFile.sync
+
+        def sync(file: RealFile) -> None:
+            self.count += 1
+            self.gate.wait(10)
+            if self.failing:
+                raise os_error(errno.EIO)
+            original(file)
+
+        monkeypatch.setattr(RealFile, "sync", sync)
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    return Syncs(monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path, syncs: Syncs) -> Iterator[SegmentStore]:
+    store = SegmentStore(FileJournal(RealFiles(tmp_path / "journal"), SETTINGS), SETTINGS)
+    committer = Committer(journal_of(store), idle_proof_seconds=0.01)
+    committer.start()
+    yield store
+    committer.stop()
+    store.journal.close()
+
+
+def test_appends_that_come_during_an_fsync_share_the_next_one(store: SegmentStore, syncs: Syncs) -> None:
+    store.journal.wait(store.create("a"), 10)
+    syncs.gate.clear()
+    before = syncs.count
+    positions = [store.append("a", [b"x" * 10]).position for _ in range(100)]
+    assert store.journal.durable < positions[0]
+    syncs.gate.set()
+    store.journal.wait(positions[-1], 10)
+    assert syncs.count - before <= 8
+    assert store.info("a").length == 1000
+
+
+def test_chapters_turn_while_records_are_written(store: SegmentStore, syncs: Syncs) -> None:
+    store.create("a")
+    for number in range(300):
+        store.append("a", [b"%04d" % number * 50])
+    store.journal.wait(store.journal.end, 10)
+    assert len(store.journal.chapters) > 5
+    found = b"".join(store.read("a", 200 * number, 200) for number in range(300))
+    assert found == b"".join(b"%04d" % number * 50 for number in range(300))
+    assert syncs.count < 300
+
+
+def test_a_failed_fsync_is_fatal_and_whoever_waits_is_told(
+    store: SegmentStore, syncs: Syncs, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.journal.wait(store.create("a"), 10)
+    told = threading.Event()
+    store.journal.on_change(told.set)
+    syncs.failing = True
+    position = store.append("a", [b"lost"]).position
+    with caplog.at_level(logging.CRITICAL), pytest.raises(StoreFailed, match="fsync"):
+        store.journal.wait(position, 10)
+    assert told.wait(10)
+    assert store.journal.failed
+    with pytest.raises(StoreFailed):
+        store.append("a", [b"refused"])
+
+
+def test_a_thread_that_ends_for_any_reason_fails_the_journal(
+    store: SegmentStore, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(journal_of(store), "commit", broken)
+    with pytest.raises(StoreFailed, match="a bug"):
+        store.journal.wait(store.create("a"), 10)
+
+
+def test_a_listener_that_fails_holds_nobody_up(
+    store: SegmentStore, syncs: Syncs, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    store.journal.on_change(broken)
+    store.journal.wait(store.create("a"), 10)
+    store.journal.wait(store.append("a", [b"x"]).position, 10)
+    assert "a listener to the journal failed" in caplog.text
+
+
+def test_when_all_is_quiet_an_empty_record_proves_the_last_ones(store: SegmentStore, syncs: Syncs) -> None:
+    position = store.create("a")
+    store.journal.wait(position, 10)
+    proof = threading.Event()
+    store.journal.on_change(proof.set)
+    assert proof.wait(10)
+    assert not entries(store)[-1].operations
+    assert entries(store)[-1].header.durable == position
+
+
+def test_stopping_writes_and_proves_what_is_queued(tmp_path: Path) -> None:
+    for number in range(20):
+        journal = FileJournal(RealFiles(tmp_path / str(number)), SETTINGS)
+        store = SegmentStore(journal, SETTINGS)
+        committer = Committer(journal, idle_proof_seconds=60)
+        committer.start()
+        position = store.create("a")
+        committer.stop()
+        assert journal.durable >= position
+        assert journal.proved
+        journal.close()
+
+
+def test_a_second_process_is_refused(store: SegmentStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreInUse):
+        FileJournal(RealFiles(tmp_path / "journal"), SETTINGS)
