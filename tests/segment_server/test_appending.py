@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 
+from penstock.core.attributes import QUOTA
 from penstock.core.types import Buffer
 from penstock.protocol.segment import (
     DOCUMENT,
@@ -28,7 +29,7 @@ from penstock.protocol.segment import (
     frame_events,
 )
 from penstock.protocol.segment.codes import ErrorCode
-from penstock.store.store import QUOTA, AttributeUpdate
+from penstock.store.store import AttributeUpdate
 from tests.segment_server.conftest import Connect, Peer, Running
 
 WRITER = uuid.UUID(int=1).bytes

@@ -2,6 +2,7 @@
 
 import uuid
 
+from penstock.core.attributes import NO_VALUE
 from penstock.protocol.segment import (
     Attribute,
     AttributeUpdate,
@@ -25,7 +26,6 @@ from penstock.protocol.segment import (
     TruncateSegment,
     UpdateAttribute,
 )
-from penstock.store.store import NO_VALUE
 from tests.segment_server.conftest import Peer, Running
 
 KEY = uuid.UUID(int=77).bytes

@@ -7,6 +7,7 @@ from penstock.protocol.segment import (
     CreateSegment,
     DeleteSegment,
     ErrorMessage,
+    GetSegmentInfo,
     KeepAlive,
     MergeSegments,
     NoSuchSegment,
@@ -14,6 +15,7 @@ from penstock.protocol.segment import (
     SealSegment,
     SegmentCreated,
     SegmentDeleted,
+    SegmentInfo,
     SegmentIsTruncated,
     SegmentRead,
     SegmentSealed,
@@ -131,3 +133,15 @@ async def test_a_read_gives_no_more_than_its_limit(serve: Serve) -> None:
     assert isinstance(odd, SegmentRead)
     assert len(odd.data) == 1
     await hang_up(writer)
+
+
+async def test_a_look_at_the_segment_does_not_wake_a_waiting_read(
+    versioned: Peer, connect: Connect, running: Running
+) -> None:
+    await filled(running, b"old")
+    versioned.send(ReadSegment("s", 3, 100, request_id=1))
+    other = await connect()
+    other.send(GetSegmentInfo("s", request_id=2))
+    assert isinstance(await other.reply(), SegmentInfo)
+    await filled(running, b"new")
+    assert await versioned.reply() == SegmentRead("s", 3, True, False, b"new", 1)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from crc32c import crc32c
 
+from penstock.core.attributes import QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     DiskFull,
@@ -28,7 +29,7 @@ from penstock.store.operations import Index, pack
 from penstock.store.record import RECORD_HEADER_BYTES, TRAILER_BYTES, checksum
 from penstock.store.segment import Segment
 from penstock.store.settings import KIB, StoreSettings
-from penstock.store.store import QUOTA, AttributeUpdate, SegmentStore
+from penstock.store.store import AttributeUpdate, SegmentStore
 from penstock.store.verify import verify
 from tests.store import model
 from tests.store.model import State

@@ -10,14 +10,23 @@ from tests.store.simulation import simulate, simulate_damage
 
 # Each of these found something once.
 CRASH_SEEDS = [
-    19,  # a row that begins below the start was moved, and left a dead run behind
-    67,  # compaction read a moved row at its old place when that was dropped
-    228, 266, 366,  # the index of a chapter that was not written yet was read from the disk
+    7, 15,  # the first bytes of a chapter that had just begun were not written again
+    11, 16, 19,  # a row that begins below the start was moved, and left a dead run behind
+    31,  # a moved row was read at its new place before it was there
+    65, 67,  # compaction read a moved row at its old place when that was dropped
+    115, 145, 266,  # the index of a chapter that was not written yet was read from the disk
+    279, 365,  # a chapter's name was known to the kernel alone when records in it were acknowledged
+    465, 734,  # a chapter that was not written yet was compacted
     658, 698,  # an interrupted turn on a full disk left a chapter without room to be closed
 ]  # fmt: skip
 DAMAGE_SEEDS = [
     3, 26,  # an empty segment that may have lost bytes could not be freed by a truncation
+    38, 382,  # a name was used again, and the end of the segment that had it before was lost
+    80, 138,  # bytes that were lost had been truncated
+    114, 165,  # the damage of a merged segment was forgotten
+    189, 222,  # the first bytes of a segment were the lost ones
     237, 283, 556,  # a read that ended where bytes may be lost said that it was at the tail
+    1030, 1771,  # a segment was merged that had been created in damaged bytes
     3381,  # the damaged head of an empty append made its segment refuse appends
     4688,  # nothing is proved in a chapter that has just begun
 ]  # fmt: skip

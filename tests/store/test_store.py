@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import pytest
 
+from penstock.core.attributes import NO_VALUE, QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     DiskFull,
@@ -19,7 +20,7 @@ from penstock.store.compaction import Compactor
 from penstock.store.faulty_files import FaultyFiles
 from penstock.store.memory_files import MemoryFiles
 from penstock.store.settings import KIB
-from penstock.store.store import NO_VALUE, QUOTA, AttributeUpdate, SegmentStore
+from penstock.store.store import AttributeUpdate, SegmentStore
 from tests.store.small import commit, entries, heads, journal_of, next_chapter, open_store
 
 WRITER = b"w" * 16

@@ -13,6 +13,7 @@ from penstock.protocol.segment import (
     AppendByNumber,
     AppendByOffset,
     Decoder,
+    DeleteSegment,
     Dialect,
     ErrorMessage,
     Hello,
@@ -23,8 +24,10 @@ from penstock.protocol.segment import (
     OperationUnsupported,
     ReadSegment,
     Role,
+    SealSegment,
     SegmentRead,
     SetupAppend,
+    TruncateSegment,
 )
 from penstock.protocol.segment.codes import VERSION_HIGH, VERSION_LOW, ErrorCode
 from penstock.segment_server.appending import Appending
@@ -163,7 +166,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._answer(failure(error, segment, request_id), Position(0))
             return
         self._answer(reply, position)
-        for name in (segment, getattr(request, "source", segment)):
+        for name in _changed(request):
             self._server.durability.after(position, partial(self._server.tail.wake, name))
 
     def _answer(self, reply: Message, position: int, size: int = 0) -> None:
@@ -308,6 +311,17 @@ class SegmentConnection(asyncio.BufferedProtocol):
     def _send(self, data: Iterable[Buffer]) -> None:
         if not self._transport.is_closing():
             self._transport.writelines(data)
+
+
+def _changed(request: Message) -> tuple[str, ...]:
+    """The segments whose waiting reads must look again."""
+    match request:
+        case SealSegment() | DeleteSegment() | TruncateSegment():
+            return (request.segment,)
+        case MergeSegments():
+            return request.target, request.source
+        case _:
+            return ()
 
 
 def _segment_read(request: ReadSegment, located: Located, data: bytes) -> SegmentRead:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core import errors
+from penstock.core.attributes import NO_VALUE
 from penstock.core.types import Position
 from penstock.protocol.segment import (
     Attribute,
@@ -26,7 +27,7 @@ from penstock.protocol.segment import (
     UpdateAttribute,
 )
 from penstock.protocol.segment.codes import AttributeUpdateKind
-from penstock.store.store import NO_VALUE, AttributeUpdate, SegmentStore
+from penstock.store.store import AttributeUpdate, SegmentStore
 
 Handled = tuple[Message, Position]
 """A reply, and how far the journal must be durable before it is sent."""
@@ -67,7 +68,8 @@ class Managing:
             sealed=info.sealed,
             deleted=False,
             modified=0,
-            write_offset=info.length,
+            # What is not durable yet will be when the reply leaves.
+            write_offset=self._store.length(request.segment),
             start_offset=info.start,
             request_id=request.request_id,
         )

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from threading import Condition
 from typing import NamedTuple
 
@@ -36,8 +37,9 @@ _EMPTY = pack([])
 _UNNAMED = "first-chapter"
 
 
-class _Write(NamedTuple):
-    """A group of records for one chapter: one write, one fsync."""
+@dataclass(slots=True)
+class _Write:
+    """A group of records for one chapter: one write, one fsync. It grows until it is committed."""
 
     file: File
     offset: int
@@ -153,17 +155,17 @@ class FileJournal:
             data = Position(self.end + len(head))
             self._queue([head, *buffers], Position(data + length))
             self.proved = False
-            self._changed.notify_all()
             return data
 
     def _queue(self, buffers: list[Buffer], end: Position) -> None:
         last = self._steps[-1] if self._steps else None
         if isinstance(last, _Write):
             last.buffers.extend(buffers)
-            self._steps[-1] = last._replace(end=end)
+            last.end = end
         else:
             offset = file_offset(self.chapter, self.end)
             self._steps.append(_Write(self._file, offset, buffers, end))
+            self._changed.notify_all()
         self._records += 1
         self.end = end
 
@@ -340,6 +342,8 @@ class FileJournal:
     def close(self) -> None:
         """Let go of the files. What is queued and not committed is not written."""
         self._open.clear()
+        self._spares.close()
+        self._file.close()
         self._files.close()
 
 

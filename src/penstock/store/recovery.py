@@ -79,8 +79,9 @@ def recover(files: Files, capacity: int) -> Opened | None:
     if not bases:
         return None
     chapters = _read_from_snapshot(files, bases)
-    last = chapters[-1] = _without_torn_tail(chapters[-1])
-    _make_tail_durable(files, last, capacity)
+    found, last = chapters[-1], _without_torn_tail(chapters[-1])
+    chapters[-1] = last
+    _make_tail_durable(files, last, capacity, is_torn=len(last.found) < len(found.found))
     records = _records(chapters)
     entry = records.entries[-1][1] if records.entries else None
     return Opened(
@@ -158,13 +159,14 @@ def _without_torn_tail(chapter: _Chapter) -> _Chapter:
     return chapter
 
 
-def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int) -> None:
+def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int, *, is_torn: bool) -> None:
     """Make zeros of what is torn, and write again what is not proved: after a failed fsync the kernel may call pages
     clean that never reached the disk. The names, too, may be known to the kernel alone.
     """
     end = file_offset(chapter.base, chapter.end)
     proved = min(file_offset(chapter.base, chapter.proved), end) if chapter.proved > chapter.base else 0
-    _make_zeros(chapter.file, end)
+    if is_torn:
+        _make_zeros(chapter.file, end)
     _allocate(files, chapter.file, capacity)
     chapter.file.write(proved, [chapter.file.read(proved, end - proved)])
     chapter.file.sync()

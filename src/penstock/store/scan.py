@@ -140,12 +140,14 @@ class _Scan:
 
     def _flaw(self, offset: int) -> Flaw | None:
         """From `offset` to the next record, or to the last byte that is not zero; None where only zeros are left."""
+        end = self._end_of_bytes(offset)
+        if end == offset:
+            return None
         candidate = offset
         while (candidate := self._find_magic(candidate + 1)) >= 0:
             if self._header(candidate) is not None:
                 return Flaw(self._position(offset), self._position(candidate))
-        end = self._end_of_bytes(offset)
-        return Flaw(self._position(offset), self._position(end)) if end > offset else None
+        return Flaw(self._position(offset), self._position(end))
 
     def _find_magic(self, offset: int) -> int:
         while offset < self._size:

@@ -51,8 +51,14 @@ class Runs:
 
     def add(self, run: Run) -> None:
         """At the end; a run that goes on where the last one does not need to be told."""
-        if not (len(self) and _continues(self[len(self) - 1], run)):
-            self._flat.extend(run)
+        flat = self._flat
+        if not (
+            flat
+            and run.key == flat[-2]
+            and run.chapter == flat[-3]
+            and run.key_start - flat[-1] == run.start - flat[-4]
+        ):
+            flat.extend(run)
 
     def drop_before(self, offset: Offset) -> None:
         """Forget the runs that lie wholly below `offset`."""

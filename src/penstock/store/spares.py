@@ -93,6 +93,12 @@ class Spares:
                 self._remove(self._spares.pop())
             return spare
 
+    def close(self) -> None:
+        """Let go of the files; the next process takes them over."""
+        with self._lock:
+            while self._spares:
+                self._spares.pop().file.close()
+
     def _remove(self, spare: Spare) -> None:
         spare.file.close()
         with suppress(OSError):

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.core.attributes import NO_VALUE, QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     Damaged,
@@ -39,12 +40,6 @@ from penstock.store.scan import Entry
 from penstock.store.segment import Segment
 from penstock.store.settings import StoreSettings
 from penstock.store.table import SegmentTable
-
-QUOTA = b"penstock.quota\0\0"
-"""The attribute that holds a segment's own quota in bytes."""
-
-NO_VALUE = -(2**63)
-"""As an expected value: the attribute must not be there."""
 
 
 class Appended(NamedTuple):

@@ -17,12 +17,12 @@ from penstock.client.segments.blocking_appender import Appender
 from penstock.client.segments.blocking_client import SegmentClient
 from penstock.client.segments.results import (
     ANY,
-    QUOTA,
     AttributeUpdate,
     Event,
     ReadResult,
     SegmentInfo,
 )
+from penstock.core.attributes import QUOTA
 
 __all__ = [
     "ANY",

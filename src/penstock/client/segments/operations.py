@@ -14,8 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 from penstock.client.segments.calls import Call
 from penstock.client.segments.results import (
     ANY,
-    NO_VALUE,
-    QUOTA,
     AttributeUpdate,
     Expected,
     Key,
@@ -24,6 +22,7 @@ from penstock.client.segments.results import (
     key_bytes,
 )
 from penstock.core import errors
+from penstock.core.attributes import NO_VALUE, QUOTA
 from penstock.protocol import segment as wire
 
 T = TypeVar("T")

@@ -25,12 +25,6 @@ Expected: TypeAlias = int | Literal[_Any.ANY] | None
 Key: TypeAlias = UUID | bytes
 """16 bytes: the name of an attribute, or of a writer."""
 
-QUOTA = b"penstock.quota\0\0"
-"""The attribute that holds a segment's own quota in bytes (as in penstock.store.store, which clients do not import)."""
-
-NO_VALUE = -(2**63)
-"""In messages: an attribute that is not there. No attribute can have this value."""
-
 
 def key_bytes(key: Key) -> bytes:
     data = key.bytes if isinstance(key, UUID) else bytes(key)

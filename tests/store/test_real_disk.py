@@ -1,0 +1,150 @@
+"""A power cut and a full disk on a real filesystem of their own: ext4 in a file, mounted where root may do that."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import DiskFull
+from penstock.store.committer import Committer
+from penstock.store.compaction import Compactor
+from penstock.store.file_journal import FileJournal
+from penstock.store.real_files import RealFiles
+from penstock.store.settings import KIB, MIB, StoreSettings
+from penstock.store.store import SegmentStore
+from tests.store.small import journal_of
+
+SETTINGS = StoreSettings(chapter_bytes=1 * MIB, reserve_bytes=4 * MIB)
+RECORD = 1000
+
+
+def run(*command: str | Path) -> None:
+    subprocess.run([*map(str, command)], check=True, capture_output=True)
+
+
+def make_image(path: Path, size: int) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size)
+    run("mkfs.ext4", "-q", "-F", "-m", "0", path)
+    return path
+
+
+@contextmanager
+def mounted(image: Path, directory: Path) -> Iterator[Path]:
+    directory.mkdir()
+    run("mount", "-o", "loop", image, directory)
+    try:
+        yield directory
+    finally:
+        run("umount", "--lazy", directory)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for images, if one can be mounted here."""
+    directory = tmp_path_factory.mktemp("images")
+    if sys.platform != "linux" or not shutil.which("mkfs.ext4"):
+        pytest.skip("needs Linux and mkfs.ext4")
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount an ext4 image")
+    try:
+        with mounted(make_image(directory / "try.img", 8 * MIB), directory / "try"):
+            pass
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"an ext4 image cannot be mounted here: {error.stderr.decode().strip()}")
+    return directory
+
+
+def open_store(directory: Path, settings: StoreSettings = SETTINGS) -> SegmentStore:
+    return SegmentStore(FileJournal(RealFiles(directory), settings), settings)
+
+
+def record(number: int) -> bytes:
+    return number.to_bytes(8, "big") * (RECORD // 8)
+
+
+def append_until(store: SegmentStore, done: "subprocess.Popen[bytes]", first: int) -> int:
+    number = first
+    while done.poll() is None:
+        store.append("a", [record(number)])
+        number += 1
+        if number % 20 == 0:
+            store.journal.wait(store.journal.end, 30)
+    return number
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_what_was_acknowledged_before_a_power_cut_is_there_after_it(images: Path, round_number: int) -> None:
+    """The image is copied while the store appends to it: the copy is what a disk has after a power cut, or worse."""
+    image = make_image(images / f"disk-{round_number}.img", 96 * MIB)
+    copy = images / f"copy-{round_number}.img"
+    with mounted(image, images / f"before-{round_number}") as directory:
+        store = open_store(directory / "journal")
+        committer = Committer(journal_of(store), 0.01)
+        committer.start()
+        store.create("a")
+        acknowledged = 0
+        for acknowledged in range(1, 3000 * (round_number + 1)):
+            store.append("a", [record(acknowledged - 1)])
+            if acknowledged % 100 == 0:
+                store.journal.wait(store.journal.end, 30)
+        store.journal.wait(store.journal.end, 30)
+        copying = subprocess.Popen(["cp", "--sparse=always", str(image), str(copy)])
+        issued = append_until(store, copying, acknowledged)
+        committer.stop()
+        store.journal.close()
+    run("bash", "-c", f"e2fsck -fy {copy} || [ $? -le 2 ]")
+    with mounted(copy, images / f"after-{round_number}") as directory:
+        store = open_store(directory / "journal")
+        found = store.info("a").length // RECORD
+        assert acknowledged <= found <= issued
+        for number in range(found):
+            assert store.read("a", number * RECORD, RECORD) == record(number)
+        store.journal.close()
+    image.unlink()
+    copy.unlink()
+
+
+def test_a_full_disk_refuses_appends_reads_go_on_and_it_drains_by_its_reserve(images: Path) -> None:
+    image = make_image(images / "small.img", 32 * MIB)
+    with mounted(image, images / "small") as directory:
+        store = open_store(directory / "journal")
+        committer = Committer(journal_of(store), 0.01)
+        committer.start()
+        compactor = Compactor(store)
+        store.create("a")
+        stored = fill(store)
+        assert stored * RECORD > 10 * MIB
+        (directory / "rest").write_bytes(bytes(max(0, RealFiles(directory).free_bytes() - 64 * KIB)))
+        assert store.read("a", 0, RECORD) == record(0)
+        with pytest.raises(DiskFull, match="no room"):
+            store.append("a", [record(0)])
+        store.journal.wait(store.truncate("a", (stored - 10) * RECORD), 30)
+        for _ in range(200):
+            compactor.step()
+            store.journal.wait(store.journal.end, 30)
+        assert not store.journal.failed
+        store.journal.wait(store.append("a", [record(stored)]).position, 30)
+        for number in range(stored - 10, stored + 1):
+            assert store.read("a", number * RECORD, RECORD) == record(number)
+        committer.stop()
+        store.journal.close()
+
+
+def fill(store: SegmentStore) -> int:
+    """Append until there is no room; returns how many appends were stored."""
+    number = 0
+    try:
+        while True:
+            store.append("a", [record(number)])
+            number += 1
+            if number % 100 == 0:
+                store.journal.wait(store.journal.end, 30)
+    except DiskFull:
+        store.journal.wait(store.journal.end, 30)
+        return number
