@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.store.driver import Simulation
 from tests.store.simulation import simulate, simulate_damage
 
-# Each of these found something once.
+# Each of these failed once: on the store as it was, or with the one line taken out that mends it.
 CRASH_SEEDS = [
     7, 15,  # the first bytes of a chapter that had just begun were not written again
     11, 16, 19,  # a row that begins below the start was moved, and left a dead run behind
@@ -17,7 +17,6 @@ CRASH_SEEDS = [
     115, 145, 266,  # the index of a chapter that was not written yet was read from the disk
     279, 365,  # a chapter's name was known to the kernel alone when records in it were acknowledged
     465, 734,  # a chapter that was not written yet was compacted
-    658, 698,  # an interrupted turn on a full disk left a chapter without room to be closed
 ]  # fmt: skip
 DAMAGE_SEEDS = [
     3, 26,  # an empty segment that may have lost bytes could not be freed by a truncation
@@ -28,7 +27,6 @@ DAMAGE_SEEDS = [
     237, 283, 556,  # a read that ended where bytes may be lost said that it was at the tail
     1030, 1771,  # a segment was merged that had been created in damaged bytes
     3381,  # the damaged head of an empty append made its segment refuse appends
-    4688,  # nothing is proved in a chapter that has just begun
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from penstock.segment_server.connection import SegmentConnection
 from penstock.segment_server.counters import Counters
-from penstock.segment_server.durability import Durability
+from penstock.store.durability import Durability
 from penstock.segment_server.settings import ServerSettings
 from penstock.segment_server.tail import TailReads
 from penstock.store.store import SegmentStore

@@ -2,29 +2,26 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from threading import Condition
-from typing import NamedTuple
 
 from penstock.core.errors import DiskFull, PenstockError, StoreFailed
 from penstock.core.types import Buffer, Position
 from penstock.store.chapters import OpenChapters, chapter_name, file_offset, locate
-from penstock.store.files import File, Files
+from penstock.store.files import Files
 from penstock.store.journal import Recovered
 from penstock.store.operations import Index, Snapshot, pack
 from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
     RECORD_HEADER_BYTES,
-    TRAILER_BYTES,
     chapter_header,
     checksum,
     record_head,
-    trailer,
 )
 from penstock.store.recovery import Opened, recover
 from penstock.store.scan import Found
 from penstock.store.settings import StoreSettings
 from penstock.store.spares import OUT_OF_SPACE, Spare, Spares
+from penstock.store.steps import TurnStep, WriteStep
 
 log = logging.getLogger(__name__)
 
@@ -37,28 +34,6 @@ _EMPTY = pack([])
 _UNNAMED = "first-chapter"
 
 
-@dataclass(slots=True)
-class _Write:
-    """A group of records for one chapter: one write, one fsync. It grows until it is committed."""
-
-    file: File
-    offset: int
-    buffers: list[Buffer]
-    end: Position
-
-
-class _Turn(NamedTuple):
-    """The end of one chapter and the beginning of the next."""
-
-    old: File
-    old_size: int
-    index_position: Position
-    spare: Spare
-    base: Position
-    first: bytes
-    end: Position
-
-
 class FileJournal:
     """Implements `Journal`. `append` and `turn` queue; `commit` does, in one thread, what was queued."""
 
@@ -67,7 +42,7 @@ class FileJournal:
         self._settings = settings
         self._changed = Condition()
         self._listeners: list[Callable[[], None]] = []
-        self._steps: list[_Write | _Turn] = []
+        self._steps: list[WriteStep | TurnStep] = []
         self._woken = False
         self._failure = ""
         files.lock()
@@ -159,12 +134,12 @@ class FileJournal:
 
     def _queue(self, buffers: list[Buffer], end: Position) -> None:
         last = self._steps[-1] if self._steps else None
-        if isinstance(last, _Write):
+        if isinstance(last, WriteStep):
             last.buffers.extend(buffers)
             last.end = end
         else:
             offset = file_offset(self.chapter, self.end)
-            self._steps.append(_Write(self._file, offset, buffers, end))
+            self._steps.append(WriteStep(self._file, offset, buffers, end))
             self._changed.notify_all()
         self._records += 1
         self.end = end
@@ -195,7 +170,7 @@ class FileJournal:
             snapshot, chain=self._chain, term=self._term, position=base, durable=self.durable
         )
         self.end = Position(base + len(record))
-        step = _Turn(old, old_size, index_position, spare, base, header + record, self.end)
+        step = TurnStep(old, old_size, index_position, spare, base, header + record, self.end)
         self._steps.append(step)
         self.chapters = (*self.chapters, base)
         self._file, self._capacity, self._records = spare.file, spare.file.size(), 1
@@ -221,7 +196,7 @@ class FileJournal:
             steps, self._steps = self._steps, []
         for number, step in enumerate(steps):
             try:
-                done = self._do(step)
+                done = step.perform(self._files)
             except OSError as error:
                 self.fail(error)
                 raise StoreFailed(self._failure) from error
@@ -232,35 +207,9 @@ class FileJournal:
         self._spares.fill()
         return True
 
-    def _put_back(self, steps: list[_Write | _Turn]) -> None:
+    def _put_back(self, steps: list[WriteStep | TurnStep]) -> None:
         with self._changed:
             self._steps[:0] = steps
-
-    def _do(self, step: _Write | _Turn) -> bool:
-        """False when there is no room. What is done already may be done again."""
-        try:
-            if isinstance(step, _Write):
-                step.file.write(step.offset, step.buffers)
-            else:
-                step.old.write(step.old_size, [trailer(step.index_position)])
-                step.spare.file.write(0, [step.first])
-        except OSError as error:
-            if error.errno in OUT_OF_SPACE:
-                return False
-            raise
-        if isinstance(step, _Write):
-            step.file.sync()
-        else:
-            self._name_chapter(step)
-        return True
-
-    def _name_chapter(self, turn: _Turn) -> None:
-        """The old chapter is whole and durable before the new one has a name."""
-        turn.old.truncate(turn.old_size + TRAILER_BYTES)
-        turn.old.sync()
-        turn.spare.file.sync()
-        self._files.rename(turn.spare.name, chapter_name(turn.base))
-        self._files.sync()
 
     def _publish(self, end: Position) -> None:
         with self._changed:

@@ -260,7 +260,7 @@ class SegmentStore:
 
     def last_number(self, name: str, writer: bytes) -> int | None:
         """The number of the writer's last append to the segment, durable or not; None if the writer is new."""
-        return self._writable(name).last_number(writer)
+        return self._segment(name).last_number(writer)
 
     def length(self, name: str) -> Offset:
         """Where the next append to the segment will begin, durable or not what is before it."""
