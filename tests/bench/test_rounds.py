@@ -10,7 +10,7 @@ from penstock.bench.contender import BenchmarkFailed
 from penstock.bench.contenders.bare import Bare
 from penstock.bench.contenders.nats import Nats
 from penstock.bench.contenders.redis import Redis
-from penstock.bench.memory import WarmMemory
+from penstock.bench.page_cache import recycled
 from penstock.bench.process import filesystem
 from penstock.bench.rounds import base_directory, interleave, split_missing, workspace
 
@@ -57,9 +57,9 @@ def test_memory_is_no_place_to_measure_fsync() -> None:
     assert not list(shm.glob("penstock-bench-*"))
 
 
-def test_memory_is_held_and_let_go_again() -> None:
-    with WarmMemory(1 << 20) as memory:
-        memory.release()
-        memory.release()
-        memory.hold()
-        memory.hold()
+def test_dropping_pages_from_the_cache_changes_no_file(tmp_path: Path) -> None:
+    with recycled(tmp_path):
+        for number in range(20):
+            (tmp_path / str(number % 3)).write_bytes(b"%d" % number * 10_000)
+            time.sleep(0.01)
+    assert (tmp_path / "1").read_bytes() == b"19" * 10_000

@@ -18,7 +18,7 @@ from penstock.bench.contenders.redis import Redis
 from penstock.bench.drive import Load
 from penstock.bench.generator import Generators, ProbeJob, ReadJob
 from penstock.bench.measurement import MEGABYTE, Cpu, Measurement
-from penstock.bench.memory import WarmMemory
+from penstock.bench.page_cache import recycled
 from penstock.bench.process import Server, filesystem
 from penstock.bench.report import Report, print_table, progress, to_json
 from penstock.bench.rounds import base_directory, interleave, split_missing, workspace
@@ -49,9 +49,6 @@ class Effort:
 
 QUICK = Effort(rounds=6, warmup_s=0.4, measure_s=0.5, probe_s=0.25, read_s=0.25, total_s_max=50)
 FULL = Effort(rounds=20, warmup_s=0.4, measure_s=0.6, probe_s=0.5, read_s=0.5, total_s_max=300)
-
-WARM_BYTES = 1 << 30
-"""About what the fastest contender writes in one round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,6 @@ def run(options: Options, console: Console | None = None) -> Report:
             effort,
             base,
             stack.enter_context(Generators()),
-            stack.enter_context(WarmMemory(WARM_BYTES)),
         )
         note = stack.enter_context(progress(console, effort.rounds * len(present)))
         results = interleave(present, effort.rounds, bench.measure, note, deadline)
@@ -105,19 +101,14 @@ class AppendBench:
     effort: Effort
     base: Path
     generators: Generators
-    memory: WarmMemory
 
     def measure(self, contender: Contender) -> Measurement:
         """One contender's part of one round, with a fresh server."""
-        try:
-            with workspace(self.base) as directory, contender.start(directory) as server:
-                return self._measure(contender, server)
-        finally:
-            self.memory.hold()
+        with workspace(self.base) as directory, contender.start(directory) as server:
+            return self._measure(contender, server)
 
     def _measure(self, contender: Contender, server: Server) -> Measurement:
         latencies_ms = self.generators.run(ProbeJob(contender.probe(server), self.effort.probe_s))
-        self.memory.release()
         load, cpu = self._load(contender, server)
         stored, acked = contender.stored(server), load.total + len(latencies_ms)
         if stored != acked:
@@ -134,8 +125,9 @@ class AppendBench:
 
     def _load(self, contender: Contender, server: Server) -> tuple[Load, Cpu]:
         effort, target = self.effort, contender.load(server)
-        began, before = time.monotonic(), server.cpu()
-        load = self.generators.load(target, self.connections, contender.window, effort.warmup_s, effort.measure_s)
+        with recycled(server.directory):
+            began, before = time.monotonic(), server.cpu()
+            load = self.generators.load(target, self.connections, contender.window, effort.warmup_s, effort.measure_s)
         return load, server.cpu().since(before, time.monotonic() - began)
 
     def _read(self, contender: Contender, server: Server) -> float | None:
