@@ -34,13 +34,13 @@ class DemoWorker:
     """The worker process: started, killed, and started again on the same data and ports."""
 
     data: Path
-    ports: dict[str, int] = field(default_factory=lambda: {"segment": 0, "http": 0})
+    ports: dict[str, int] = field(default_factory=lambda: {"connector": 0, "segment": 0, "http": 0})
     kills: int = 0
 
     def start(self) -> None:
         (self.data / "ports.json").unlink(missing_ok=True)
         command = [sys.executable, "-m", "penstock", "worker", "--data", str(self.data)]
-        command += [f"--segment-port={self.ports['segment']}", f"--http-port={self.ports['http']}"]
+        command += [f"--{name}-port={port}" for name, port in self.ports.items()]
         command += ["--chapter-size=8MiB", "--reserve=16MiB"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.ports = self._wait_for_ports()

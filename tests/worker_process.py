@@ -33,6 +33,7 @@ class WorkerProcess:
         self.data = data
         self.segment_port = free_port()
         self.http_port = 0
+        self.connector_port = free_port()
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,11 +53,13 @@ class WorkerProcess:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the worker did not start: exit status {self._process.poll()}")
             time.sleep(0.01)
-        self.http_port = json.loads(ports.read_text())["http"]
+        chosen = json.loads(ports.read_text())
+        self.http_port, self.connector_port = chosen["http"], chosen["connector"]
 
     def _arguments(self) -> list[str]:
         small = ["--chapter-size", "1MiB", "--reserve", "2MiB"]
         ports = ["--segment-port", str(self.segment_port), "--http-port", str(self.http_port)]
+        ports += ["--connector-port", str(self.connector_port)]
         return ["worker", "--data", str(self.data), *ports, *small, *self._options]
 
     def kill(self) -> None:

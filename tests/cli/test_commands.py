@@ -15,6 +15,9 @@ from tests.worker_process import WorkerProcess
 pytestmark = pytest.mark.process
 
 
+FREE_PORTS = ["--connector-port", "0", "--segment-port", "0", "--http-port", "0"]
+
+
 def penstock(*arguments: str, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
     return subprocess.run(
@@ -163,13 +166,13 @@ def test_a_size_that_is_none_is_explained() -> None:
 
 
 def test_a_second_worker_is_told_who_has_the_data(worker: WorkerProcess) -> None:
-    done = penstock("worker", "--data", str(worker.data), "--segment-port", "0", "--http-port", "0")
+    done = penstock("worker", "--data", str(worker.data), *FREE_PORTS)
     assert done.returncode == 1
     assert "in use by" in done.stderr
 
 
 def test_a_port_that_is_taken_is_said(worker: WorkerProcess, tmp_path: Path) -> None:
-    arguments = ["--data", str(tmp_path), "--http-port", "0", "--chapter-size", "1MiB", "--reserve", "1MiB"]
+    arguments = ["--data", str(tmp_path), *FREE_PORTS, "--chapter-size", "1MiB", "--reserve", "1MiB"]
     done = penstock("worker", *arguments, "--segment-port", str(worker.segment_port))
     assert done.returncode == 1
     assert str(worker.segment_port) in done.stderr

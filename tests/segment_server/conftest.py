@@ -12,6 +12,7 @@ from penstock.protocol.segment import DOCUMENT, VERSIONED, Decoder, Dialect, Hel
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.committer import Committer
+from penstock.store.durability import Durability
 from penstock.store.file_journal import FileJournal
 from penstock.store.real_files import RealFiles
 from penstock.store.settings import StoreSettings
@@ -85,7 +86,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         committer = Committer(journal, store_settings.idle_proof_seconds)
         committer.start()
         failed = asyncio.Event()
-        server = SegmentServer(store, replace(ServerSettings(port=0), **settings), failed.set)  # type: ignore[arg-type]
+        durability = Durability(journal, asyncio.get_running_loop(), failed.set)
+        server = SegmentServer(store, durability, replace(ServerSettings(port=0), **settings))  # type: ignore[arg-type]
         started.append((server, committer, journal))
         return Running(server, store, await server.start(), failed)
 

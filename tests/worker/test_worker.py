@@ -6,10 +6,12 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.core.errors import StoreFailed, StoreInUse
+from penstock.gateway.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.real_files import RealFile
 from penstock.store.settings import StoreSettings
@@ -19,8 +21,11 @@ from penstock.worker.worker import Worker
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 
 
+FREE_PORTS: dict[str, Any] = {"segment": ServerSettings(port=0), "gateway": GatewaySettings(port=0)}
+
+
 def settings(data: Path) -> WorkerSettings:
-    return WorkerSettings(data=data, http_port=0, store=SMALL, segment=ServerSettings(port=0))
+    return WorkerSettings(data=data, http_port=0, store=SMALL, **FREE_PORTS)
 
 
 async def started(data: Path) -> tuple[Worker, "asyncio.Task[None]"]:
@@ -58,7 +63,7 @@ async def get(worker: Worker, path: str) -> tuple[int, str]:
 async def test_the_chosen_ports_are_in_a_file_while_the_worker_runs(tmp_path: Path) -> None:
     worker, task = await started(tmp_path)
     assert json.loads((tmp_path / "ports.json").read_text()) == worker.ports
-    assert set(worker.ports) == {"segment", "http"}
+    assert set(worker.ports) == {"connector", "segment", "http"}
     worker.stop()
     await task
     assert not (tmp_path / "ports.json").exists()
@@ -103,9 +108,7 @@ async def test_a_second_worker_on_the_same_data_is_told_who_has_it(worker: Worke
 
 
 async def test_a_port_that_is_taken_leaves_the_data_free(worker: Worker, tmp_path: Path) -> None:
-    other = WorkerSettings(
-        data=tmp_path / "other", http_port=worker.ports["http"], store=SMALL, segment=ServerSettings(port=0)
-    )
+    other = WorkerSettings(data=tmp_path / "other", http_port=worker.ports["http"], store=SMALL, **FREE_PORTS)
     with pytest.raises(OSError, match="in use"):
         await Worker(other).run()
     _, task = (again := await started(tmp_path / "other"))

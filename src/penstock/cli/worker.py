@@ -14,6 +14,7 @@ from rich.console import Console
 
 from penstock.cli.sizes import parse_size
 from penstock.core.errors import RequestError
+from penstock.gateway.settings import ConnectorSettings, GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.settings import WorkerSettings
@@ -34,9 +35,14 @@ def register(app: typer.Typer) -> None:
 def worker(
     data: Path = typer.Option(Path("penstock-data"), help="Where the journal is kept; made if it is not there."),
     host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback unless you say otherwise."),
+    connector_port: int = typer.Option(7100, help="Port of the connector protocol, for sources; 0 takes a free one."),
     segment_port: int = typer.Option(7101, help="Port of the segment protocol; 0 takes a free one."),
     http_port: int = typer.Option(7102, help="Port of /health, /status, /metrics; 0 takes a free one."),
-    tls_cert: Path | None = typer.Option(None, help="Certificate (PEM) for the segment port.", rich_help_panel=_TLS),
+    cookie: str = typer.Option("", envvar="PENSTOCK_COOKIE", help="What a source must know to be let in."),
+    auto_create: bool = typer.Option(True, help="Make a source known at its first HELLO, or refuse it."),
+    tls_cert: Path | None = typer.Option(
+        None, help="Certificate (PEM) for the source and segment ports.", rich_help_panel=_TLS
+    ),
     tls_key: Path | None = typer.Option(None, help="Its private key (PEM).", rich_help_panel=_TLS),
     tls_client_ca: Path | None = typer.Option(
         None, help="Take only clients with a certificate of this authority (mutual TLS).", rich_help_panel=_TLS
@@ -46,12 +52,17 @@ def worker(
     segment_quota: int | None = _size(None, "Bytes that a segment may hold (default: no limit)."),
     connections: int = typer.Option(1000, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
     block_size: int = _size("9MiB", "Largest append."),
+    source_quota: int | None = _size(None, "Bytes that a source's segments may hold (default: no limit)."),
+    sessions: int = typer.Option(1000, min=1, help="Sources connected at the same time.", rich_help_panel=_LIMITS),
+    frame_size: int = _size("4MiB", "Largest frame of a source."),
+    streams: int = typer.Option(100_000, min=1, help="Open streams of one session.", rich_help_panel=_LIMITS),
 ) -> None:
     """Run a worker: the durable store of segments and its servers.
 
     Its ports are printed, and written to DATA/ports.json. On SIGTERM or
     Ctrl-C it makes durable and acknowledges what it has received, then stops.
     """
+    context = _server_context(tls_cert, tls_key, tls_client_ca)
     settings = WorkerSettings(
         data=data,
         http_host=host,
@@ -60,9 +71,20 @@ def worker(
         segment=ServerSettings(
             host=host,
             port=segment_port,
-            ssl=_server_context(tls_cert, tls_key, tls_client_ca),
+            ssl=context,
             connections_max=connections,
             block_bytes_max=block_size,
+        ),
+        gateway=GatewaySettings(
+            host=host,
+            port=connector_port,
+            ssl=context,
+            cookie=cookie.encode(),
+            connector=ConnectorSettings(quota_bytes=source_quota),
+            auto_create=auto_create,
+            sessions_max=sessions,
+            frame_bytes_max=frame_size,
+            streams_per_session_max=streams,
         ),
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -107,7 +129,8 @@ async def _run(settings: WorkerSettings) -> None:
         status = worker.status()["store"]
         assert isinstance(status, dict)
         console.print(
-            f"penstock worker is ready: segments on {settings.segment.host}:{ports['segment']}, "
+            f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
+            f"segments on {settings.segment.host}:{ports['segment']}, "
             f"http on {settings.http_host}:{ports['http']}",
             soft_wrap=True,
         )

@@ -1,15 +1,14 @@
 """Listens for the segment protocol and keeps what all connections share."""
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from penstock.segment_server.connection import SegmentConnection
 from penstock.segment_server.counters import Counters
-from penstock.store.durability import Durability
 from penstock.segment_server.settings import ServerSettings
 from penstock.segment_server.tail import TailReads
+from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
 
 _SWEEP_SECONDS = 1.0
@@ -18,12 +17,12 @@ _SWEEP_SECONDS = 1.0
 class SegmentServer:
     """Serves one store, in one event loop. Nothing is acknowledged before it is durable."""
 
-    def __init__(self, store: SegmentStore, settings: ServerSettings, on_failure: Callable[[], None]) -> None:
+    def __init__(self, store: SegmentStore, durability: Durability, settings: ServerSettings) -> None:
         self.store = store
         self.settings = settings
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()
-        self.durability = Durability(store.journal, self.loop, on_failure)
+        self.durability = durability
         self.durability.after_each_group(self._after_group)
         self.tail = TailReads(self.loop, settings.tail_wait_seconds)
         self.read_pool = ThreadPoolExecutor(settings.read_threads, "penstock-read")

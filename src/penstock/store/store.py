@@ -1,7 +1,7 @@
 """The segment store: named, durable, append-only byte logs in one journal."""
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -97,6 +97,7 @@ class SegmentStore:
         self._unsettled: deque[tuple[Position, Segment, Offset]] = deque()
         self._sealing: dict[SegmentId, Position] = {}
         self._grown: set[str] = set()
+        self._before_truncate: list[Callable[[str], None]] = []
         if self.damage:
             self._leave_damage_behind()
 
@@ -131,8 +132,11 @@ class SegmentStore:
         number: int = 0,
         head: Buffer = b"",
         expected_offset: int | None = None,
+        draining: bool = False,
     ) -> Appended:
-        """Append the buffers as one. A writer's number that is not greater than its last one is not stored again."""
+        """Append the buffers as one. A writer's number that is not greater than its last one is not stored again.
+        Only a `draining` append, one that a truncation needs, may use the reserve.
+        """
         segment = self._segment(name)
         if writer:
             last = segment.last_number(writer)
@@ -146,7 +150,7 @@ class SegmentStore:
         if head:
             buffers = [head, *buffers]
         operation = Append(segment.id, segment.length, writer, number, len(head), length, checksum(buffers))
-        position = self.write([operation], buffers, len(head) + length, draining=False)
+        position = self.write([operation], buffers, len(head) + length, draining=draining)
         self._unsettled.append((position, segment, segment.length))
         return Appended(segment.length, position, stored=True)
 
@@ -172,7 +176,13 @@ class SegmentStore:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, before {offset}")
         if offset < segment.start or (offset == segment.start and not segment.damage):
             return self.journal.end
+        for prepare in self._before_truncate:
+            prepare(name)
         return self.write([Truncate(segment.id, Offset(offset))])
+
+    def before_truncate(self, prepare: Callable[[str], None]) -> None:
+        """Call it with a segment's name before its bytes are given up; what it writes is durable if the truncation is."""
+        self._before_truncate.append(prepare)
 
     def delete(self, name: str) -> Position:
         return self.write([Delete(self._segment(name).id)])

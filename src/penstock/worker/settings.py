@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.gateway.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 
@@ -14,3 +15,4 @@ class WorkerSettings:
     http_port: int = 7102
     store: StoreSettings = field(default_factory=StoreSettings)
     segment: ServerSettings = field(default_factory=ServerSettings)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)

@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 import penstock
 from penstock.core.errors import DiskFull, PenstockError, StoreFailed
+from penstock.gateway.gateway import Gateway
 from penstock.segment_server.server import SegmentServer
 from penstock.store.committer import Committer
 from penstock.store.compaction import Compactor
+from penstock.store.durability import Durability
 from penstock.store.file_journal import FileJournal
 from penstock.store.real_files import RealFiles
 from penstock.store.store import SegmentInfo, SegmentStore
@@ -68,13 +70,17 @@ class Worker:
         self.recovery_seconds = time.perf_counter() - began
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
-        self._server = SegmentServer(self._store, self.settings.segment, self._on_failure)
+        durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
+        self._server = SegmentServer(self._store, durability, self.settings.segment)
+        self._gateway = Gateway(self._store, durability, self.settings.gateway)
         self._register_metrics()
         http = HttpServer(self, self.settings.http_host, self.settings.http_port)
-        self.ports = {"http": await http.start(), "segment": await self._server.start()}
+        self.ports = {"http": await http.start()}
+        self.ports |= {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self._write_ports()
         ready(self.ports)
         await self._stopping.wait()
+        await self._gateway.stop()
         await self._server.stop()
         await http.stop()
 
@@ -122,6 +128,7 @@ class Worker:
             "problems": self.problems(),
             "store": self._store_numbers() | self._store_counts(),
             "segment_server": self._server.status(),
+            "gateway": self._gateway.status(),
         }
 
     def _store_numbers(self) -> dict[str, int | float]:
@@ -146,4 +153,6 @@ class Worker:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self.registry.register(Numbered("store", self._store_numbers, self._store_counts))
+        gateway = self._gateway
+        self.registry.register(Numbered("gateway", gateway.gauges, gateway.counters.as_dict))
         self.registry.register(Numbered("segment", self._server.gauges, self._server.counters.as_dict))

@@ -14,6 +14,8 @@ from penstock.bench.contenders.segment_frames import HEAD, LONG, ask, unexpected
 from penstock.bench.drive import receive_exactly
 from penstock.bench.process import Server, connect, ports_file, start_server
 
+FREE_PORTS = ("--connector-port", "0", "--segment-port", "0", "--http-port", "0")
+
 
 class SegmentLink:
     """One writer with one segment. A batch is a block that is always the same, and a short frame
@@ -110,7 +112,7 @@ class Penstock(Contender):
 
     def start(self, directory: Path) -> Server:
         data = directory / "data"
-        arguments = ["worker", "--data", str(data), "--segment-port", "0", "--http-port", "0"]
+        arguments = ["worker", "--data", str(data), *FREE_PORTS]
         command = [sys.executable, "-m", "penstock", *arguments]
         return start_server(command, directory, ports_file(data / "ports.json"))
 

@@ -7,7 +7,6 @@ from penstock.core.types import Buffer
 from penstock.protocol.connector.fields import (
     U32,
     Bytes,
-    Field,
     Flag,
     Layout,
     ManyBytes,
@@ -57,33 +56,33 @@ _STREAM_ID = Number("stream_id", "Q")
 _POINT = Number("point_of_reference", "Q")
 _TXN_ID = Bytes("txn_id")
 
-FRAMES: dict[int, Layout[Frame]] = {
+FRAMES: dict[int, Layout] = {
     layout.frame.tag: layout
     for layout in (
-        Layout[Frame](Hello, Text("version"), Bytes("cookie"), Text("program"), Text("instance")),
-        Layout[Frame](Ok, Number("credits", "I")),
-        Layout[Frame](Error, Text("text")),
-        Layout[Frame](Notify, _STREAM_ID, Text("name"), _POINT),
-        Layout[Frame](NotifyAck, Flag("success"), _STREAM_ID, _POINT),
-        Layout[Frame](
+        Layout(Hello, Text("version"), Bytes("cookie"), Text("program"), Text("instance")),
+        Layout(Ok, Number("credits", "I")),
+        Layout(Error, Text("text")),
+        Layout(Notify, _STREAM_ID, Text("name"), _POINT),
+        Layout(NotifyAck, Flag("success"), _STREAM_ID, _POINT),
+        Layout(
             Message, _STREAM_ID, Number("message_id", "Q"), Number("event_time", "q"), Bytes("key"), Rest("payload")
         ),
-        Layout[Frame](Ack, Number("credits", "I"), Records("acked", "QQ", Acked._make)),
-        Layout[Frame](Restart, OptionalText("address", U32)),
-        Layout[Frame](EndOfStream, _STREAM_ID, spare=8),  # the document's constructor adds a message id
-        Layout[Frame](Migrate, Text("host", U32), Number("port", "H")),
-        Layout[Frame](MigrateAck),
+        Layout(Ack, Number("credits", "I"), Records("acked", "QQ", Acked._make)),
+        Layout(Restart, OptionalText("address", U32)),
+        Layout(EndOfStream, _STREAM_ID, spare=8),  # the document's constructor adds a message id
+        Layout(Migrate, Text("host", U32), Number("port", "H")),
+        Layout(MigrateAck),
     )
 }
 
-TWO_PHASE: dict[int, Layout[TwoPhase]] = {
+TWO_PHASE: dict[int, Layout] = {
     layout.frame.tag: layout
     for layout in (
-        Layout[TwoPhase](ListUncommitted, Number("rtag", "Q")),
-        Layout[TwoPhase](ReplyUncommitted, Number("rtag", "Q"), ManyBytes("txn_ids")),
-        Layout[TwoPhase](Phase1, _TXN_ID, Records("ranges", "QQQ", Range._make)),
-        Layout[TwoPhase](Reply, _TXN_ID, Flag("commit")),
-        Layout[TwoPhase](Phase2, _TXN_ID, Flag("commit")),
+        Layout(ListUncommitted, Number("rtag", "Q")),
+        Layout(ReplyUncommitted, Number("rtag", "Q"), ManyBytes("txn_ids")),
+        Layout(Phase1, _TXN_ID, Records("ranges", "QQQ", Range._make)),
+        Layout(Reply, _TXN_ID, Flag("commit")),
+        Layout(Phase2, _TXN_ID, Flag("commit")),
     )
 }
 
@@ -146,14 +145,13 @@ def unwrap(message: Message) -> TwoPhase:
     layout = TWO_PHASE.get(message.payload[0])
     if layout is None:
         raise ProtocolError(f"MESSAGE: tag {message.payload[0]}: there is no such two-phase message")
-    return layout.read(message.payload[1:])
+    unwrapped = layout.read(message.payload[1:])
+    assert isinstance(unwrapped, TwoPhase)
+    return unwrapped
 
 
-def _layout_of(table: "dict[int, Layout[Frame]] | dict[int, Layout[TwoPhase]]", frame: Frame) -> Layout[Frame]:
+def _layout_of(table: dict[int, Layout], frame: Frame) -> Layout:
     layout = table.get(getattr(frame, "tag", -1))
     if layout is None or layout.frame is not type(frame):
         raise RequestError(f"{type(frame).__name__} is not a frame that is sent")
-    return layout  # type: ignore[return-value]  # packing takes any frame
-
-
-__all__ = ["FRAMES", "FRAME_SIZE_CEILING", "FRAME_SIZE_MAX", "HEADER", "TWO_PHASE", "Field", "decode", "encode"]
+    return layout

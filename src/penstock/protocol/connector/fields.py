@@ -14,7 +14,6 @@ from penstock.core.types import Buffer
 from penstock.protocol.connector.frames import Frame
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Frame)
 
 SHORT_SIZE_MAX = 2**16 - 1
 U16, U32 = Struct(">H"), Struct(">I")
@@ -170,12 +169,12 @@ class ManyBytes(Field[tuple[bytes, ...]]):
 _ONE = Bytes("")
 
 
-class Layout(Generic[F]):
+class Layout:
     """How one frame lies in its body. `spare` more bytes at the end are ignored, any other number is malformed."""
 
     __slots__ = ("fields", "frame", "spare")
 
-    def __init__(self, frame: type[F], *fields: Field[Any], spare: int = 0) -> None:
+    def __init__(self, frame: type[Frame], *fields: Field[Any], spare: int = 0) -> None:
         self.frame = frame
         self.fields = fields
         self.spare = spare
@@ -192,7 +191,7 @@ class Layout(Generic[F]):
                 raise type(error)(f"{frame.wire_name}: {field.name}: {error}", error.hint) from None
         return parts
 
-    def read(self, body: Buffer) -> F:
+    def read(self, body: Buffer) -> Frame:
         """The frame of this body. ProtocolError, naming frame and field, for whatever is wrong with it."""
         values, at = {}, 0
         for field in self.fields:

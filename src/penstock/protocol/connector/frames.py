@@ -130,7 +130,7 @@ class EndOfStream(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Migrate(Frame):
-    """Asks a source to end its streams and go on at another worker. The addendum's tag 8 is EOS_MESSAGE's: ours is 10."""
+    """Asks a source to end its streams and go on at another worker. The addendum's tag, 8, is EOS_MESSAGE's."""
 
     wire_name = "MIGRATE"
     tag = 10

@@ -18,7 +18,8 @@ _VERSION, _COOKIE = Text("version"), Bytes("cookie")
 @dataclass(frozen=True, slots=True)
 class HelloCheck:
     """An acceptor's expectation. An empty cookie means that none is configured, and then none may be given: "it'd be
-    better to fail loudly rather than continue silently"."""
+    better to fail loudly rather than continue silently".
+    """
 
     use: Use
     cookie: bytes = field(default=b"", repr=False)

@@ -5,7 +5,8 @@ from enum import Enum
 
 class Use(Enum):
     """What the connector at the other end of the worker is. "WRT the protocol description, roles of worker and
-    connector are reversed" for a sink: there the worker initiates."""
+    connector are reversed" for a sink: there the worker initiates.
+    """
 
     SOURCE = "source"
     SINK = "sink"

@@ -1,7 +1,7 @@
 """The two-phase-commit messages between a worker and a sink, and how they travel.
 
 Each is the payload of a MESSAGE on stream 0 with message id 0, event time 0 and an empty key: `u8 tag + body`, with no
-inner length. They are frames to the session machine and the codec: `encode` wraps them, a sink's `Decoder` unwraps them.
+inner length. To the session machine and the codec they are frames: `encode` wraps them, a sink's `Decoder` unwraps.
 
 A transaction id is opaque: it is kept, compared and sent back as bytes.
 """

@@ -1,0 +1,63 @@
+"""How a source's connection, or the source itself, comes to an end.
+
+A plain close, a RESTART, and an address where nobody answers are tried again. An ERROR is not: "a short reason meant
+for the programmer or operator" says that the same HELLO, or the same message, would meet with the same answer.
+"""
+
+import ssl
+
+from penstock.client.segments.address import Address
+from penstock.client.segments.failures import Interrupted
+from penstock.core.errors import RequestError, Unavailable
+
+PORT = 7100
+"""The connector port of a worker that was told nothing else."""
+
+
+class Lost(Interrupted):
+    """This connection is over. The source connects again until its `retry_seconds` are over, then raises it."""
+
+
+class Restarted(Lost):
+    """The worker asked us to connect again, to `address` unless it is empty."""
+
+    def __init__(self, where: Address, address: str) -> None:
+        super().__init__(f"the worker at {where} sent us to {address or 'connect again'}")
+        self.address = address
+
+
+class Refused(RequestError):
+    """The worker answered with an ERROR, whose text this is. It is final."""
+
+
+class SourceFailed(RequestError):
+    """The connector gave up by `fail`, for the reason that it gave."""
+
+    hint = "The connector said so itself: see what it needs, then run it again."
+
+
+def parse_address(text: str) -> Address:
+    """`host:port`; the port may be left out."""
+    text = text.removesuffix(":")
+    has_port = ":" in text.rpartition("]")[2]
+    return Address.parse(text if has_port else f"{text}:{PORT}")
+
+
+def unreachable(address: Address, error: Exception) -> Unavailable:
+    """What an error of the operating system or of TLS means. Lost, unless trying again cannot help."""
+    passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    if isinstance(error, ssl.SSLError) and not isinstance(error, passing):
+        return Unavailable(
+            f"no TLS connection to the worker at {address}: {error}",
+            "Check certificates and authorities, and that the worker's connector port speaks TLS.",
+        )
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return Lost(f"the worker at {address} cannot be reached: {reason}")
+
+
+def closed(address: Address) -> Lost:
+    return Lost(f"the worker at {address} closed the connection")
+
+
+def no_answer(address: Address, seconds: float) -> Lost:
+    return Lost(f"the worker at {address} has not answered for {seconds:g} s")

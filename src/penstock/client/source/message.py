@@ -1,0 +1,82 @@
+"""What a connector gives to the SDK: messages, and factories of iterators that give them."""
+
+from collections.abc import AsyncIterable, Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from penstock.core.errors import RequestError
+from penstock.core.types import Buffer
+from penstock.protocol.connector.batch import MESSAGE_HEAD
+from penstock.protocol.connector.frames import NOTHING_YET
+
+
+class Message(NamedTuple):
+    """Ids grow from message to message of a stream, from 0 to 2^64-2. A plain tuple in this order serves as well.
+
+    The event time is in the source's unit. The key is the partition key of the event.
+    """
+
+    id: int
+    payload: Buffer
+    event_time: int = 0
+    key: bytes = b""
+
+
+PlainMessage: TypeAlias = tuple[int, Buffer] | tuple[int, Buffer, int] | tuple[int, Buffer, int, bytes]
+
+Given: TypeAlias = Message | PlainMessage | None
+"""What an iterator may yield. None says "nothing now": it is asked again after `poll_seconds`."""
+
+Factory: TypeAlias = Callable[[int | None], Iterable[Given]]
+"""`factory(after)` gives the messages whose ids are above `after`; None: all. It may begin earlier: what is stored
+already is skipped. The same id must always stand for the same message."""
+
+AsyncFactory: TypeAlias = Callable[[int | None], AsyncIterable[Given]]
+
+Entry: TypeAlias = tuple[int, int, bytes, bytes]
+"""A checked message, in the order of the wire: id, event time, key, payload."""
+
+
+def entry_size(entry: Entry) -> int:
+    """Bytes of its frame."""
+    return MESSAGE_HEAD.size + len(entry[2]) + len(entry[3])
+
+
+class Intake:
+    """Checks what one iterator yields, and skips what is stored already. RequestError for anything that cannot be sent:
+    ids that do not grow, payloads that are not bytes.
+    """
+
+    __slots__ = ("_last", "_name", "_stored", "skipped")
+
+    def __init__(self, stream_name: str, after: int | None) -> None:
+        self._name = stream_name
+        self._stored = -1 if after is None else after
+        self._last = -1
+        self.skipped = 0
+
+    def take(self, given: Message | PlainMessage) -> Entry | None:
+        """The entry, its bytes our own; None if it is stored already."""
+        try:
+            message_id, payload, event_time, key = given if len(given) == 4 else Message(*given)
+            grows = self._last < message_id < NOTHING_YET
+        except TypeError:
+            raise self._wrong(f"{given!r:.100} is not a message", "Yield Message(id, payload).") from None
+        if not grows:
+            raise self._wrong(f"id {message_id} after {self._last}", "Ids must grow, from 0 to 2^64-2.")
+        self._last = message_id
+        if message_id <= self._stored:
+            self.skipped += 1
+            return None
+        if type(payload) is bytes and type(key) is bytes:
+            return message_id, event_time, key, payload
+        return message_id, event_time, self._own(key), self._own(payload)
+
+    def _own(self, data: Buffer) -> bytes:
+        """A copy: the iterator may use its buffer again for the next message."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            kind = type(data).__name__  # type: ignore[unreachable]
+            raise self._wrong(f"message {self._last} has {kind} for bytes", "Encode it: text.encode().")
+        return bytes(data)
+
+    def _wrong(self, text: str, hint: str) -> RequestError:
+        return RequestError(f"stream {self._name!r}: {text}", hint)

@@ -1,0 +1,235 @@
+"""One connection of a source, without I/O: what came in goes to `receive`, what is to go out comes from `take`."""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from penstock.client.segments.address import Address
+from penstock.client.source.failures import Refused, Restarted, no_answer
+from penstock.client.source.message import Entry
+from penstock.client.source.reconnecting import STEADY_SECONDS, Pauses
+from penstock.client.source.stream import SourceStream
+from penstock.core.errors import ProtocolError, Unavailable
+from penstock.core.types import Buffer
+from penstock.protocol.connector.batch import encode_messages
+from penstock.protocol.connector.credits import Allowance
+from penstock.protocol.connector.decoder import Decoder
+from penstock.protocol.connector.errors import error_frame
+from penstock.protocol.connector.frames import (
+    NOTHING_YET,
+    Ack,
+    Acked,
+    EndOfStream,
+    Error,
+    Frame,
+    Hello,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+)
+from penstock.protocol.connector.roles import Role, Use
+from penstock.protocol.connector.session import Session, State
+from penstock.protocol.connector.stream import Side, Stream, StreamState
+
+_NOT_A_WORKER = "Is this the connector port of a penstock worker, and does it speak TLS if we do, and only then?"
+_REFUSED_HELLO = "Check the name of the source, the cookie, and that both sides have the same version."
+_REFUSED_LATER = "Look at the worker's log: the connector sent what it does not take."
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """A stream in this connection. A refused one is asked for again after a pause."""
+
+    stream: SourceStream
+    machine: Stream
+    notify_at: float
+    pauses: Pauses = field(default_factory=Pauses)
+    refused_at: float | None = None
+    has_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What does not change from connection to connection."""
+
+    hello: Hello
+    frame_size_max: int
+    timeout_seconds: float
+    retry_seconds: float
+
+
+class SourceSession:
+    """Guarantees: no MESSAGE without a credit, none of a stream that is not open, and what is acknowledged never goes
+    backwards. Time, in seconds on any clock that only grows, is an argument.
+
+    The caller empties `opened` and `acked`, which hold at most one entry for each stream.
+    """
+
+    def __init__(self, terms: Terms, address: Address, now: float) -> None:
+        self.address = address
+        self.opened: list[SourceStream] = []
+        """Streams that may be sent now, each after its `stored`."""
+        self.acked: dict[SourceStream, int] = {}
+        """How far streams were moved by ACKs."""
+        self.offered = 0
+        """How many of the source's streams were added, or are done."""
+        self._terms = terms
+        self._began = now
+        self._opened_at: float | None = None
+        self._moved = False
+        self._session = Session(Use.SOURCE, Role.INITIATOR)
+        self._decoder = Decoder(Use.SOURCE)
+        self._allowance = Allowance()
+        self._tracks: dict[int, _Track] = {}
+        self._to_notify: dict[int, _Track] = {}
+        self._out: list[bytes] = [self._session.send(terms.hello)]
+
+    @property
+    def is_over(self) -> bool:
+        return self._session.is_over
+
+    @property
+    def credits(self) -> int:
+        """How many messages may be sent now."""
+        return self._allowance.available
+
+    def was_useful(self, now: float) -> bool:
+        """Whether a next connection is a new beginning, not one more attempt."""
+        return self._moved or (self._opened_at is not None and now - self._opened_at >= STEADY_SECONDS)
+
+    def add(self, stream: SourceStream, now: float) -> None:
+        """Ask for this stream at the next `poll`, unless it is done."""
+        if not stream.is_done:
+            track = _Track(stream, Stream(stream.stream_id), now)
+            self._tracks[stream.stream_id] = self._to_notify[stream.stream_id] = track
+
+    def poll(self, now: float) -> float:
+        """Do what is due, and say when something is due again. Lost when the worker owes its OK for too long."""
+        if self._session.state is State.HANDSHAKE:
+            return self._check_answer(now)
+        for stream_id, track in list(self._to_notify.items()):
+            if track.notify_at <= now:
+                del self._to_notify[stream_id]
+                self._notify(track)
+        return min((track.notify_at for track in self._to_notify.values()), default=inf)
+
+    def take(self) -> list[bytes]:
+        """What is to be sent; it is given only once."""
+        out, self._out = self._out, []
+        return out
+
+    def receive(self, data: Buffer, now: float) -> None:
+        """Refused for an ERROR, Restarted for a RESTART, ProtocolError for what is none of the protocol: all final."""
+        try:
+            for frame in self._decoder.feed(data):
+                if self._session.is_over:
+                    return
+                self._session.receive(frame)
+                self._handle(frame, now)
+        except ProtocolError as error:
+            hint = _NOT_A_WORKER if self._opened_at is None else "Look at the worker's log."
+            raise ProtocolError(f"the worker at {self.address}: {error}", error.hint or hint) from None
+
+    def send(self, stream: SourceStream, entries: list[Entry]) -> int:
+        """MESSAGE frames; the caller has seen that there are `credits` for them. Returns their bytes.
+
+        LimitExceeded or RequestError for a message that does not fit; then none is sent.
+        """
+        data = encode_messages(stream.stream_id, entries, frame_size_max=self._terms.frame_size_max)
+        assert len(entries) <= self._allowance.available
+        self._tracks[stream.stream_id].machine.messages(entries[-1][0], Side.OURS)
+        self._allowance.spend(len(entries))
+        self._out.append(data)
+        stream.sent += len(entries)
+        return len(data)
+
+    def end(self, stream: SourceStream) -> None:
+        """EOS_MESSAGE: the stream is done when its last message is acknowledged."""
+        track = self._tracks[stream.stream_id]
+        track.machine.end(Side.OURS)
+        track.has_ended = True
+        self._out.append(self._session.send(EndOfStream(stream.stream_id)))
+        self._check_done(track)
+
+    def fail(self, reason: str) -> None:
+        """ERROR: the last that is sent."""
+        if not self._session.is_over:
+            self._out.append(self._session.send(error_frame(ProtocolError(reason))))
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._session.close()
+
+    def _check_answer(self, now: float) -> float:
+        deadline = self._began + self._terms.timeout_seconds
+        if now >= deadline:
+            raise no_answer(self.address, self._terms.timeout_seconds)
+        return deadline
+
+    def _notify(self, track: _Track) -> None:
+        """It spends a credit and does not wait for one."""
+        stored = track.stream.stored or 0
+        track.machine.notify(Side.OURS)
+        self._allowance.spend()
+        self._out.append(self._session.send(Notify(track.stream.stream_id, track.stream.name, stored)))
+
+    def _handle(self, frame: Frame, now: float) -> None:
+        match frame:
+            case Ok():
+                self._opened_at = now
+                self._allowance.add(frame.credits)
+            case NotifyAck():
+                self._answered(self._track(frame, frame.stream_id), frame, now)
+            case Ack():
+                self._allowance.add(frame.credits)
+                for acked in frame.acked:
+                    self._acknowledged(self._track(frame, acked.stream_id), acked)
+            case Restart():
+                raise Restarted(self.address, frame.address)
+            case Error():
+                hint = _REFUSED_HELLO if self._opened_at is None else _REFUSED_LATER
+                raise Refused(f"the worker at {self.address} refused: {frame.text}", hint)
+
+    def _track(self, frame: Frame, stream_id: int) -> _Track:
+        track = self._tracks.get(stream_id)
+        if track is None:
+            raise ProtocolError(f"{frame.wire_name}: stream {stream_id} is none of ours")
+        return track
+
+    def _answered(self, track: _Track, answer: NotifyAck, now: float) -> None:
+        track.machine.notify_ack(answer.success, answer.point_of_reference, Side.THEIRS)
+        if answer.success:
+            track.refused_at = None
+            self._moved |= track.stream.opened(answer.point_of_reference)
+            self.opened.append(track.stream)
+        else:
+            self._postpone(track, now)
+
+    def _postpone(self, track: _Track, now: float) -> None:
+        """An ACK follows a refusal at once; to ask again on it would be a loop as fast as the network."""
+        if track.refused_at is None:
+            track.refused_at = now
+        if now - track.refused_at >= self._terms.retry_seconds:
+            raise Unavailable(
+                f"stream {track.stream.name!r} is in use by another connection, or not closed yet",
+                "Stop the other one, or wait until what it sent is complete.",
+            )
+        track.notify_at = now + track.pauses.next()
+        self._to_notify[track.stream.stream_id] = track
+
+    def _acknowledged(self, track: _Track, acked: Acked) -> None:
+        last = track.machine.last_id
+        if last == NOTHING_YET or acked.point_of_reference > last:
+            raise ProtocolError(
+                f"ACK: stream {track.stream.name!r} is not at {acked.point_of_reference}, it has "
+                + ("nothing yet" if last == NOTHING_YET else f"come to {last}")
+            )
+        track.machine.ack(acked.point_of_reference, Side.THEIRS)
+        if track.stream.acked(acked.point_of_reference):
+            self._moved = True
+            self.acked[track.stream] = acked.point_of_reference
+        self._check_done(track)
+
+    def _check_done(self, track: _Track) -> None:
+        if track.has_ended and track.machine.state is StreamState.INACTIVE:
+            track.stream.is_done = True

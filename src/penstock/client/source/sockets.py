@@ -1,0 +1,47 @@
+"""Sockets that notice when the other end is gone."""
+
+import socket
+
+DEAD_PEER_SECONDS = 60
+"""A peer that is silent at the level of TCP for so long is gone; an idle one that is there answers every probe."""
+
+_PROBE_SECONDS = 15
+
+
+def prepare(connected: socket.socket) -> None:
+    """Send at once, and find dead peers: a source may have nothing to send for hours, and then be on its own."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, DEAD_PEER_SECONDS // _PROBE_SECONDS)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_SECONDS * 1000)
+
+
+class Waker:
+    """Ends a `select` from another thread, or from a signal handler."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        try:
+            self._writer.send(b"\0")
+        except BlockingIOError:  # it is awake already
+            pass
+
+    def clear(self) -> None:
+        try:
+            while self._reader.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()

@@ -1,0 +1,1 @@
+"""The gateway: programs outside send streams here, over the connector protocol."""

@@ -1,0 +1,159 @@
+"""The streams of one session: opened by NOTIFY, ended by EOS_MESSAGE, released when the session ends."""
+
+import secrets
+import time
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import ProtocolError
+from penstock.core.types import Position
+from penstock.gateway.connector import Connector, ended, started
+from penstock.gateway.head import Mark
+from penstock.gateway.registry import StreamKey
+from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, Stream, StreamState
+from penstock.protocol.connector.bulk import DROPPED, Admission, Columns, StreamTable
+
+if TYPE_CHECKING:
+    from penstock.gateway.gateway import Gateway
+    from penstock.gateway.session import SourceSession
+
+
+class OpenedStreams:
+    """The session's side of the registry, and its table of last message ids."""
+
+    def __init__(self, gateway: "Gateway", connector: Connector, session: "SourceSession") -> None:
+        self._gateway = gateway
+        self._connector = connector
+        self._session = session
+        self._table = StreamTable(secrets.randbits(64))
+        self._streams: dict[int, Stream] = {}
+        self._marks: defaultdict[int, list[Mark]] = defaultdict(list)
+        self._opening: defaultdict[int, list[int]] = defaultdict(list)
+        self._ending: defaultdict[int, list[int]] = defaultdict(list)
+        self._not_stored: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def end_of_journal(self) -> Position:
+        return self._gateway.store.journal.end
+
+    def _key(self, stream_id: int) -> StreamKey:
+        return StreamKey(self._connector.name, stream_id)
+
+    # Opening.
+
+    def notify(self, notify: Notify) -> None:
+        """Open the stream, or refuse it: it is in use elsewhere, or still closing."""
+        stream_id = notify.stream_id
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._streams[stream_id] = Stream(stream_id)
+        stream.notify(Side.THEIRS)
+        if stream.state is not StreamState.NOTIFIED or not self._gateway.registry.claim(
+            self._key(stream_id), self._session
+        ):
+            self._refuse(stream)
+            return
+        known = self._connector.find(stream_id, notify.name)
+        self._marks[known.route].append(started(stream_id, notify.name))
+        self._opening[known.route].append(stream_id)
+
+    def _refuse(self, stream: Stream) -> None:
+        stream.notify_ack(False, 0, Side.OURS)
+        if stream.state is StreamState.INACTIVE:
+            del self._streams[stream.stream_id]
+        self._gateway.counters.streams_refused += 1
+        self._session.answer(NotifyAck(False, stream.stream_id, 0))
+
+    def _open(self, stream_id: int) -> None:
+        """Everything that was stored of the stream before is durable now: say how far it goes."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.state is not StreamState.NOTIFIED:
+            return
+        known = self._connector.streams[stream_id]
+        stream.notify_ack(True, known.last_id, Side.OURS)
+        self._table.open(stream_id, known.last_id, known.route)
+        self._gateway.counters.streams_opened += 1
+        self._session.answer(NotifyAck(True, stream_id, known.last_id))
+
+    # Messages.
+
+    def admit(self, columns: Columns) -> Admission:
+        settings = self._connector.settings
+        arrival = time.time_ns() // 1000 if settings.event_time_ingest else None
+        return self._table.admit(columns, settings.event_time_unit, arrival)
+
+    def not_stored(self, columns: Columns, admission: Admission, from_route: int) -> None:
+        """The table counts as stored what was not: remember for its streams the id before the first such message."""
+        for number in range(admission.count):
+            route = int(admission.routes[number])
+            if route != DROPPED and route >= from_route:
+                first = int(columns.message_ids[number])
+                self._not_stored.setdefault(int(columns.stream_ids[number]), first - 1 if first else NOTHING_YET)
+
+    # Ending.
+
+    def end(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream_id not in self._table:
+            raise ProtocolError(f"EOS_MESSAGE is not legal for stream {stream_id}: it is not open in this session")
+        last_id = self._table.last_id(stream_id)
+        if last_id != NOTHING_YET:
+            stream.messages(last_id, Side.THEIRS)
+        stream.end(Side.THEIRS)
+        known = self._connector.streams[stream_id]
+        known.last_id = last_id
+        self._table.close(stream_id)
+        self._gateway.registry.close(self._key(stream_id), self._session)
+        self._marks[known.route].append(ended(stream_id))
+        self._ending[known.route].append(stream_id)
+
+    def _end(self, stream_id: int) -> None:
+        """All of the stream is durable: acknowledge its last message, and let it be opened again."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            return
+        self._gateway.registry.release(self._key(stream_id), self._session)
+        self._gateway.counters.streams_ended += 1
+        if stream.last_id != NOTHING_YET:
+            self._session.acknowledge(stream_id, stream.last_id)
+
+    # Marks.
+
+    def take_marks(self, route: int) -> list[Mark]:
+        """The marks that wait for this route's next record; what they announce happens when that is durable."""
+        marks = self._marks.pop(route, [])
+        if marks:
+            self._gateway.loop.call_soon(self._after_marks, self._opening.pop(route, []), self._ending.pop(route, []))
+        return marks
+
+    def flush_marks(self) -> None:
+        """Store the marks that no message came for."""
+        for route in list(self._marks):
+            opening, ending = self._opening.pop(route, []), self._ending.pop(route, [])
+            self._connector.mark(route, self._marks.pop(route))
+            self._after_marks(opening, ending)
+
+    def _after_marks(self, opening: list[int], ending: list[int]) -> None:
+        for stream_ids, action in ((opening, self._open), (ending, self._end)):
+            for stream_id in stream_ids:
+                self._gateway.durability.after(self.end_of_journal, partial(action, stream_id))
+
+    # The end of the session.
+
+    def update_known(self) -> None:
+        """Bring the connector's table up to what this session has stored."""
+        for stream_id in self._streams:
+            if stream_id in self._table:
+                last_id = self._not_stored.get(stream_id, self._table.last_id(stream_id))
+                self._connector.streams[stream_id].last_id = last_id
+
+    def release_all(self) -> None:
+        """Make all streams inactive, their positions kept."""
+        self.update_known()
+        for stream_id in self._streams:
+            self._gateway.registry.release(self._key(stream_id), self._session)
+        self._streams.clear()

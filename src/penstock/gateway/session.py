@@ -1,0 +1,272 @@
+"""One source's session: frames to streams, streams to segments, credits and acknowledgements back.
+
+The socket is always read: a source is slowed down by withholding credits, and by nothing else.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from penstock.core.errors import NoRoom, PenstockError, ProtocolError
+from penstock.gateway.connector import Connector
+from penstock.gateway.opened_streams import OpenedStreams
+from penstock.gateway.run import Run
+from penstock.protocol.connector import (
+    Ack,
+    Acked,
+    EndOfStream,
+    Error,
+    Frame,
+    Hello,
+    HelloCheck,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    Role,
+    Session,
+    Use,
+)
+from penstock.protocol.connector.bulk import Columns, Receiver, encode_acks
+from penstock.protocol.connector.credits import Credits
+
+if TYPE_CHECKING:
+    from penstock.gateway.gateway import Gateway
+
+log = logging.getLogger(__name__)
+
+_ERROR_TEXT_MAX = 1000
+# Where bytes go that come after the session has ended.
+_IGNORED = bytearray(64 * 1024)
+
+
+class SourceSession(asyncio.BufferedProtocol):
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings
+        self._session = Session(Use.SOURCE, Role.ACCEPTOR)
+        check = HelloCheck(Use.SOURCE, gateway.settings.cookie)
+        self._receiver = Receiver(hello=check, frame_size_max=gateway.settings.frame_bytes_max)
+        self._connector: Connector | None = None
+        self._unsettled: deque[Run] = deque()
+        self._to_ack: list[Run] = []
+        self._write_blocked = False
+        self.program = ""
+
+    # The transport calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes_max)
+        self.peer = str(self._transport.get_extra_info("peername"))
+        _find_dead_peers(self._transport, self._settings.dead_peer_seconds)
+        seconds = self._settings.handshake_seconds
+        self._deadline = self._gateway.loop.call_later(seconds, self._too_late)
+        if not self._gateway.opened(self):
+            self._fail(ProtocolError(f"there are {self._settings.sessions_max} sessions already (sessions_max)"))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+        self._deadline.cancel()
+        self._session.close()
+        if self._connector is not None:
+            self.streams.release_all()
+        self._gateway.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(_IGNORED) if self._session.is_over else self._receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_over():
+            return
+        try:
+            for incoming in self._receiver.received(nbytes):
+                self._take(incoming)
+                if self._is_over():
+                    return
+            if self._connector is not None:
+                self.streams.flush_marks()
+        except NoRoom as error:
+            self._close_for_room(error)
+        except PenstockError as error:
+            self._fail(error)
+
+    def eof_received(self) -> None:
+        """The source has gone: its streams are free at once, its positions are kept."""
+
+    def pause_writing(self) -> None:
+        self._write_blocked = True
+
+    def resume_writing(self) -> None:
+        self._write_blocked = False
+        self.flush()
+
+    # Frames.
+
+    def _take(self, incoming: Frame | Columns) -> None:
+        if isinstance(incoming, Columns):
+            self._session.check_messages()
+            self._messages(incoming)
+            return
+        self._session.receive(incoming)
+        match incoming:
+            case Hello():
+                self._hello(incoming)
+            case Notify():
+                self._notify(incoming)
+            case EndOfStream():
+                self.streams.end(incoming.stream_id)
+            case Error():
+                self._error(incoming)
+            case _:
+                raise AssertionError(f"the session machine lets {incoming} through")
+
+    def _hello(self, hello: Hello) -> None:
+        self._connector = self._gateway.connector(hello.instance)
+        self.program = hello.program
+        self._deadline.cancel()
+        self._credits = Credits(self._connector.largest_frame, self._settings.window_bytes)
+        self.streams = OpenedStreams(self._gateway, self._connector, self)
+        self._gateway.joined(self)
+        self._send(Ok(self._grant()))
+
+    def _notify(self, notify: Notify) -> None:
+        self._credits.notify()
+        if len(self.streams) >= self._settings.streams_per_session_max:
+            raise ProtocolError(f"NOTIFY: {len(self.streams)} streams are open already (streams_per_session_max)")
+        self.streams.notify(notify)
+
+    def answer(self, reply: NotifyAck) -> None:
+        """Answer a NOTIFY; its credit goes back with the next ACK."""
+        if not self._session.is_over:
+            self._credits.answered()
+            self._send(reply)
+            self._gateway.flush_soon(self)
+
+    def _messages(self, columns: Columns) -> None:
+        assert self._connector is not None
+        now = self._gateway.loop.time()
+        self._credits.messages(len(columns), columns.size, columns.largest_frame, now)
+        if self._credits.is_over:
+            self._close_for_room(NoRoom("larger frames came than its credits were counted for"))
+            return
+        run = Run(columns, self.streams.admit(columns), now)
+        position = run.store(self._connector, self.streams)
+        self._unsettled.append(run)
+        self._gateway.counters.messages += run.kept
+        self._gateway.counters.message_bytes += columns.size
+        self._gateway.counters.duplicates += run.duplicates
+        self._gateway.durability.after(position, partial(self._durable, run))
+        if run.admission.problem:
+            raise run.admission.error(columns)
+
+    def _durable(self, run: Run) -> None:
+        self._unsettled.popleft()
+        self._credits.settled(run.count, run.size)
+        self._to_ack.append(run)
+        self._gateway.flush_soon(self)
+
+    def _error(self, error: Error) -> None:
+        self._gateway.counters.errors_from_sources += 1
+        self._gateway.remember_error(self.peer, error.text)
+        log.warning("%s (%s) says: %s", self.peer, self.program, error.text)
+        self._transport.close()
+
+    # Back to the source.
+
+    def acknowledge(self, stream_id: int, last_id: int) -> None:
+        """Acknowledge one stream's last message, which ends it."""
+        if not self._session.is_over:
+            self.flush()
+            self._send(Ack(0, (Acked(stream_id, last_id),)))
+
+    def flush(self) -> None:
+        """Send what can be acknowledged, and the credits that are free; nothing more to a peer that does not read."""
+        if self._connector is None or self._session.is_over or self._write_blocked:
+            return
+        runs, self._to_ack = self._to_ack, []
+        granted = self._grant()
+        for run in runs:
+            streams = run.admission.streams
+            self._write(encode_acks(granted, streams.stream_ids, streams.last_ids))
+            granted = 0
+        if granted:
+            self._send(Ack(granted))
+
+    def _grant(self) -> int:
+        assert self._connector is not None
+        self._credits.stopped = not self._connector.has_room()
+        return self._credits.grant(self._gateway.loop.time())
+
+    def restart(self, address: str) -> None:
+        """Send the source to another worker."""
+        if not self._session.is_over and self._connector is not None:
+            self._send(Restart(address))
+        self._transport.close()
+
+    def close(self) -> None:
+        """Without a word: the source connects again and resumes."""
+        self._session.close()
+        self._transport.close()
+
+    def status(self) -> dict[str, object]:
+        oldest = self._unsettled[0].received_at if self._unsettled else None
+        joined = self._connector is not None
+        return {
+            "peer": self.peer,
+            "program": self.program,
+            "connector": self._connector.name if self._connector else None,
+            "state": self._session.state.value,
+            "streams": len(self.streams) if joined else 0,
+            "credits": self._credits.available if joined else 0,
+            "in_flight_bytes": self._credits.in_flight_bytes if joined else 0,
+            "ack_lag_seconds": round(self._gateway.loop.time() - oldest, 3) if oldest is not None else 0,
+        }
+
+    def _is_over(self) -> bool:
+        return self._session.is_over
+
+    def is_of(self, connector: Connector) -> bool:
+        return self._connector is connector
+
+    def _too_late(self) -> None:
+        self._fail(ProtocolError(f"no HELLO within {self._settings.handshake_seconds:g} s"))
+
+    def _close_for_room(self, reason: NoRoom) -> None:
+        """Close plainly: nothing that is not stored was acknowledged, and the source resumes when there is room."""
+        self._gateway.counters.closed_for_room += 1
+        log.warning("%s (%s): %s; closed, it will resume", self.peer, self.program, reason)
+        self.close()
+
+    def _fail(self, error: PenstockError) -> None:
+        """End this session with the reason, and no other."""
+        self._gateway.counters.protocol_errors += 1
+        text = f"{error} (state {self._session.state.value})"
+        log.warning("%s (%s): %s", self.peer, self.program, text)
+        self.flush()
+        if not self._session.is_over:
+            self._send(Error(text[:_ERROR_TEXT_MAX]))
+        self._transport.close()
+
+    def _send(self, frame: Frame) -> None:
+        self._write(self._session.send(frame))
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+            self._gateway.counters.acks += 1
+
+
+def _find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:
+    """A half-open session must not shut out its successor."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    third = max(1, seconds // 3)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)

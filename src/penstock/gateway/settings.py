@@ -1,0 +1,71 @@
+"""The gateway's limits, each with its reason, and how connectors are set up that nobody has configured."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from ssl import SSLContext
+
+from penstock.protocol.connector.bulk import EventTimeUnit
+
+MIB = 1 << 20
+
+
+class AckMode(Enum):
+    """When a stream's point of reference is sent."""
+
+    CHECKPOINT = "checkpoint"
+    """When every pipeline on the connector has completed an epoch that holds it; without any, when it is durable."""
+    DURABLE = "durable"
+    """After the fsync."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSettings:
+    """What can be set for each connector."""
+
+    segments: int = 2
+    """Segments that its streams are spread over; a stream stays where it was first put."""
+
+    ack: AckMode = AckMode.CHECKPOINT
+    event_time_unit: EventTimeUnit = EventTimeUnit.MS
+
+    event_time_ingest: bool = False
+    """An event time of 0 means the time of arrival."""
+
+    quota_bytes: int | None = None
+    """Bytes that its segments may hold together; from then on no credits are granted until there is room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    host: str = "127.0.0.1"
+    port: int = 7100
+    ssl: SSLContext | None = None
+    cookie: bytes = field(default=b"", repr=False)
+    connector: ConnectorSettings = field(default_factory=ConnectorSettings)
+
+    auto_create: bool = True
+    """A name that is not known yet becomes a connector; otherwise it is refused."""
+
+    handshake_seconds: float = 10.0
+    """How long a peer may take until its HELLO is there."""
+
+    sessions_max: int = 1000
+    """Beyond it a new connection is told so and closed: each costs a receive buffer and a window."""
+
+    frame_bytes_max: int = 4 * MIB
+    """Largest frame; checked before its bytes are buffered."""
+
+    streams_per_session_max: int = 100_000
+    """Streams open in one session at the same time, at about 200 bytes each."""
+
+    window_bytes: int = 8 * MIB
+    """What a session may have sent that is not durable yet: its credits are counted from it."""
+
+    write_buffer_bytes_max: int = MIB
+    """Acknowledgements that a peer has not fetched; beyond it no more credits are granted."""
+
+    dead_peer_seconds: int = 30
+    """A peer that does not answer on the network for so long is gone, and its streams are free again."""
+
+    snapshot_bytes: int = 64 * MIB
+    """Data after which a connector's table of streams is written down again: bounds what a restart must read."""

@@ -1,0 +1,48 @@
+"""Bulk decoding, for the gateway: MESSAGE frames a buffer at a time, with no Python for each of them.
+
+    received bytes ──▶ Receiver ──▶ frames, and Columns for each run of messages
+    Columns ──▶ StreamTable.admit ──▶ Admission: what is new, and where each stream now is
+    Columns, Admission ──▶ rewrite ──▶ stored events
+
+With numba (`pip install penstock[fast]`) these are compiled kernels, else plain Python with the same results. A source
+or a sink needs none of it, and importing `penstock.protocol.connector` does not import it.
+"""
+
+from penstock.protocol.connector.bulk.columns import (
+    DROPPED,
+    NO_TIME,
+    ROUTES_MAX,
+    Admission,
+    Column,
+    Columns,
+    EventTimeUnit,
+    Problem,
+    Stop,
+    Stored,
+    Streams,
+)
+from penstock.protocol.connector.bulk.implementation import COMPILED, StreamTable, encode_acks, rewrite, scan
+from penstock.protocol.connector.bulk.receiver import Receiver
+from penstock.protocol.connector.bulk.stream_columns import StreamColumns, stream_columns
+
+__all__ = [
+    "COMPILED",
+    "DROPPED",
+    "NO_TIME",
+    "ROUTES_MAX",
+    "Admission",
+    "Column",
+    "Columns",
+    "EventTimeUnit",
+    "Problem",
+    "Receiver",
+    "Stop",
+    "Stored",
+    "StreamColumns",
+    "StreamTable",
+    "Streams",
+    "encode_acks",
+    "rewrite",
+    "scan",
+    "stream_columns",
+]

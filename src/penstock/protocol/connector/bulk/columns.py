@@ -1,0 +1,189 @@
+"""What bulk decoding gives: the same shapes from the kernels and from the fallback.
+
+A column is a numpy array from the kernels, an `array.array` from the fallback: both have a length, indices, `tolist()`
+and the buffer protocol. The fallback needs nothing but Python, so that a worker runs without numpy too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple, Protocol
+
+from penstock.core.errors import PenstockError, ProtocolError
+from penstock.core.types import Buffer
+from penstock.protocol.connector.batch import MESSAGE_HEAD
+from penstock.protocol.connector.codec import HEADER, decode, read_length
+from penstock.protocol.connector.fields import U32
+from penstock.protocol.connector.frames import Message
+
+HEAD_SIZE = MESSAGE_HEAD.size
+"""From a MESSAGE's start to its key."""
+
+STORED_EXTRA = 5
+"""How much larger a stored event is than its MESSAGE: a header of 8 bytes, not 5, and 2 for the metadata's length 0."""
+
+DROPPED = 255
+"""The route of a message that is not kept."""
+
+ROUTES_MAX = DROPPED
+
+
+class Column(Protocol):
+    """Numbers, one for each message or stream."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def tolist(self) -> list[int]:
+        """As Python's ints."""
+
+
+class Stop(IntEnum):
+    """Why a run of MESSAGE frames ends where it does."""
+
+    END = 0
+    """The bytes end there."""
+    INCOMPLETE = 1
+    """The rest of a frame has not come yet."""
+    OTHER = 2
+    """A frame that is no MESSAGE begins there; it may be incomplete."""
+    MALFORMED = 3
+    OVERSIZED = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A run of whole MESSAGE frames that lie one behind the other in `data`, in its order.
+
+    `starts` has one number more than there are messages: a frame ends where the next one starts. All positions count
+    from the start of `data`. Whoever overwrites `data` has done with the columns: only the numbers stay.
+    """
+
+    data: Buffer
+    starts: Column
+    stream_ids: Column
+    message_ids: Column
+    event_times: Column
+    """As they came, in the source's unit."""
+    key_sizes: Column
+    largest_frame: int
+    """The largest length field in the run; 0 when it is empty."""
+    stop: Stop
+
+    def __len__(self) -> int:
+        return len(self.stream_ids)
+
+    @property
+    def start(self) -> int:
+        return int(self.starts[0])
+
+    @property
+    def end(self) -> int:
+        return int(self.starts[len(self)])
+
+    @property
+    def size(self) -> int:
+        """Bytes of frames."""
+        return self.end - self.start
+
+    def key_span(self, index: int) -> tuple[int, int]:
+        """Where a message's key begins and ends."""
+        start = int(self.starts[index]) + HEAD_SIZE
+        return start, start + int(self.key_sizes[index])
+
+    def payload_span(self, index: int) -> tuple[int, int]:
+        """Where a message's payload begins and ends."""
+        return self.key_span(index)[1], int(self.starts[index + 1])
+
+    def message(self, index: int) -> Message:
+        """One of them, copied out."""
+        view = memoryview(self.data)
+        return Message(
+            int(self.stream_ids[index]),
+            int(self.message_ids[index]),
+            int(self.event_times[index]),
+            bytes(view[slice(*self.key_span(index))]),
+            bytes(view[slice(*self.payload_span(index))]),
+        )
+
+
+def frame_error(data: Buffer, at: int, frame_size_max: int) -> ProtocolError:
+    """What is wrong with the frame at `at`, where a run has stopped for it, in the words of the plain decoder."""
+    view = memoryview(data)
+    try:
+        length = read_length(view, at, frame_size_max)
+        decode(Message.tag, view[at + HEADER.size : at + U32.size + length])
+    except ProtocolError as error:
+        return error
+    raise AssertionError(f"nothing is wrong with the frame at {at}")
+
+
+class EventTimeUnit(Enum):
+    """A source's `event_time_unit`, as multiplier and divisor to microseconds; what overflows stays at the limit."""
+
+    S = (1_000_000, 1)
+    MS = (1000, 1)
+    US = (1, 1)
+    NS = (1, 1000)
+
+
+I64_MIN, I64_MAX = -(2**63), 2**63 - 1
+
+NO_TIME = I64_MIN
+"""The highest event time of a stream of which nothing was kept."""
+
+
+class Streams(NamedTuple):
+    """The streams that a run touched, in the order of their first messages in it."""
+
+    stream_ids: Column
+    last_ids: Column
+    """The last message id kept, now or before."""
+    highest_times: Column
+    """Of the messages kept from this run, in microseconds; NO_TIME if there are none."""
+    counts: Column
+    duplicates: Column
+    routes: Column
+
+
+class Problem(IntEnum):
+    """Why not all messages of a run could be looked at."""
+
+    NONE = 0
+    NOT_OPEN = 1
+    RESERVED_ID = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Admission:
+    """What is to be done with the first `count` messages of a run: all of them, unless there is a problem."""
+
+    count: int
+    routes: Column
+    """For each message the route of its stream, or DROPPED: "Deduplicate with `message id <= last stored`"."""
+    event_times: Column
+    """In microseconds."""
+    streams: Streams
+    problem: Problem = Problem.NONE
+
+    def error(self, columns: Columns) -> PenstockError:
+        """What is wrong with the message at `count`: the ones before it are well."""
+        stream_id = int(columns.stream_ids[self.count])
+        match self.problem:
+            case Problem.NOT_OPEN:
+                return ProtocolError(f"MESSAGE is not legal for stream {stream_id}: it is not open in this session")
+            case Problem.RESERVED_ID:
+                return ProtocolError(f"MESSAGE: stream {stream_id}: 2^64-1 means nothing yet, and is no message's id")
+            case Problem.NONE:
+                raise AssertionError("nothing is wrong")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Events as they are stored."""
+
+    count: int
+    data: memoryview

@@ -1,0 +1,205 @@
+"""Bulk decoding in plain Python: the oracle of the kernels' tests, and their stand-in where numba is not installed."""
+
+from array import array
+from struct import Struct
+
+from penstock.core.types import Buffer
+from penstock.protocol.connector.batch import FIXED_SIZE, MESSAGE_HEAD
+from penstock.protocol.connector.bulk.columns import (
+    DROPPED,
+    HEAD_SIZE,
+    I64_MAX,
+    I64_MIN,
+    NO_TIME,
+    ROUTES_MAX,
+    STORED_EXTRA,
+    Admission,
+    Column,
+    Columns,
+    EventTimeUnit,
+    Problem,
+    Stop,
+    Stored,
+    Streams,
+)
+from penstock.protocol.connector.codec import FRAME_SIZE_MAX, HEADER, encode
+from penstock.protocol.connector.fields import U32
+from penstock.protocol.connector.frames import NOTHING_YET, Ack, Acked, Message
+
+STORED_HEAD = Struct(">iiQQqH")
+"""A stored event up to its key: type 0, length, stream id, event id, event time, length of the key."""
+
+NO_METADATA = b"\0\0"
+
+
+def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max: int = FRAME_SIZE_MAX) -> Columns:
+    """The longest run of whole MESSAGE frames that begins at `start`, and why it is no longer."""
+    end = len(data) if end is None else end
+    if not 0 <= start <= end <= len(data):
+        raise IndexError(f"{start} .. {end} is not inside a buffer of {len(data)} bytes")
+    view = memoryview(data)[:end]
+    starts, stream_ids, message_ids, event_times, key_sizes = columns = _empty_columns()
+    unpack, largest, at = MESSAGE_HEAD.unpack_from, 0, start
+    while end - at >= HEAD_SIZE:
+        length, tag, stream_id, message_id, event_time, key_size = unpack(view, at)
+        following = at + U32.size + length
+        if tag != Message.tag or length > frame_size_max or length < FIXED_SIZE + key_size or following > end:
+            break
+        starts.append(at)
+        stream_ids.append(stream_id)
+        message_ids.append(message_id)
+        event_times.append(event_time)
+        key_sizes.append(key_size)
+        largest = max(largest, length)
+        at = following
+    starts.append(at)
+    return Columns(data, *columns, largest, _why(view, at, frame_size_max))
+
+
+def _empty_columns() -> "tuple[array[int], array[int], array[int], array[int], array[int]]":
+    return array("q"), array("Q"), array("Q"), array("q"), array("i")
+
+
+def _why(view: memoryview, at: int, frame_size_max: int) -> Stop:
+    """Why there is no whole, well-formed MESSAGE at `at`."""
+    left = len(view) - at
+    if left < U32.size:
+        return Stop.END if left == 0 else Stop.INCOMPLETE
+    length: int = U32.unpack_from(view, at)[0]
+    if not 0 < length <= frame_size_max:
+        return Stop.OVERSIZED if length else Stop.MALFORMED
+    if left < HEADER.size:
+        return Stop.INCOMPLETE
+    if view[at + U32.size] != Message.tag:
+        return Stop.OTHER
+    return Stop.INCOMPLETE if U32.size + length > left else Stop.MALFORMED
+
+
+def rewrite(columns: Columns, admission: Admission, route: int = 0) -> Stored:
+    """The messages that were kept and take this route, as stored events, in their order; a copy."""
+    view = memoryview(columns.data)
+    parts: list[Buffer] = []
+    for index in range(admission.count):
+        if admission.routes[index] != route:
+            continue
+        start, end = columns.starts[index], columns.starts[index + 1]
+        key_start, key_end = columns.key_span(index)
+        head = (columns.stream_ids[index], columns.message_ids[index], admission.event_times[index])
+        size = end - start + STORED_EXTRA - 8
+        parts += (STORED_HEAD.pack(0, size, *head, key_end - key_start), view[key_start:key_end])
+        parts += (NO_METADATA, view[key_end:end])
+    return Stored(len(parts) // 4, memoryview(b"".join(parts)))
+
+
+def encode_acks(credits: int, stream_ids: Column, points_of_reference: Column) -> bytes:  # noqa: A002
+    """The ACK frame for whole columns; `points_of_reference` are message ids, never NOTHING_YET."""
+    return encode(Ack(credits, tuple(map(Acked, stream_ids.tolist(), points_of_reference.tolist()))))
+
+
+class _Entry:
+    __slots__ = ("last_id", "route")
+
+    def __init__(self, last_id: int, route: int) -> None:
+        self.last_id = last_id
+        self.route = route
+
+    def takes(self, message_id: int) -> bool:
+        """Whether the message is new; then it is the last one."""
+        if self.last_id != NOTHING_YET and message_id <= self.last_id:
+            return False
+        self.last_id = message_id
+        return True
+
+
+class StreamTable:
+    """The streams that are open in a session: for each its route, and the last message id that was kept.
+
+    A stream is in here for as long as it is *active* in the stream machine. The `seed` is for the kernels' table.
+    """
+
+    def __init__(self, seed: int) -> None:
+        del seed
+        self._entries: dict[int, _Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, stream_id: int) -> bool:
+        return stream_id in self._entries
+
+    def open(self, stream_id: int, last_id: int = NOTHING_YET, route: int = 0) -> None:
+        """Its messages above `last_id` are kept, and take this route."""
+        if not 0 <= route < ROUTES_MAX:
+            raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is none of them")
+        self._entries[stream_id] = _Entry(last_id, route)
+
+    def close(self, stream_id: int) -> None:
+        """Its messages are not legal any more. Does nothing to a stream that is not open."""
+        self._entries.pop(stream_id, None)
+
+    def last_id(self, stream_id: int) -> int:
+        """The last message id that was kept, or NOTHING_YET. KeyError when the stream is not open."""
+        return self._entries[stream_id].last_id
+
+    def admit(self, columns: Columns, unit: EventTimeUnit, arrival_us: int | None = None) -> Admission:
+        """Which messages are new. With an `arrival_us` an event time of 0 means that one (`event_time: ingest`).
+
+        The ids of the messages kept count as stored from now on: when storing them fails, the session must end.
+        """
+        routes, times, touched, problem = array("B"), array("q"), _Touched(), Problem.NONE
+        rows = zip(columns.stream_ids.tolist(), columns.message_ids.tolist(), columns.event_times.tolist(), strict=True)
+        for stream_id, message_id, event_time in rows:
+            entry = self._entries.get(stream_id)
+            if entry is None:
+                problem = Problem.NOT_OPEN
+                break
+            result = touched.of(stream_id)
+            if message_id == NOTHING_YET:
+                problem = Problem.RESERVED_ID
+                break
+            times.append(_to_microseconds(event_time, unit, arrival_us))
+            kept = entry.takes(message_id)
+            routes.append(entry.route if kept else DROPPED)
+            result.add(times[-1], kept)
+        return Admission(len(routes), routes, times, touched.streams(self._entries), problem)
+
+
+def _to_microseconds(event_time: int, unit: EventTimeUnit, arrival_us: int | None) -> int:
+    if event_time == 0 and arrival_us is not None:
+        return arrival_us
+    multiplier, divisor = unit.value
+    return max(I64_MIN, min(event_time * multiplier, I64_MAX)) // divisor
+
+
+class _Result:
+    __slots__ = ("count", "duplicates", "highest_time")
+
+    def __init__(self) -> None:
+        self.count = self.duplicates = 0
+        self.highest_time = NO_TIME
+
+    def add(self, event_time: int, kept: bool) -> None:
+        if kept:
+            self.count += 1
+            self.highest_time = max(self.highest_time, event_time)
+        else:
+            self.duplicates += 1
+
+
+class _Touched:
+    def __init__(self) -> None:
+        self._results: dict[int, _Result] = {}
+
+    def of(self, stream_id: int) -> _Result:
+        return self._results.setdefault(stream_id, _Result())
+
+    def streams(self, entries: dict[int, _Entry]) -> Streams:
+        results = self._results.values()
+        return Streams(
+            array("Q", self._results),
+            array("Q", [entries[stream_id].last_id for stream_id in self._results]),
+            array("q", [result.highest_time for result in results]),
+            array("q", [result.count for result in results]),
+            array("q", [result.duplicates for result in results]),
+            array("B", [entries[stream_id].route for stream_id in self._results]),
+        )

@@ -1,0 +1,149 @@
+"""Credits bound the bytes that a session has in flight, and come back for what is durable."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import ProtocolError
+from penstock.protocol.connector import Allowance, Credits, LargestFrame
+from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, LATELY_S, WINDOW_BYTES
+
+WHOLE = WINDOW_BYTES // FRAME_SIZE_FLOOR
+MIB = 2**20
+
+
+def opened(now: float = 0.0, largest: LargestFrame | None = None) -> Credits:
+    made = Credits(largest or LargestFrame())
+    made.grant(now)
+    return made
+
+
+def test_a_session_starts_with_the_window_over_the_smallest_frame_size_that_counts() -> None:
+    assert Credits(LargestFrame()).grant(0.0) == WHOLE == 2048
+
+
+def test_small_frames_count_as_4_kib() -> None:
+    session = opened()
+    session.messages(10, 1000, 100, 0.0)
+    session.settled(10, 1000)
+    assert session.grant(0.0) == 10
+    assert session.available == WHOLE
+
+
+def test_credits_come_back_for_what_is_settled_and_no_earlier() -> None:
+    session = opened()
+    session.messages(100, 10_000, 100, 0.0)
+    assert session.grant(0.0) == 0
+    session.settled(40, 4000)
+    assert session.grant(0.0) == 40
+    assert session.grant(0.0) == 0
+    assert (session.available, session.in_flight_bytes) == (WHOLE - 60, 6000)
+
+
+def test_a_message_without_credit_is_a_protocol_error() -> None:
+    session = opened()
+    session.messages(WHOLE, 100_000, 100, 0.0)
+    with pytest.raises(ProtocolError, match="MESSAGE: 1 came, and there was credit for 0"):
+        session.messages(1, 100, 100, 0.0)
+    assert session.available == 0
+
+
+def test_a_notify_is_never_refused_and_its_credit_comes_back_with_its_answer() -> None:
+    session = Credits(LargestFrame())
+    session.stopped = True
+    assert session.grant(0.0) == 0
+    session.notify()
+    assert (session.available, session.grant(0.0)) == (-1, 0)
+    with pytest.raises(ProtocolError, match="credit for 0"):
+        session.messages(1, 100, 100, 0.0)
+    session.answered()
+    assert session.grant(0.0) == 1
+    assert session.available == 0
+
+
+def test_while_a_quota_is_reached_nothing_is_granted_and_afterwards_all_of_it() -> None:
+    session = opened()
+    session.messages(10, 1000, 100, 0.0)
+    session.settled(10, 1000)
+    session.stopped = True
+    assert session.grant(0.0) == 0
+    session.stopped = False
+    assert session.grant(0.0) == 10
+
+
+def test_large_frames_make_fewer_credits_until_they_are_long_past() -> None:
+    session = opened()
+    session.messages(1, MIB, MIB, 0.0)
+    session.settled(1, MIB)
+    assert session.grant(0.0) == 0  # 2047 are out already, 8 would do
+    session.messages(2047, 2047, 1, 1.0)
+    session.settled(2047, 2047)
+    assert session.grant(1.0) == 8
+    assert session.grant(LATELY_S + 1) == 0
+    assert session.grant(2 * LATELY_S + 1) == WHOLE - 8
+
+
+def test_a_session_over_twice_its_window_is_closed_and_resumes_with_fewer() -> None:
+    largest = LargestFrame()
+    session = opened(largest=largest)
+    session.messages(4, 16 * MIB, 4 * MIB, 0.0)
+    was_over = session.is_over
+    session.messages(1, 1, 1, 0.0)
+    assert (was_over, session.is_over) == (False, True)
+    assert Credits(largest).grant(1.0) == 2
+
+
+def test_a_frame_larger_than_the_window_still_gets_its_credit() -> None:
+    largest = LargestFrame()
+    largest.saw(2 * WINDOW_BYTES, 0.0)
+    assert Credits(largest).grant(0.0) == 1
+
+
+def test_lately_is_one_period_at_least_and_two_at_most() -> None:
+    largest = LargestFrame()
+    largest.saw(10_000, LATELY_S - 1)
+    assert largest.size(2 * LATELY_S - 1) == 10_000
+    assert largest.size(2 * LATELY_S) == FRAME_SIZE_FLOOR
+    largest.saw(10_000, 3 * LATELY_S)
+    assert largest.size(9 * LATELY_S) == FRAME_SIZE_FLOOR
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["send", "settle", "notify", "answer", "grant", "stop", "go"]), st.integers(1, 500))
+)
+
+
+@given(STEPS)
+def test_source_and_worker_always_count_the_same(steps: list[tuple[str, int]]) -> None:
+    worker, source = Credits(LargestFrame()), Allowance()
+    flying = asked = 0
+    for step, number in steps:
+        match step:
+            case "send":
+                count = min(number, source.available)
+                worker.messages(count, 100 * count, 100, 0.0)
+                source.spend(count)
+                flying += count
+            case "settle":
+                count = min(number, flying)
+                worker.settled(count, 100 * count)
+                flying -= count
+            case "notify":
+                worker.notify()
+                source.spend()
+                asked += 1
+            case "answer" if asked:
+                worker.answered()
+                asked -= 1
+            case "grant":
+                source.add(worker.grant(0.0))
+            case "stop" | "go":
+                worker.stopped = step == "stop"
+        assert source.available == max(worker.available, 0)
+        assert worker.available + flying + asked <= WHOLE
+    for _ in range(asked):
+        worker.answered()
+    worker.settled(flying, worker.in_flight_bytes)
+    worker.stopped = False
+    worker.grant(0.0)
+    assert worker.available == WHOLE
