@@ -52,7 +52,8 @@ def test_ours_is_compared_with_the_bare_loop(tmp_path: Path) -> None:
 def test_connections_may_be_shared_among_generators(tmp_path: Path) -> None:
     contender = Bare(10_000, 2)
     with Generators(2) as generators, contender.start(tmp_path) as server:
-        load = generators.load(contender.load(server), 3, contender.window, 0.1, 0.1)
+        generators.connect(contender.load(server), 3)
+        load = generators.load(contender.window, 0.1, 0.1)
         assert contender.stored(server) == load.total >= load.events > 0
 
 

@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import StoreFailed
+from penstock.core.types import Buffer, Position
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.settings import GatewaySettings
 from penstock.protocol.connector import Decoder, Frame, Hello, Notify, NotifyAck, Ok, Use, encode
+from penstock.store.chapters import file_offset
 from penstock.store.committer import Committer
 from penstock.store.durability import Durability
 from penstock.store.file_journal import FileJournal
 from penstock.store.real_files import RealFiles
 from penstock.store.settings import StoreSettings
+from penstock.store.steps import WriteStep
 from penstock.store.store import SegmentStore
+from tests.gateway.stored_events import StoredEvent, parse
 
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 
@@ -26,13 +30,38 @@ def _crashed(*_: object, **__: object) -> None:
     raise StoreFailed("crashed")
 
 
+class CrashingJournal(FileJournal):
+    """Can crash between any two records: then what was queued behind the last one is not on the disk."""
+
+    _records_left: int | None = None
+
+    def crash_after(self, records: int) -> None:
+        """So many more are written; nobody is told of the last one."""
+        with self._changed:
+            self._records_left = records
+
+    def _queue(self, buffers: list[Buffer], end: Position) -> None:
+        """Each record by itself, not as a part of a group."""
+        self._steps.append(WriteStep(self._file, file_offset(self.chapter, self.end), buffers, end))
+        self._changed.notify_all()
+        self._records += 1
+        self.end = end
+
+    def _publish(self, end: Position) -> None:
+        if self._records_left is not None:
+            self._records_left -= 1
+            if self._records_left <= 0:
+                raise StoreFailed("crashed")
+        super()._publish(end)
+
+
 @dataclass
 class RunningGateway:
     gateway: Gateway
     store: SegmentStore
     port: int
     committer: Committer
-    journal: FileJournal
+    journal: CrashingJournal
     crashed: bool = False
 
     async def stop(self) -> None:
@@ -50,11 +79,14 @@ class RunningGateway:
         self.journal.close()
         self.crashed = True
 
-    def stored(self, connector: str) -> bytes:
+    def events(self, connector: str = "source") -> list[StoredEvent]:
+        return list(parse(self.stored(connector)))
+
+    def stored(self, connector: str = "source") -> bytes:
         """Everything in the connector's segments, one after the other."""
         parts = []
         for name in self.gateway.connector(connector).segments:
-            offset = 0
+            offset = self.store.info(name).start
             while data := self.store.read(name, offset, 1 << 20):
                 parts.append(data)
                 offset += len(data)
@@ -117,7 +149,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     async def start(store_settings: StoreSettings = SMALL, **settings: object) -> RunningGateway:
         if started:
             await started.pop().stop()
-        journal = FileJournal(RealFiles(tmp_path / "journal"), store_settings)
+        journal = CrashingJournal(RealFiles(tmp_path / "journal"), store_settings)
         store = SegmentStore(journal, store_settings)
         committer = Committer(journal, store_settings.idle_proof_seconds)
         committer.start()

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast
 
-from penstock.bench.contender import BenchmarkFailed, ReadTarget, Target
+from penstock.bench.contender import BenchmarkFailed, Link, ReadTarget, Target
 from penstock.bench.drive import Load, drive, probe, read_back
 
 ANSWER_SECONDS_MAX = 60.0
@@ -19,21 +19,39 @@ ANSWER_SECONDS_MAX = 60.0
 R = TypeVar("R")
 
 
+_connected: list[Link] = []
+"""In a generator process: the connections that wait for the load."""
+
+
 @dataclass(frozen=True, slots=True)
-class LoadJob:
+class ConnectJob:
+    """Before the load, since some contenders have much to say on connecting."""
+
     target: Target
     indices: range
+
+    def __call__(self) -> None:
+        _disconnect()
+        for index in self.indices:
+            _connected.append(self.target.connect(index))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadJob:
     window: int
     start: float
     end: float
 
     def __call__(self) -> Load:
-        links = [self.target.connect(index) for index in self.indices]
         try:
-            return drive(links, self.window, self.start, self.end)
+            return drive(_connected, self.window, self.start, self.end)
         finally:
-            for link in links:
-                link.sock.close()
+            _disconnect()
+
+
+def _disconnect() -> None:
+    while _connected:
+        _connected.pop().sock.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +135,18 @@ class Generators:
     def __init__(self, processes: int = 1) -> None:
         self._workers: list[Worker[object]] = [Worker() for _ in range(processes)]
 
-    def load(self, target: Target, connections: int, window: int, warmup_s: float, measure_s: float) -> Load:
-        """The warm-up begins now, and has connecting in it."""
-        start = time.monotonic() + warmup_s
-        count = len(self._workers)
+    def connect(self, target: Target, connections: int) -> None:
+        """Make the connections of the next load."""
         for number, worker in enumerate(self._workers):
-            indices = range(number, connections, count)
-            worker.begin(LoadJob(target, indices, window, start, start + measure_s))
+            worker.begin(ConnectJob(target, range(number, connections, len(self._workers))))
+        for worker in self._workers:
+            worker.finish()
+
+    def load(self, window: int, warmup_s: float, measure_s: float) -> Load:
+        """Load the connections that were made; the warm-up begins now. They are closed afterwards."""
+        start = time.monotonic() + warmup_s
+        for worker in self._workers:
+            worker.begin(LoadJob(window, start, start + measure_s))
         loads = [cast("Load", worker.finish()) for worker in self._workers]
         events = sum(load.events for load in loads)
         total = sum(load.total for load in loads)

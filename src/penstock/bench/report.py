@@ -1,9 +1,9 @@
 """What a benchmark found: as a table for people, as one JSON object for programs."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.table import Table
 
 from penstock.bench.measurement import MEGABYTE, Measurement, percentile, ratios
 
-OURS = "penstock"
 READ = "read"
 
 
@@ -26,18 +25,24 @@ class Report:
     """The command that installs each peer that is not here."""
     goals: Mapping[str, float]
     settings: Mapping[str, object]
+    ours: str = "penstock"
+    """The contender that all others are compared with."""
+    harder: Collection[str] = ()
+    """Those that are ours with more to do: their ratio is of ours, the other way round."""
+    where: Mapping[str, float] = field(default_factory=dict)
+    """Where the time goes: nanoseconds for each event, by what they are spent on."""
 
     def round_ratios(self) -> dict[str, list[float]]:
         """Ours ÷ theirs in each round, by name; `read` is against the bare loop. Empty if ours did not run."""
-        ours = self.results.get(OURS, [])
-        rates = [r.events_per_s for r in ours]
-        found = {
-            name: ratios(rates, [r.events_per_s for r in theirs])
-            for name, theirs in self.results.items()
-            if ours and name != OURS
-        }
-        reads = ratios(self._reads(OURS), self._reads("bare")) if ours and "bare" in found else []
+        if not self.results.get(self.ours):
+            return {}
+        found = {name: self._ratios(name) for name in self.results if name != self.ours}
+        reads = ratios(self._reads(self.ours), self._reads("bare")) if "bare" in found else []
         return found | ({READ: reads} if reads else {})
+
+    def _ratios(self, name: str) -> list[float]:
+        ours, theirs = ([r.events_per_s for r in self.results[n]] for n in (self.ours, name))
+        return ratios(theirs, ours) if name in self.harder else ratios(ours, theirs)
 
     def _reads(self, name: str) -> list[float]:
         return [r.read_mb_per_s for r in self.results[name] if r.read_mb_per_s is not None]
@@ -88,6 +93,8 @@ def to_json(report: Report) -> str:
         "skipped": dict(report.skipped),
         "settings": dict(report.settings),
     }
+    if report.where:
+        found["ns_per_event"] = {name: round(value, 1) for name, value in report.where.items()}
     return json.dumps(found)
 
 
@@ -118,6 +125,9 @@ def print_table(report: Report, console: Console) -> None:
         console.print(f"Reading: {read:.2f} of the bare loop.")
     count = max(map(len, report.results.values()), default=0)
     console.print(f"Medians of {count} rounds; in brackets the lowest and the highest ratio of a round. {settings}")
+    if report.where:
+        parts = ", ".join(f"{name} {value:.0f}" for name, value in report.where.items())
+        console.print(f"Where the time goes, in nanoseconds for each event: {parts}.")
     for name, command in report.skipped.items():
         console.print(f"{name} was skipped, it is not installed: {command}")
 
@@ -146,7 +156,8 @@ def _ratio_cell(report: Report, name: str) -> str:
     if not values:
         return ""
     colour = "red" if name in report.missed() else "green"
-    return f"[{colour}]{median(values):.2f}[/] ({min(values):.2f}–{max(values):.2f})"
+    kind = " of ours" if name in report.harder else ""
+    return f"[{colour}]{median(values):.2f}[/] ({min(values):.2f}–{max(values):.2f}){kind}"
 
 
 @contextmanager

@@ -9,9 +9,11 @@ nothing outside their buffers, which lie between two forbidden pages.
 import random
 import sys
 
+import numpy as np
+
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import NOTHING_YET, Decoder, Frame, Message, Use, encode
-from penstock.protocol.connector.bulk import Columns, EventTimeUnit, Receiver, Stop, fallback, fast, kernel
+from penstock.protocol.connector.bulk import Admission, Columns, EventTimeUnit, Receiver, Stop, fallback, fast, kernel
 
 from .guarded import Guarded
 from .messages import decisions_of, numbers_of
@@ -108,7 +110,7 @@ def _admit(
     unit: EventTimeUnit,
     arrival: int | None,
     streams: list[int],
-) -> "fast.Admission":
+) -> Admission:
     for index, stream_id in enumerate(streams):
         table.open(stream_id, (NOTHING_YET, 0, 3)[index % 3], index % 2)
     return table.admit(columns, unit, arrival)
@@ -117,13 +119,11 @@ def _admit(
 _OUT = Guarded()
 
 
-def _check_writing(
-    columns: Columns, admission: "fast.Admission", route: int, wanted: bytes, rng: random.Random
-) -> None:
+def _check_writing(columns: Columns, admission: Admission, route: int, wanted: bytes, rng: random.Random) -> None:
     """The rewriting kernel once more, into memory that ends where its output ends."""
     place = _OUT.at_end if rng.random() < 0.5 else _OUT.at_start
-    out = fast.np.frombuffer(place(bytes(len(wanted))), fast.np.uint8) if wanted else fast.np.empty(0, fast.np.uint8)
-    data = fast.np.frombuffer(columns.data, fast.np.uint8) if len(columns.data) else out
+    out = np.frombuffer(place(bytes(len(wanted))), np.uint8) if wanted else np.empty(0, np.uint8)
+    data = np.frombuffer(columns.data, np.uint8) if len(columns.data) else out
     size = kernel.rewrite(data, columns.starts, columns.key_sizes, admission.event_times, admission.routes, route, out)
     assert (size, out.tobytes()) == (len(wanted), wanted)
 

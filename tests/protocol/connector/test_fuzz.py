@@ -23,7 +23,7 @@ def test_the_decoders_agree_on_mutated_frames_and_the_kernels_stay_in_their_buff
 
 def test_a_buffer_that_fails_is_reported_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "numbers_of", lambda columns: id(columns))
-    with pytest.raises(AssertionError, match="^seed 5, buffer 0: "):
+    with pytest.raises(AssertionError, match=r"^seed 5, buffer 0: "):
         fuzz.run(5, 1)
 
 

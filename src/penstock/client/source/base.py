@@ -4,16 +4,16 @@ import logging
 import ssl as tls
 from collections.abc import Callable, Iterable
 from itertools import islice
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS
 from penstock.client.source.failures import Lost, SourceFailed, parse_address
 from penstock.client.source.reconnecting import Reconnecting
 from penstock.client.source.session import SourceSession, Terms
-from penstock.client.source.stream import SourceStream, default_stream_id
+from penstock.client.source.stream import SourceStream
 from penstock.core.errors import LimitExceeded, RequestError
-from penstock.protocol.connector.codec import FRAME_SIZE_MAX, encode
-from penstock.protocol.connector.frames import SOURCE_VERSION, Hello
+from penstock.protocol.connector import FRAME_SIZE_MAX, SOURCE_VERSION, Hello, encode, stream_id_of
 
 F = TypeVar("F", bound=Callable[[int | None], Any])
 
@@ -58,6 +58,7 @@ class SourceBase(Generic[F]):
         self._poll_seconds = poll_seconds
         self._streams: dict[str, SourceStream] = {}
         self._find: Callable[[], Iterable[tuple[str, F]]] | None = None
+        self._look_at = 0.0
         self._is_running = False
         self._is_stopped = False
         self._failure: str | None = None
@@ -73,7 +74,7 @@ class SourceBase(Generic[F]):
         """
         if len(self._streams) >= STREAMS_MAX:
             raise LimitExceeded(f"{STREAMS_MAX} streams are the limit of a source", "Spread them over several sources.")
-        added = SourceStream(name, default_stream_id(name) if stream_id is None else stream_id, factory)
+        added = SourceStream(name, stream_id_of(name) if stream_id is None else stream_id, factory)
         for other in self.streams:
             if other.name == name or other.stream_id == added.stream_id:
                 raise RequestError(f"stream {name!r}: {other.name!r} has the same name or id", "Each needs its own.")
@@ -110,15 +111,21 @@ class SourceBase(Generic[F]):
         if not self._streams and self._find is None:
             raise RequestError("this source has no streams", "Add one first: source.stream(name, factory)")
         self._is_running = True
+        self._look_at = 0.0
 
     def _end(self) -> None:
         self._is_running = self._is_stopped = False
         self._failure = None
 
-    def _add_found(self, find: Callable[[], Iterable[tuple[str, F]]]) -> None:
-        for name, factory in islice(find(), STREAMS_MAX + 1):
-            if name not in self._streams:
-                self.stream(name, factory)
+    def _look(self, now: float) -> None:
+        """Add what `discover` finds, if it is time to look."""
+        if self._find is None:
+            self._look_at = inf
+        elif now >= self._look_at:
+            self._look_at = now + DISCOVER_SECONDS
+            for name, factory in islice(self._find(), STREAMS_MAX + 1):
+                if name not in self._streams:
+                    self.stream(name, factory)
 
     def _offer(self, session: SourceSession, now: float) -> None:
         """Let the session ask for the streams that it does not know yet."""

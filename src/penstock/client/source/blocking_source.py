@@ -2,9 +2,9 @@
 
 import select
 import time
-from math import inf, isinf
+from math import isinf
 
-from penstock.client.source.base import DISCOVER_SECONDS, SourceBase, reason_of
+from penstock.client.source.base import SourceBase, reason_of
 from penstock.client.source.blocking_connection import BlockingConnection
 from penstock.client.source.failures import Lost
 from penstock.client.source.iterator_feed import IteratorFeed
@@ -15,8 +15,8 @@ from penstock.core.errors import Unavailable
 
 
 class Source(SourceBase[Factory]):
-    """Sends streams of messages to a worker, each message exactly once in effect: after any interruption the worker
-    says what it has stored, and the factory is asked for what comes after it. Nothing is kept in memory for that.
+    """Sends streams of messages to a worker, each message once in effect: after any interruption the worker says what
+    it has stored, and the factory is asked for what comes after it. Nothing is kept in memory for that.
 
         source = Source("127.0.0.1:7100", source="numbers")
         source.stream("even", lambda after: (Message(n, b"%d" % n) for n in range(0, 100, 2)))
@@ -32,21 +32,20 @@ class Source(SourceBase[Factory]):
     """
 
     _waker: Waker | None = None
-    _look_at = 0.0
 
     def run(self) -> None:
         """Send every stream until its iterator ends and its last message is acknowledged. Ctrl-C closes the connection,
         ends the iterators and goes on as KeyboardInterrupt.
         """
         self._begin()
-        self._waker = Waker()
+        self._waker = waker = Waker()
         try:
             while not self._is_over():
-                self._attempt(self._waker)
+                self._attempt(waker)
         finally:
             self._end()
-            self._waker.close()
             self._waker = None
+            waker.close()
 
     def _wake(self) -> None:
         waker = self._waker
@@ -64,7 +63,8 @@ class Source(SourceBase[Factory]):
                 if connection.session.was_useful(time.monotonic()):
                     self._reconnecting.progressed()
         except Lost as error:
-            self._sleep(self._pause(error, time.monotonic()), waker)
+            if not self._is_over():
+                self._sleep(self._pause(error, time.monotonic()), waker)
 
     def _connect(self, waker: Waker) -> BlockingConnection:
         try:
@@ -83,8 +83,7 @@ class Source(SourceBase[Factory]):
         outflow = Outflow(connection.session, time.monotonic)
         try:
             while not self._is_over():
-                connection.exchange(self._advance(connection, outflow))
-                self._tell_acks(connection.session)
+                self._exchange(connection, self._advance(connection, outflow))
             connection.farewell()
         except Exception as error:
             if not connection.session.is_over and not isinstance(error, Lost):
@@ -93,6 +92,12 @@ class Source(SourceBase[Factory]):
             raise
         finally:
             outflow.close()
+
+    def _exchange(self, connection: BlockingConnection, wait_seconds: float | None) -> None:
+        try:
+            connection.exchange(wait_seconds)
+        finally:
+            self._tell_acks(connection.session)
 
     def _advance(self, connection: BlockingConnection, outflow: Outflow) -> float | None:
         """Give the connection what may be sent, and say how long it may wait for more to do."""
@@ -108,10 +113,3 @@ class Source(SourceBase[Factory]):
             due = min(due, outflow.due())
         due = min(due, self._look_at)
         return None if isinf(due) else max(due - time.monotonic(), 0.0)
-
-    def _look(self, now: float) -> None:
-        if self._find is None:
-            self._look_at = inf
-        elif now >= self._look_at:
-            self._add_found(self._find)
-            self._look_at = now + DISCOVER_SECONDS

@@ -15,7 +15,7 @@ PORT = 7100
 
 
 class Lost(Interrupted):
-    """This connection is over. The source connects again until its `retry_seconds` are over, then raises it."""
+    """The connection is over. The source connects again until its `retry_seconds` are over, then raises it."""
 
 
 class Restarted(Lost):

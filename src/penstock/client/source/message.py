@@ -5,8 +5,8 @@ from typing import NamedTuple, TypeAlias
 
 from penstock.core.errors import RequestError
 from penstock.core.types import Buffer
+from penstock.protocol.connector import NOTHING_YET
 from penstock.protocol.connector.batch import MESSAGE_HEAD
-from penstock.protocol.connector.frames import NOTHING_YET
 
 
 class Message(NamedTuple):

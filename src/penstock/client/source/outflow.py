@@ -1,6 +1,5 @@
 """Which stream sends next: each has its turn, and a turn is one batch at most."""
 
-from collections import deque
 from collections.abc import Callable
 from math import inf
 from typing import Protocol
@@ -39,30 +38,27 @@ class Feed(Protocol):
 
 
 class Outflow:
-    """The feeds of one connection, in rotation."""
+    """The feeds of one connection; whose last turn is the longest ago comes first."""
 
     def __init__(self, session: SourceSession, clock: Callable[[], float]) -> None:
         self._session = session
         self._clock = clock
-        self._feeds: deque[Feed] = deque()
+        self._feeds: dict[Feed, None] = {}
 
     def add(self, feed: Feed) -> None:
-        self._feeds.append(feed)
+        self._feeds[feed] = None
 
     def fill(self, room_bytes: int) -> None:
         """Give each stream that has something to send one turn at most, until the room, the credits or the time of a
-        turn are used up. The next call goes on with the next stream.
+        turn are used up.
         """
         until = self._clock() + TURN_SECONDS
-        for _ in range(len(self._feeds)):
-            if room_bytes <= 0:
+        for feed in list(self._feeds):
+            now = self._clock()
+            if room_bytes <= 0 or now >= until:
                 return
-            feed = self._feeds[0]
-            if feed.due(self._session.credits > 0) <= self._clock():
+            if feed.due(self._session.credits > 0) <= now:
                 room_bytes -= self._turn(feed, room_bytes)
-            self._pass_on(feed)
-            if self._clock() >= until:
-                return
 
     def due(self) -> float:
         """When `fill` is of use again."""
@@ -71,16 +67,15 @@ class Outflow:
 
     def close(self) -> None:
         while self._feeds:
-            self._feeds.popleft().close()
+            self._feeds.popitem()[0].close()
 
     def _turn(self, feed: Feed, room_bytes: int) -> int:
         entries = feed.take(min(self._session.credits, BATCH_MESSAGES), min(room_bytes, BATCH_BYTES))
-        return self._session.send(feed.stream, entries) if entries else 0
-
-    def _pass_on(self, feed: Feed) -> None:
-        self._feeds.popleft()
+        size = self._session.send(feed.stream, entries) if entries else 0
+        del self._feeds[feed]
         if feed.is_ended:
             feed.close()
             self._session.end(feed.stream)
         else:
-            self._feeds.append(feed)
+            self._feeds[feed] = None
+        return size

@@ -4,21 +4,20 @@ wait for as long as it likes without holding up the loop.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from penstock.client.source.iterator_feed import close_iterator
 from penstock.client.source.message import Given, Intake
 from penstock.client.source.supply import Supply
 
+SKIPS_MAX = 256
+"""Messages skipped before the loop has its turn: an iterator that never waits would keep it."""
 
-async def pump_async(supply: Supply, given: AsyncIterable[Given], poll_seconds: float) -> None:
-    """Until the iterator ends, the supply is closed, or the task is cancelled."""
-    room = asyncio.Event()
-    supply.on_room = room.set
-    iterator = aiter(given)
+
+async def pump(supply: Supply, iterator: AsyncIterator[Given], poll_seconds: float) -> None:
+    """Until the iterator ends, or the task is cancelled."""
     try:
-        await _pump_all(supply, iterator, poll_seconds, room)
+        await _pump_all(supply, iterator, poll_seconds)
         supply.complete()
     except Exception as error:
         supply.complete(error)
@@ -28,21 +27,20 @@ async def pump_async(supply: Supply, given: AsyncIterable[Given], poll_seconds: 
             await close()
 
 
-async def _pump_all(supply: Supply, given: AsyncIterable[Given], poll_seconds: float, room: asyncio.Event) -> None:
+async def _pump_all(supply: Supply, iterator: AsyncIterator[Given], poll_seconds: float) -> None:
+    room = asyncio.Event()
+    supply.on_room = room.set
     intake = Intake(supply.stream.name, supply.stream.stored)
-    async for item in given:
-        entry = None if item is None else intake.take(item)
-        if entry is not None:
+    async for given in iterator:
+        if given is None:
+            await asyncio.sleep(poll_seconds)
+        elif (entry := intake.take(given)) is not None:
             supply.put(entry)
-        elif item is None or intake.skipped % _SKIPS_MAX == 0:
-            await asyncio.sleep(0 if item else poll_seconds)
-        while not supply.has_room and not supply.is_closed:
+        elif intake.skipped % SKIPS_MAX == 0:
+            await asyncio.sleep(0)
+        while not supply.has_room:
             room.clear()
             await room.wait()
-
-
-_SKIPS_MAX = 256
-"""Messages skipped before the loop has its turn: an iterator that never waits would keep it."""
 
 
 class PumpThread:
@@ -53,16 +51,16 @@ class PumpThread:
     def __init__(self, stream_name: str, poll_seconds: float) -> None:
         self._poll_seconds = poll_seconds
         self._changed = threading.Condition()
-        self._next: Supply | None = None
+        self._next: tuple[Supply, Iterator[Given]] | None = None
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name=f"source stream {stream_name}", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=f"source stream {stream_name}", daemon=True)
+        thread.start()
 
-    def fill(self, supply: Supply) -> None:
+    def fill(self, supply: Supply, iterator: Iterator[Given]) -> None:
         """Fill this supply, once the iterator of the last one, which is closed, has let go."""
         supply.on_room = self._notify
         with self._changed:
-            self._next = supply
+            self._next = supply, iterator
             self._changed.notify()
 
     def close(self) -> None:
@@ -75,24 +73,37 @@ class PumpThread:
             self._changed.notify()
 
     def _run(self) -> None:
-        while (supply := self._wait_for_supply()) is not None:
+        while (job := self._wait_for_job()) is not None:
+            supply, iterator = job
             try:
-                self._pump(supply)
+                try:
+                    if not supply.is_closed:
+                        self._pump(supply, iterator)
+                finally:
+                    close_iterator(iterator)
+                supply.complete()
             except BaseException as error:
                 supply.complete(error)
 
-    def _wait_for_supply(self) -> Supply | None:
+    def _wait_for_job(self) -> tuple[Supply, Iterator[Given]] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._next is not None or self._is_closed)
-            supply, self._next = self._next, None
-            return None if self._is_closed else supply
+            job, self._next = self._next, None
+            return None if self._is_closed else job
 
-    def _pump(self, supply: Supply) -> None:
-        if supply.is_closed:
-            return
-        iterator = open_plain(supply)
-        try:
-            if self._pump_all(supply, iterator):
-                supply.complete()
-        finally:
-            close_iterator(iterator)
+    def _pump(self, supply: Supply, iterator: Iterator[Given]) -> None:
+        """Until the iterator ends, or the supply is closed."""
+        intake = Intake(supply.stream.name, supply.stream.stored)
+        for given in iterator:
+            if given is None:
+                self._wait(lambda: supply.is_closed, self._poll_seconds)
+            elif (entry := intake.take(given)) is not None:
+                supply.put(entry)
+            if not supply.has_room:
+                self._wait(lambda: supply.has_room or supply.is_closed, None)
+            if supply.is_closed:
+                return
+
+    def _wait(self, done: Callable[[], bool], seconds: float | None) -> None:
+        with self._changed:
+            self._changed.wait_for(done, seconds)

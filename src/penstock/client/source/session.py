@@ -10,14 +10,12 @@ from penstock.client.source.reconnecting import STEADY_SECONDS, Pauses
 from penstock.client.source.stream import SourceStream
 from penstock.core.errors import ProtocolError, Unavailable
 from penstock.core.types import Buffer
-from penstock.protocol.connector.batch import encode_messages
-from penstock.protocol.connector.credits import Allowance
-from penstock.protocol.connector.decoder import Decoder
-from penstock.protocol.connector.errors import error_frame
-from penstock.protocol.connector.frames import (
+from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
     Acked,
+    Allowance,
+    Decoder,
     EndOfStream,
     Error,
     Frame,
@@ -26,10 +24,16 @@ from penstock.protocol.connector.frames import (
     NotifyAck,
     Ok,
     Restart,
+    Role,
+    Session,
+    Side,
+    State,
+    Stream,
+    StreamState,
+    Use,
+    encode_messages,
+    error_frame,
 )
-from penstock.protocol.connector.roles import Role, Use
-from penstock.protocol.connector.session import Session, State
-from penstock.protocol.connector.stream import Side, Stream, StreamState
 
 _NOT_A_WORKER = "Is this the connector port of a penstock worker, and does it speak TLS if we do, and only then?"
 _REFUSED_HELLO = "Check the name of the source, the cookie, and that both sides have the same version."

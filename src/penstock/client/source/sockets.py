@@ -1,6 +1,7 @@
 """Sockets that notice when the other end is gone."""
 
 import socket
+from contextlib import suppress
 
 DEAD_PEER_SECONDS = 60
 """A peer that is silent at the level of TCP for so long is gone; an idle one that is there answers every probe."""
@@ -30,17 +31,13 @@ class Waker:
         return self._reader.fileno()
 
     def wake(self) -> None:
-        try:
+        with suppress(BlockingIOError):  # it is awake already
             self._writer.send(b"\0")
-        except BlockingIOError:  # it is awake already
-            pass
 
     def clear(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
         self._reader.close()

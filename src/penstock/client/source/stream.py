@@ -1,16 +1,9 @@
 """A stream of a source, for as long as the source lives: connections come and go."""
 
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
-from penstock.protocol.connector.codec import encode
-from penstock.protocol.connector.frames import NOTHING_YET, Notify
-
-
-def default_stream_id(name: str) -> int:
-    """The first 8 bytes of the name's SHA-256: the same in every run and in every language."""
-    return int.from_bytes(sha256(name.encode()).digest()[:8], "big")
+from penstock.protocol.connector import NOTHING_YET, Notify, encode
 
 
 class SourceStream:

@@ -73,6 +73,7 @@ class Supply:
         with self._lock:
             self.is_closed = True
             self._entries.clear()
+            self._size = 0
         self.on_room()
 
     def _pick(self, messages_max: int, bytes_max: int) -> tuple[list[Entry], int]:

@@ -52,6 +52,9 @@ FRAME_SIZE_CEILING = 15 * 2**20
 
 HEADER = Struct(">IB")
 
+MESSAGE_FIELDS = Struct(">QQqH")
+"""A MESSAGE's body up to its key."""
+
 _STREAM_ID = Number("stream_id", "Q")
 _POINT = Number("point_of_reference", "Q")
 _TXN_ID = Bytes("txn_id")
@@ -114,6 +117,16 @@ def decode(tag: int, body: Buffer, *, hello: HelloCheck | None = None) -> Frame:
         raise ProtocolError(f"tag {tag}: there is no such frame")
     if hello is not None and layout.frame is Hello:
         hello.check(body)
+    return _read_message(body, layout) if layout.frame is Message else layout.read(body)
+
+
+def _read_message(body: Buffer, layout: Layout) -> Frame:
+    """As the layout reads it, in one step: messages are nearly all there is."""
+    if len(body) >= MESSAGE_FIELDS.size:
+        stream_id, message_id, event_time, key_size = MESSAGE_FIELDS.unpack_from(body)
+        end = MESSAGE_FIELDS.size + key_size
+        if end <= len(body):
+            return Message(stream_id, message_id, event_time, bytes(body[MESSAGE_FIELDS.size : end]), body[end:])
     return layout.read(body)
 
 

@@ -4,6 +4,7 @@
 says what was wrong, and no count is believed before the bytes for it are there.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (an exception's name)
@@ -26,19 +27,19 @@ def _end(body: Buffer, at: int, size: int) -> int:
     return end
 
 
-class Field(Generic[T]):
+class Field(ABC, Generic[T]):
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @abstractmethod
     def pack(self, value: T) -> Buffer:
         """The field's bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, body: Buffer, at: int) -> tuple[T, int]:
         """The value that begins at `at`, and where the next field begins."""
-        raise NotImplementedError
 
 
 class Number(Field[int]):

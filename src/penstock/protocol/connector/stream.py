@@ -45,7 +45,9 @@ _ENDS = {_E.RESTART: _S.TERMINATED, _E.CLOSE: _S.TERMINATED}
 STREAM_TRANSITIONS: dict[StreamState, dict[StreamEvent, StreamState]] = {
     _S.NEW: {_E.NOTIFY: _S.NOTIFIED, **_ENDS},
     # "The connector must not send MESSAGE frames for any StreamId before [it] receives a successful NOTIFY_ACK".
-    _S.NOTIFIED: {_E.ACCEPTED: _S.ACTIVE, _E.REFUSED: _S.INACTIVE, **_ENDS},
+    # ACK: a source that has its last ACK already when it ends a stream may ask for it again before the worker has seen
+    # the end, and then gets that ACK a second time.
+    _S.NOTIFIED: {_E.ACCEPTED: _S.ACTIVE, _E.REFUSED: _S.INACTIVE, _E.ACK: _S.NOTIFIED, **_ENDS},
     _S.ACTIVE: {
         _E.MESSAGE: _S.ACTIVE,
         _E.ACK: _S.ACTIVE,
@@ -103,9 +105,9 @@ class Stream:
             self._last_id = point_of_reference
 
     def messages(self, last_id: int, side: Side) -> None:
-        """One MESSAGE, or many: `last_id` is the highest of them."""
+        """One MESSAGE, or many: `last_id` is the highest of them. Duplicates do not take the stream back."""
         self._move(StreamEvent.MESSAGE, side)
-        self._last_id = last_id
+        self._last_id = last_id if self._last_id == NOTHING_YET else max(self._last_id, last_id)
 
     def end(self, side: Side) -> None:
         """EOS_MESSAGE."""

@@ -4,6 +4,7 @@ Reading never goes past the payload: what is missing or malformed is a ProtocolE
 (`dialect.py` adds in which message and field). Data is read as a view, never copied.
 """
 
+from abc import ABC, abstractmethod
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ _I32 = Struct(">i")
 _UPDATE = Struct(">16sbqq")
 
 
-class Field:
+class Field(ABC):
     """`optional`: a payload may end before this field, which then keeps the message's default."""
 
     size_min: ClassVar[int] = 0
@@ -36,13 +37,13 @@ class Field:
         self.name = name
         self.optional = optional
 
+    @abstractmethod
     def write(self, message: Any, parts: list[Buffer]) -> None:
         """Add the field's bytes to the parts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
         """Put the field that begins at `at` among the values; returns where the next one begins."""
-        raise NotImplementedError
 
 
 def _end(payload: memoryview, at: int, size: int) -> int:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import Ack, Frame, HelloCheck, Message, Ok, Use, encode
 from penstock.protocol.connector.bulk import Columns, Receiver
-
 from tests.protocol.connector.strategies import frames
 from tests.protocol.connector.vectors import VECTORS
 

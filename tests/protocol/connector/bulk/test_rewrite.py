@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from penstock.protocol.connector import Message
 from penstock.protocol.connector.bulk import EventTimeUnit, Stored, fallback, fast
 from penstock.protocol.segment import split_events
-
 from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, run_of
 from tests.protocol.connector.strategies import blobs, i64s
 

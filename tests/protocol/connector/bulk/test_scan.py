@@ -10,7 +10,6 @@ from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import Ack, Decoder, Message, Ok, Use, encode
 from penstock.protocol.connector.bulk import Columns, Problem, Stop, columns, fallback, fast, kernel
 from penstock.protocol.connector.bulk.columns import frame_error
-
 from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, numbers_of, run_of
 from tests.protocol.connector.strategies import messages
 
@@ -111,7 +110,7 @@ def test_the_limit_can_be_set(bulk: ModuleType) -> None:
 
 
 def test_the_kernel_s_own_numbers_are_those_of_the_columns() -> None:
-    assert (kernel.END, kernel.INCOMPLETE, kernel.OTHER, kernel.MALFORMED, kernel.OVERSIZED) == tuple(Stop)
-    assert (kernel.NO_PROBLEM, kernel.NOT_OPEN, kernel.RESERVED_ID) == tuple(Problem)
+    assert tuple(Stop) == (kernel.END, kernel.INCOMPLETE, kernel.OTHER, kernel.MALFORMED, kernel.OVERSIZED)
+    assert tuple(Problem) == (kernel.NO_PROBLEM, kernel.NOT_OPEN, kernel.RESERVED_ID)
     assert (kernel.HEAD, kernel.EXTRA) == (columns.HEAD_SIZE, columns.STORED_EXTRA)
-    assert (kernel.DROPPED, kernel.MESSAGE, kernel.I64_MIN) == (columns.DROPPED, Message.tag, columns.NO_TIME)
+    assert (columns.DROPPED, Message.tag, columns.NO_TIME) == (kernel.DROPPED, kernel.MESSAGE, kernel.I64_MIN)

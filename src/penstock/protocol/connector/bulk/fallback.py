@@ -77,17 +77,16 @@ def _why(view: memoryview, at: int, frame_size_max: int) -> Stop:
 
 def rewrite(columns: Columns, admission: Admission, route: int = 0) -> Stored:
     """The messages that were kept and take this route, as stored events, in their order; a copy."""
-    view = memoryview(columns.data)
+    view, pack = memoryview(columns.data), STORED_HEAD.pack
     parts: list[Buffer] = []
-    for index in range(admission.count):
-        if admission.routes[index] != route:
-            continue
-        start, end = columns.starts[index], columns.starts[index + 1]
-        key_start, key_end = columns.key_span(index)
-        head = (columns.stream_ids[index], columns.message_ids[index], admission.event_times[index])
-        size = end - start + STORED_EXTRA - 8
-        parts += (STORED_HEAD.pack(0, size, *head, key_end - key_start), view[key_start:key_end])
-        parts += (NO_METADATA, view[key_end:end])
+    numbers = zip(columns.stream_ids, columns.message_ids, admission.event_times, columns.key_sizes, strict=False)
+    frames = zip(admission.routes, columns.starts, columns.starts.tolist()[1:], numbers, strict=False)
+    for chosen, start, end, head in frames:
+        if chosen == route:
+            key_start = start + HEAD_SIZE
+            key_end = key_start + head[-1]
+            parts += (pack(0, end - start + STORED_EXTRA - 8, *head), view[key_start:key_end])
+            parts += (NO_METADATA, view[key_end:end])
     return Stored(len(parts) // 4, memoryview(b"".join(parts)))
 
 

@@ -1,0 +1,109 @@
+"""`penstock send`: the lines of a file as a stream, each once, however often it is run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, get_json, http_address
+from penstock.client import Message, Source, SourceStream
+from penstock.core.errors import LimitExceeded, Unavailable
+from penstock.protocol.connector import FRAME_SIZE_MAX
+
+_LINE_BYTES_MAX = FRAME_SIZE_MAX - 1024
+"""A line is a frame; so much is left for its head."""
+
+_SHOW_LINES = 1000
+"""Lines between two looks at the progress bar: it costs more than a line."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("send")(send)
+
+
+def send(
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="The file; each of its lines is a message.")
+    ],
+    source: Annotated[str, typer.Option(help="The source to send as: a name that the worker knows.")],
+    stream: Annotated[str, typer.Option(help="The stream of that source.")],
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The worker's connector port itself, instead of --worker.")
+    ] = None,
+    cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
+) -> None:
+    """Send the lines of a file, and wait until they are acknowledged.
+
+    A message's id is the number of its line, from 1. Run again, it goes on
+    after the last line that the worker has, also when the file has grown.
+    """
+    connection = Source(
+        address or connector_address(worker, data), source=source, program="penstock send", cookie=cookie.encode()
+    )
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), transient=True
+    ) as progress:
+        lines = _Lines(file, progress)
+        sending = connection.stream(stream, lines)
+        lines.stream = sending
+        try:
+            connection.run()
+        finally:  # after Ctrl-C or an error as well
+            progress.stop()
+            _report(sending, lines.count)
+
+
+def connector_address(worker: str, data: Path | None) -> str:
+    """Where the worker listens for sources, which its HTTP side tells."""
+    http = http_address(worker, data)
+    port = get_json(http, "/status")["ports"].get("connector")
+    if port is None:
+        raise Unavailable(f"the worker at {http} takes no sources", "Start it with --connector-port.")
+    return f"{http.rpartition(':')[0]}:{port}"
+
+
+class _Lines:
+    """The factory: lines after the one that is stored. `count` is how many the file has."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        self._path = path
+        self._progress = progress
+        self._task = progress.add_task("connecting", total=path.stat().st_size)
+        self.stream: SourceStream | None = None
+        self.count = 0
+
+    def __call__(self, after: int | None) -> Iterator[Message]:
+        size = self.count = 0
+        with self._path.open("rb") as file:
+            while line := file.readline(_LINE_BYTES_MAX + 1):
+                self.count += 1
+                size += len(line)
+                if len(line) > _LINE_BYTES_MAX:
+                    raise LimitExceeded(f"line {self.count} is longer than {_LINE_BYTES_MAX} bytes")
+                if self.count > (after or 0):
+                    yield Message(self.count, line.rstrip(b"\r\n"))
+                if self.count % _SHOW_LINES == 0:
+                    self._show(size)
+        self._show(size)
+
+    def _show(self, size: int) -> None:
+        assert self.stream is not None
+        text = f"{self.stream.sent:,} sent, {self.stream.acknowledged or 0:,} acknowledged"
+        self._progress.update(self._task, completed=size, description=text)
+
+
+def _report(stream: SourceStream, lines: int) -> None:
+    there = stream.first_stored or 0
+    console = Console(highlight=False)
+    console.print(
+        f"{stream.name}: {stream.sent:,} lines sent, {there:,} were there already, "
+        f"acknowledged up to line {stream.acknowledged or 0:,}",
+        soft_wrap=True,
+    )
+    if stream.is_done and lines < there:
+        console.print(f"the file has only {lines:,} lines: is it the same file?", style="yellow", soft_wrap=True)

@@ -1,0 +1,146 @@
+"""A worker that does what a test tells it: real sockets, and for each connection a function that reads and writes."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
+
+from penstock.protocol.connector import Decoder, Frame, Hello, Ok, Role, Session, Use
+
+F = TypeVar("F", bound=Frame)
+
+SECONDS_MAX = 20.0
+
+
+class Cut(Exception):
+    """The peer closed, or we cut it."""
+
+
+class Peer:
+    """One connection. Both sides' frames go through the session machine, so that what is illegal fails the test."""
+
+    def __init__(self, connected: socket.socket, receive_bytes: int = 65536) -> None:
+        self._socket = connected
+        self._socket.settimeout(SECONDS_MAX)
+        self._receive_bytes = receive_bytes
+        self._decoder = Decoder(Use.SOURCE)
+        self._frames: list[Frame] = []
+        self.session = Session(Use.SOURCE, Role.ACCEPTOR)
+        self.cut_after: int | None = None
+        """Bytes to receive before the connection is cut."""
+
+    def next(self) -> Frame:
+        """The next frame. Cut when there is none any more."""
+        while not self._frames:
+            self._frames = list(self._decoder.feed(self._receive()))
+        frame = self._frames.pop(0)
+        self.session.receive(frame)
+        return frame
+
+    def expect(self, kind: type[F]) -> F:
+        frame = self.next()
+        assert isinstance(frame, kind), f"{kind.__name__} expected: {frame}"
+        return frame
+
+    def greet(self, credit: int) -> Hello:
+        hello = self.expect(Hello)
+        self.send(Ok(credit))
+        return hello
+
+    def send(self, *frames: Frame, piece_bytes: int | None = None) -> None:
+        data = b"".join(self.session.send(frame) for frame in frames)
+        for at in range(0, len(data), piece_bytes or len(data) or 1):
+            self.send_bytes(data[at : at + (piece_bytes or len(data))])
+
+    def send_bytes(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            raise Cut from None
+
+    def has_more(self) -> bool:
+        """Whether something comes within a short time."""
+        if self._frames:
+            return True
+        self._socket.settimeout(0.15)
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except TimeoutError:
+            return False
+        finally:
+            self._socket.settimeout(SECONDS_MAX)
+
+    def expect_close(self) -> None:
+        try:
+            frame = self.next()
+        except Cut:
+            return
+        raise AssertionError(f"a close expected: {frame}")
+
+    def _receive(self) -> bytes:
+        size = self._receive_bytes if self.cut_after is None else min(self._receive_bytes, self.cut_after)
+        try:
+            data = self._socket.recv(size) if size else b""
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise Cut
+        if self.cut_after is not None:
+            self.cut_after -= len(data)
+        return data
+
+
+Conversation = Callable[[Peer], None]
+
+
+class ScriptedWorker:
+    """Each connection is the next conversation's; the last one takes all that come after. Then it is closed.
+
+    What a conversation raises is raised when the worker is left.
+    """
+
+    def __init__(self, *conversations: Conversation, receive_bytes: int = 65536) -> None:
+        self._conversations = list(conversations)
+        self._receive_bytes = receive_bytes
+        self._error: BaseException | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.port: int = self._listener.getsockname()[1]
+        self.connections = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(SECONDS_MAX)
+        if self._error is not None:
+            raise self._error
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                connected, _ = self._listener.accept()
+                with connected:
+                    self._talk(Peer(connected, self._receive_bytes))
+        except OSError:
+            pass
+        except BaseException as failed:
+            self._error = failed
+            self._listener.close()
+
+    def _talk(self, peer: Peer) -> None:
+        conversation = self._conversations[min(self.connections, len(self._conversations) - 1)]
+        self.connections += 1
+        with suppress(Cut):
+            conversation(peer)

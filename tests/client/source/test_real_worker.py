@@ -1,0 +1,121 @@
+"""Sources and a real worker, which is killed."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import Message, Refused
+from penstock.protocol.connector import stream_id_of
+from tests.client.source.stored import stored_messages
+from tests.client.source.test_streams import MakeSource, numbers
+from tests.running_worker import RunningWorker
+from tests.worker_process import WorkerProcess
+
+
+def connector(worker: RunningWorker) -> str:
+    return f"127.0.0.1:{worker.ports['connector']}"
+
+
+def test_messages_are_stored_once_with_time_and_key(make_source: MakeSource, worker: RunningWorker) -> None:
+    for last, sent in ((3000, 3000), (3000, 0), (5000, 2000)):
+        source = make_source(connector(worker), source="numbers")
+        stream = source.stream("s", numbers(last))
+        other = source.stream("t", lambda after: [Message(0, b"first", 12, b"key")])
+        source.run()
+        assert (stream.sent, stream.acknowledged, other.acknowledged) == (sent, last, 0)
+    found = stored_messages(worker.address, "numbers")
+    assert [(m.id, m.payload) for m in found[stream_id_of("s")]] == [(n, b"message %d" % n) for n in range(1, 5001)]
+    assert found[stream_id_of("t")] == [(0, 12_000, b"key", b"first")]
+
+
+def test_many_streams_go_through_one_connection(make_source: MakeSource, worker: RunningWorker) -> None:
+    source = make_source(connector(worker), source="many")
+    streams = [source.stream(f"stream {n}", numbers(n)) for n in range(200)]
+    source.run()
+    assert all(stream.is_done for stream in streams)
+    found = stored_messages(worker.address, "many")
+    for n in range(200):
+        assert [m.id for m in found[stream_id_of(f"stream {n}")]] == list(range(1, n + 1))
+
+
+def test_the_worker_s_error_is_raised(make_source: MakeSource, worker: RunningWorker) -> None:
+    for options, text in (({"cookie": b"wrong"}, "cookie"), ({"source": "no/name"}, "no name for a source")):
+        source = make_source(connector(worker), **options)
+        source.stream("s", numbers(1))
+        with pytest.raises(Refused, match=text):
+            source.run()
+
+
+def test_a_second_connector_waits_until_the_stream_is_free(make_source: MakeSource, worker: RunningWorker) -> None:
+    release = threading.Event()
+
+    def held(after: int | None) -> Iterator[Any]:
+        yield 1, b"one"
+        while not release.is_set():
+            yield None
+
+    first, second = (make_source(connector(worker), source="shared") for _ in range(2))
+    opened = first.stream("s", held)
+    thread = threading.Thread(target=first.run)
+    thread.start()
+    while opened.acknowledged is None:
+        time.sleep(0.01)
+    waiting = second.stream("s", numbers(3))
+    threading.Timer(0.5, release.set).start()
+    second.run()
+    thread.join()
+    assert (waiting.first_stored, waiting.sent) == (1, 2)
+
+
+@pytest.mark.process
+def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(make_source: MakeSource, tmp_path: Path) -> None:
+    randomly = random.Random(4)
+    count = 60_000
+    acks: dict[str, list[int]] = {"a": [], "b": []}
+    with WorkerProcess(tmp_path / "data") as worker:
+        source = make_source(
+            f"127.0.0.1:{worker.connector_port}",
+            source="killed",
+            retry_seconds=30.0,
+            on_ack=lambda name, last: acks[name].append(last),
+        )
+        for name in acks:
+            source.stream(name, numbers(count))
+        running = threading.Thread(target=source.run)
+        running.start()
+        for _ in range(4):
+            time.sleep(randomly.uniform(0.05, 0.4))
+            worker.kill()
+            worker.start()
+        running.join(120)
+        assert not running.is_alive()
+        found = stored_messages(worker.address, "killed")
+    for name, told in acks.items():
+        assert told[-1] == count
+        assert told == sorted(set(told))
+        assert [m.id for m in found[stream_id_of(name)]] == list(range(1, count + 1))
+
+
+@pytest.mark.process
+def test_what_was_acknowledged_is_there_after_the_worker_was_killed(make_source: MakeSource, tmp_path: Path) -> None:
+    with WorkerProcess(tmp_path / "data") as worker:
+        source = make_source(f"127.0.0.1:{worker.connector_port}", source="acked", retry_seconds=0.0)
+
+        def on_ack(name: str, last: int) -> None:
+            if last > 20_000:
+                worker.kill()
+
+        source._on_ack = on_ack
+        stream = source.stream("s", numbers(10_000_000))
+        with pytest.raises(Exception, match="worker at"):
+            source.run()
+        acknowledged = stream.acknowledged
+        worker.start()
+        found = [m.id for m in stored_messages(worker.address, "acked")[stream_id_of("s")]]
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) >= acknowledged > 20_000
