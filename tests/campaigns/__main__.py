@@ -8,10 +8,12 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tests.protocol.connector.fuzz import run as compare_decoders
 from tests.protocol.segment.fuzz import mutate_and_decode
 from tests.store.simulation import simulate, simulate_damage
 
 MUTATIONS_A_SEED = 100_000
+FRAMES_A_SEED = 100_000
 
 CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
     "store": ("random operations, crashes and faults of the disk against a model", 1000, simulate),
@@ -20,6 +22,11 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
         f"{MUTATIONS_A_SEED:,} mutated messages a seed against the segment decoder",
         10,
         lambda seed: mutate_and_decode(seed, MUTATIONS_A_SEED),
+    ),
+    "fuzz-connector": (
+        f"{FRAMES_A_SEED:,} mutated frames a seed: the connector protocol's decoders agree",
+        100,
+        lambda seed: compare_decoders(seed, FRAMES_A_SEED),
     ),
 }
 
@@ -44,7 +51,7 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    about = "\n".join(f"  {name:8} {text} (default: {seeds} seeds)" for name, (text, seeds, _) in CAMPAIGNS.items())
+    about = "\n".join(f"  {name:15} {text} (default: {seeds} seeds)" for name, (text, seeds, _) in CAMPAIGNS.items())
     parser = argparse.ArgumentParser(
         prog="script/test --campaign", epilog=f"campaigns:\n{about}", formatter_class=argparse.RawTextHelpFormatter
     )

@@ -117,7 +117,7 @@ class Peer:
 
     async def frames_until_closed(self) -> list[Frame]:
         frames = []
-        with suppress(EOFError, ConnectionResetError):
+        with suppress(EOFError, ConnectionError):
             while True:
                 frames.append(await self.frame())
         return frames

@@ -89,7 +89,7 @@ class Source:
         self._peer.send(EndOfStream(stream_id))
 
     async def listen(self, seconds: float) -> None:
-        with suppress(TimeoutError, EOFError, ConnectionResetError):
+        with suppress(TimeoutError, EOFError, ConnectionError):
             while True:
                 frame = await self._peer.frame(seconds)
                 assert isinstance(frame, Ack), frame
