@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from penstock.client.segments import SegmentClient
+from penstock.client.segments import Appender, SegmentClient
 
 console = Console(highlight=False)
 SEGMENT = "demo/numbers"
@@ -94,18 +95,26 @@ def append_under_fire(worker: DemoWorker, events: int, kills: int) -> tuple[int,
             done = threading.Event()
             killer = threading.Thread(target=kill_now_and_then, args=(worker, kills, progress, done))
             killer.start()
-            number = 0
-            while number < events or killer.is_alive():
-                for _ in range(100):
-                    number += 1
-                    appender.append(b"event %012d" % number)
-                progress.update(task, completed=appender.acknowledged or 0, total=max(events, number))
-                time.sleep(0.002)
-            appender.flush()
-            progress.update(task, completed=number, total=number)
-            done.set()
-            killer.join()
+            try:
+                number = append_numbers(appender, events, killer, lambda n: progress.update(task, completed=n))
+            finally:
+                done.set()
+                killer.join()
     return number, time.monotonic() - began
+
+
+def append_numbers(appender: Appender, least: int, killer: threading.Thread, show: Callable[[int], None]) -> int:
+    """Append at least so many events, and go on as long as the worker is being killed. Returns how many."""
+    number = 0
+    while number < least or killer.is_alive():
+        for _ in range(100):
+            number += 1
+            appender.append(b"event %012d" % number)
+        show(appender.acknowledged or 0)
+        time.sleep(0.002)
+    appender.flush()
+    show(number)
+    return number
 
 
 def kill_now_and_then(worker: DemoWorker, kills: int, progress: Progress, done: threading.Event) -> None:

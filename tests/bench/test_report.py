@@ -70,3 +70,14 @@ def test_progress_goes_to_the_console_that_was_given() -> None:
         note("round 1 of 1: bare")
     assert isinstance(console.file, io.StringIO)
     assert "round 1 of 1: bare" in console.file.getvalue()
+
+
+def test_ours_with_more_to_do_is_compared_the_other_way_round() -> None:
+    results = {"ingest": rounds(1000), "redis": rounds(200), "many": rounds(900)}
+    shown = Report("ingest", results, {}, {"many": 0.8}, {}, ours="ingest", harder=("many",), where={"scan": 8.25})
+    assert shown.ratios() == {"redis": 5.0, "many": 0.9}
+    assert shown.missed() == {}
+    assert "0.90 (0.90–0.90)" in text(shown)
+    assert "The other way round: many ÷ ours." in text(shown)
+    assert "scan 8" in text(shown)
+    assert json.loads(to_json(shown))["ns_per_event"] == {"scan": 8.2}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.worker_process import WorkerProcess
 
@@ -192,3 +193,41 @@ def test_version_and_help_are_there() -> None:
     assert penstock("--version").stdout.startswith("penstock ")
     for verb in ("worker", "segment", "bench"):
         assert verb in penstock("--help").stdout
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(segment: Segments) -> None:
+    segment("create", "[/odd]")
+    assert "[/odd]" in segment("list")
+    assert "[/odd]" in segment("info", "[/odd]")
+    segment("delete", "[/odd]", "--yes")
+
+
+def test_what_is_no_worker_is_said_without_a_traceback(worker: WorkerProcess, tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text("half a fi")
+    for where in (["--worker", worker.address], ["--worker", "bad host:99"], ["--data", str(tmp_path)]):
+        done = penstock("segment", "list", *where)
+        assert done.returncode == 1
+        assert "hint: " in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_reading_beyond_the_end_is_an_error(segment: Segments) -> None:
+    segment("append", "short", "--create", "x")
+    done = segment.run("cat", "short", "--offset", "99")
+    assert done.returncode == 1
+    assert "ends at 9" in done.stderr
+
+
+def test_a_worker_with_tls_is_used_with_its_authority(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    (tmp_path / "key.pem").write_bytes(certificate.private_key_pem.bytes())
+    (tmp_path / "cert.pem").write_bytes(certificate.cert_chain_pems[0].bytes())
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    tls = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    with WorkerProcess(tmp_path / "data", *tls) as worker:
+        without = Segments(worker).run("create", "secret")
+        assert without.returncode == 1
+        assert "--tls-ca" in without.stderr
+        ca = ["--tls-ca", str(tmp_path / "ca.pem")]
+        assert penstock("segment", *ca, "create", "secret", "--data", str(worker.data)).returncode == 0

@@ -3,8 +3,8 @@
 python -m tests.gateway.source_program PORT INSTANCE LOG STREAMS STOP SEED
 
 It connects again whenever the worker has gone, and resumes where NOTIFY_ACK says. It writes down every point of
-reference that it is sent, and syncs it, before it does anything else; a point of reference that is less than one of these
-ends it with an error. When the file STOP appears, it ends its streams and waits for their last acknowledgement.
+reference that it is sent, and syncs it, before it does anything else; to resume below one of these ends it with an
+error. When the file STOP appears, it ends its streams and waits for their last acknowledgement.
 """
 
 import os
@@ -31,8 +31,8 @@ from penstock.protocol.connector import (
 )
 
 RECONNECT_SECONDS = 0.02
-BURST_MAX = 20
-PAUSE_SECONDS = 0.005
+BURST_MAX = 10
+PAUSE_SECONDS = 0.01
 
 
 def stream_ids(instance: str, count: int) -> list[int]:
@@ -74,13 +74,24 @@ class Log:
         self.ended |= ended
 
 
-def read_acked(path: Path) -> dict[int, int]:
-    """What a program, which may be running, has been sent: the highest acknowledged id of each stream."""
-    acked: dict[int, int] = {}
-    for line in path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else ():
-        _, stream_id, last_id = line.split()
-        acked[int(stream_id)] = int(last_id)
-    return acked
+class Acked:
+    """What a program, which may be running, has been sent: the last acknowledged id of each stream."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._end = 0
+        self._last: dict[int, int] = {}
+
+    def read(self) -> dict[int, int]:
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._end)
+                whole = file.read().rpartition(b"\n")[0]
+            self._end += len(whole) + 1 if whole else 0
+            for line in whole.splitlines():
+                _, stream_id, last_id = line.split()
+                self._last[int(stream_id)] = int(last_id)
+        return dict(self._last)
 
 
 class Source:

@@ -20,10 +20,10 @@ class StoredEvent(NamedTuple):
 
 def parse_data(data: bytes) -> StoredEvent:
     """One event's data, behind its header."""
-    numbers = _HEAD.unpack_from(data)
+    stream_id, event_id, event_time = _HEAD.unpack_from(data)
     key, at = _counted(data, _HEAD.size)
     metadata, at = _counted(data, at)
-    return StoredEvent(*numbers, key, metadata, data[at:])
+    return StoredEvent(stream_id, event_id, event_time, key, metadata, data[at:])
 
 
 def _counted(data: bytes, at: int) -> tuple[bytes, int]:

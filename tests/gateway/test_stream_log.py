@@ -1,6 +1,5 @@
 """The table of streams after a crash says exactly what is stored: no less, no more."""
 
-import asyncio
 import random
 from collections import defaultdict
 from contextlib import suppress
@@ -9,7 +8,6 @@ import pytest
 
 from penstock.core.errors import PenstockError
 from penstock.gateway import connector as connector_module
-from penstock.gateway.connector import data_segment
 from penstock.gateway.settings import ConnectorSettings
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message
 from penstock.store.settings import StoreSettings

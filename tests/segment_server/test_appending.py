@@ -202,3 +202,28 @@ async def test_large_blocks_arrive_whole(versioned: Peer, running: Running, size
     versioned.send(block(1, data[:size]))
     assert isinstance(await versioned.reply(), DataAppended)
     assert running.store.read("s", 0, size) == data[:size]
+
+
+async def test_a_known_writer_of_a_sealed_segment_learns_what_is_stored_and_a_new_one_is_refused(
+    versioned: Peer, running: Running
+) -> None:
+    await set_up(versioned)
+    versioned.send(block(1), SealSegment("s"), SetupAppend(WRITER, "s"), block(1), SetupAppend(OTHER, "s"))
+    replies = [await versioned.reply() for _ in range(5)]
+    assert [type(reply) for reply in replies] == [
+        DataAppended,
+        SegmentSealed,
+        AppendSetup,
+        DataAppended,
+        SegmentIsSealed,
+    ]
+    assert running.store.read("s", 0, 100) == EVENT
+
+
+async def test_an_append_larger_than_the_quota_is_refused_for_good(versioned: Peer, running: Running) -> None:
+    await set_up(versioned)
+    running.store.update_attributes([AttributeUpdate("s", QUOTA, 5)])
+    versioned.send(block(1))
+    reply = await versioned.reply()
+    assert isinstance(reply, ErrorMessage)
+    assert reply.error_code == ErrorCode.LIMIT_EXCEEDED

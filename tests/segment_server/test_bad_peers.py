@@ -13,6 +13,7 @@ import pytest
 from penstock.protocol.segment import (
     DOCUMENT,
     VERSIONED,
+    AppendSetup,
     BeginAppendBlock,
     CreateSegment,
     DataAppended,
@@ -23,6 +24,7 @@ from penstock.protocol.segment import (
     Part,
     PartialMessage,
     ReadSegment,
+    SegmentCreated,
     SetupAppend,
 )
 from penstock.store.real_files import RealFile, RealFiles
@@ -201,3 +203,29 @@ async def test_a_good_client_is_served_among_garbage_stalled_and_half_open_conne
     for writer in bad:
         writer.transport.abort()
         await hang_up(writer)
+
+
+@pytest.mark.parametrize("count", [4000, 20_000])
+async def test_a_peer_that_sends_many_requests_at_once_is_answered_to_the_last(versioned: Peer, count: int) -> None:
+    versioned.send(VERSIONED.encode(KeepAlive()) * count)
+    for _ in range(count):
+        assert await versioned.reply() == KeepAlive()
+
+
+async def test_a_peer_that_ends_its_side_still_gets_all_its_answers(versioned: Peer) -> None:
+    versioned.send(*(CreateSegment(f"s{number}") for number in range(6000)))
+    versioned.writer.write_eof()
+    for _ in range(6000):
+        assert isinstance(await versioned.reply(), SegmentCreated)
+    assert await versioned.is_closed()
+
+
+async def test_writers_on_one_connection_are_limited(serve: Serve) -> None:
+    running = await serve(appenders_max=2)
+    running.store.create("s")
+    reader, writer = await raw(running.port)
+    peer = Peer(reader, writer, VERSIONED)
+    peer.send(Hello(17, 5), *(SetupAppend(bytes([number] * 16), "s") for number in range(3)))
+    kinds = [type(await peer.reply()) for _ in range(4)]
+    assert kinds == [Hello, AppendSetup, AppendSetup, ErrorMessage]
+    await hang_up(writer)

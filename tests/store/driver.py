@@ -15,6 +15,7 @@ from penstock.core.attributes import QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     DiskFull,
+    LimitExceeded,
     QuotaReached,
     SegmentSealed,
     SegmentTruncated,
@@ -177,6 +178,9 @@ class Simulation:
         except QuotaReached:
             assert quota is not None
             assert len(segment.data) - segment.start + len(data) > quota
+        except LimitExceeded:
+            assert quota is not None
+            assert len(data) > quota
         else:
             assert duplicate or not segment.sealed
             assert duplicate or expected in (None, len(segment.data))

@@ -5,15 +5,17 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.core.errors import StoreFailed, StoreInUse
+from penstock.core.errors import DiskFull, StoreFailed, StoreInUse
 from penstock.gateway.settings import GatewaySettings
+from penstock.protocol.segment import DOCUMENT, ReadSegment
 from penstock.segment_server.settings import ServerSettings
-from penstock.store.real_files import RealFile
+from penstock.store.real_files import RealFile, RealFiles
 from penstock.store.settings import StoreSettings
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -138,3 +140,34 @@ async def test_what_was_taken_before_a_stop_is_there_after_it(tmp_path: Path) ->
     assert worker._store.read("s", 0, 100) == b"last words"
     worker.stop()
     await task
+
+
+async def test_health_says_that_a_full_disk_refuses_appends(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RealFiles, "free_bytes", lambda _: 0)
+    worker._store.create("s")
+    for _ in range(100):
+        with suppress(DiskFull):
+            worker._store.append("s", [bytes(100_000)])
+    code, text = await get(worker, "/health")
+    assert code == 503
+    assert "room" in text
+
+
+async def test_health_names_damage_that_a_reader_has_found(worker: Worker) -> None:
+    worker._store.create("s")
+    for _ in range(30):
+        worker._store.append("s", [b"needle" * 20_000])
+    await asyncio.to_thread(worker._journal.wait, worker._journal.end)
+    file = worker.settings.data / "journal" / f"{0:020d}.journal"
+    data = file.read_bytes()
+    with file.open("r+b") as journal:
+        journal.seek(data.index(b"needle"))
+        journal.write(b"N")
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports["segment"])
+    writer.write(DOCUMENT.encode(ReadSegment("s", 0, 100)))
+    assert b"checksum" in await reader.read(1000)
+    writer.close()
+    await writer.wait_closed()
+    code, text = await get(worker, "/health")
+    assert code == 503
+    assert file.name in text

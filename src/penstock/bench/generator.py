@@ -32,8 +32,7 @@ class ConnectJob:
 
     def __call__(self) -> None:
         _disconnect()
-        for index in self.indices:
-            _connected.append(self.target.connect(index))
+        _connected.extend(self.target.connect(index) for index in self.indices)
 
 
 @dataclass(frozen=True, slots=True)

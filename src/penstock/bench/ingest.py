@@ -19,10 +19,10 @@ from penstock.bench.contenders.redis import Redis
 from penstock.bench.generator import Generators
 from penstock.bench.report import Report, print_table, progress, to_json
 from penstock.bench.rounds import base_directory, interleave, split_missing
-from penstock.bench.stages import time_stages
+from penstock.bench.stages import where_time_goes
 from penstock.bench.trials import Effort, Trials
 
-__all__ = ["CONTENDERS", "Options", "Report", "print_table", "run", "to_json"]
+__all__ = ["CONTENDERS", "Effort", "Options", "Report", "print_table", "run", "to_json"]
 
 CONTENDERS = ("append", "ingest", "many_streams", "redis", "nats")
 """In the order of a round: those whose ratios are closest run one after the other."""
@@ -85,5 +85,5 @@ def run(options: Options, console: Console | None = None) -> Report:
             sizes | trials.surroundings(),
             ours=Ingest.name,
             harder=(ManyStreams.name,),
-            where=time_stages(),
+            where=where_time_goes(results.get(Ingest.name, []), options.streams),
         )

@@ -125,6 +125,8 @@ def print_table(report: Report, console: Console) -> None:
         console.print(f"Reading: {read:.2f} of the bare loop.")
     count = max(map(len, report.results.values()), default=0)
     console.print(f"Medians of {count} rounds; in brackets the lowest and the highest ratio of a round. {settings}")
+    if report.harder:
+        console.print(f"The other way round: {', '.join(report.harder)} ÷ ours.")
     if report.where:
         parts = ", ".join(f"{name} {value:.0f}" for name, value in report.where.items())
         console.print(f"Where the time goes, in nanoseconds for each event: {parts}.")
@@ -156,8 +158,7 @@ def _ratio_cell(report: Report, name: str) -> str:
     if not values:
         return ""
     colour = "red" if name in report.missed() else "green"
-    kind = " of ours" if name in report.harder else ""
-    return f"[{colour}]{median(values):.2f}[/] ({min(values):.2f}–{max(values):.2f}){kind}"
+    return f"[{colour}]{median(values):.2f}[/] ({min(values):.2f}–{max(values):.2f})"
 
 
 @contextmanager

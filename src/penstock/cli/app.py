@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock import __version__
-from penstock.cli import bench, segment, worker
+from penstock.cli import bench, segment, send, worker
 from penstock.core.errors import PenstockError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 worker.register(app)
+send.register(app)
 app.add_typer(segment.app, name="segment")
 app.add_typer(bench.app, name="bench")
 

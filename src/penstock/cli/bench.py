@@ -1,12 +1,23 @@
 """`penstock bench`: measure, beside others, in one run."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 from rich.console import Console
 
 from penstock.bench import append as append_bench
+from penstock.bench import ingest as ingest_bench
+from penstock.bench.report import Report, print_table, to_json
+
+Quick: TypeAlias = Annotated[bool, typer.Option("--quick", help="Fewer rounds; ends within a minute.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+Directory: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where to write; its disk is what is measured.")
+]
+
+_WIDTH = 140
+"""Of a table that goes to a file or a pipe: no column is cut short."""
 
 app = typer.Typer(help="Benchmarks: ratios inside one run.", no_args_is_help=True)
 
@@ -17,17 +28,24 @@ def bench() -> None:
 
 
 @app.command()
-def append(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds; ends within a minute.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
-    directory: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; its disk is what is measured.")
-    ] = None,
-) -> None:
+def append(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
     """How fast events become durable: ours beside the bare loop, Redis Streams and NATS JetStream."""
     options = append_bench.Options(quick=quick, directory=directory)
-    report = append_bench.run(options, Console(stderr=True))
+    _show(append_bench.run(options, Console(stderr=True)), as_json)
+
+
+@app.command()
+def ingest(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
+    """How fast sources' messages become durable: 10 streams and 100,000, beside appends, Redis and NATS."""
+    options = ingest_bench.Options(quick=quick, directory=directory)
+    _show(ingest_bench.run(options, Console(stderr=True)), as_json)
+
+
+def _show(report: Report, as_json: bool) -> None:
     if as_json:
-        typer.echo(append_bench.to_json(report))
+        typer.echo(to_json(report))
     else:
-        append_bench.print_table(report, Console())
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDTH
+        print_table(report, console)

@@ -42,20 +42,23 @@ def send(
     A message's id is the number of its line, from 1. Run again, it goes on
     after the last line that the worker has, also when the file has grown.
     """
-    connection = Source(
-        address or connector_address(worker, data), source=source, program="penstock send", cookie=cookie.encode()
-    )
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), transient=True
-    ) as progress:
+    target = address or connector_address(worker, data)
+    with _progress() as progress:
         lines = _Lines(file, progress)
-        sending = connection.stream(stream, lines)
-        lines.stream = sending
+        sender = Source(target, source=source, program="penstock send", cookie=cookie.encode(), on_ack=lines.on_ack)
+        lines.stream = sending = sender.stream(stream, lines)
         try:
-            connection.run()
+            sender.run()
         finally:  # after Ctrl-C or an error as well
             progress.stop()
             _report(sending, lines.count)
+
+
+def _progress() -> Progress:
+    """On a terminal only."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def connector_address(worker: str, data: Path | None) -> str:
@@ -74,27 +77,31 @@ class _Lines:
         self._path = path
         self._progress = progress
         self._task = progress.add_task("connecting", total=path.stat().st_size)
+        self._size = 0
         self.stream: SourceStream | None = None
         self.count = 0
 
     def __call__(self, after: int | None) -> Iterator[Message]:
-        size = self.count = 0
+        self._size = self.count = 0
         with self._path.open("rb") as file:
             while line := file.readline(_LINE_BYTES_MAX + 1):
                 self.count += 1
-                size += len(line)
+                self._size += len(line)
                 if len(line) > _LINE_BYTES_MAX:
                     raise LimitExceeded(f"line {self.count} is longer than {_LINE_BYTES_MAX} bytes")
                 if self.count > (after or 0):
                     yield Message(self.count, line.rstrip(b"\r\n"))
                 if self.count % _SHOW_LINES == 0:
-                    self._show(size)
-        self._show(size)
+                    self._show()
+        self._show()
 
-    def _show(self, size: int) -> None:
-        assert self.stream is not None
-        text = f"{self.stream.sent:,} sent, {self.stream.acknowledged or 0:,} acknowledged"
-        self._progress.update(self._task, completed=size, description=text)
+    def on_ack(self, _: str, __: int) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        if self.stream is not None:
+            text = f"{self.stream.sent:,} sent, acknowledged up to line {self.stream.acknowledged or 0:,}"
+            self._progress.update(self._task, completed=self._size, description=text)
 
 
 def _report(stream: SourceStream, lines: int) -> None:

@@ -1,6 +1,7 @@
 """`penstock worker`: run a worker until it is told to stop."""
 
 import asyncio
+import errno
 import logging
 import signal
 import ssl
@@ -28,6 +29,10 @@ def _size(default: str | None, text: str) -> Any:
     return typer.Option(default, parser=parse_size, metavar="SIZE", help=text, rich_help_panel=_LIMITS)
 
 
+def _port(default: int, text: str) -> Any:
+    return typer.Option(default, min=0, max=65535, help=text)
+
+
 def register(app: typer.Typer) -> None:
     app.command("worker")(worker)
 
@@ -35,9 +40,13 @@ def register(app: typer.Typer) -> None:
 def worker(
     data: Path = typer.Option(Path("penstock-data"), help="Where the journal is kept; made if it is not there."),
     host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback unless you say otherwise."),
-    connector_port: int = typer.Option(7100, help="Port of the connector protocol, for sources; 0 takes a free one."),
-    segment_port: int = typer.Option(7101, help="Port of the segment protocol; 0 takes a free one."),
-    http_port: int = typer.Option(7102, help="Port of /health, /status, /metrics; 0 takes a free one."),
+    connector_port: int = typer.Option(
+        7100, min=0, max=65535, help="Port of the connector protocol, for sources; 0 takes a free one."
+    ),
+    segment_port: int = _port(7101, "Port of the segment protocol; 0 takes a free one."),
+    http_port: int = typer.Option(
+        7102, min=0, max=65535, help="Port of /health, /status, /metrics; 0 takes a free one."
+    ),
     cookie: str = typer.Option("", envvar="PENSTOCK_COOKIE", help="What a source must know to be let in."),
     auto_create: bool = typer.Option(True, help="Make a source known at its first HELLO, or refuse it."),
     tls_cert: Path | None = typer.Option(
@@ -50,7 +59,7 @@ def worker(
     chapter_size: int = _size("64MiB", "Size of a journal file."),
     reserve: int = _size("256MiB", "Disk kept for draining a full store."),
     segment_quota: int | None = _size(None, "Bytes that a segment may hold (default: no limit)."),
-    connections: int = typer.Option(1000, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
+    connections: int = typer.Option(250, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
     block_size: int = _size("9MiB", "Largest append."),
     source_quota: int | None = _size(None, "Bytes that a source's segments may hold (default: no limit)."),
     sessions: int = typer.Option(1000, min=1, help="Sources connected at the same time.", rich_help_panel=_LIMITS),
@@ -87,8 +96,23 @@ def worker(
             streams_per_session_max=streams,
         ),
     )
+    if not 64 * 1024 <= chapter_size <= 2**40 or not 0 < block_size < 2**24 - 1024:
+        raise RequestError("--chapter-size is 64KiB or more, --block-size less than 16MiB")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run_in_loop(settings)
+    try:
+        run_in_loop(settings)
+    except OSError as error:
+        raise RequestError(f"the worker cannot start: {error}", _hint(error)) from None
+
+
+def _hint(error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "Another program listens there: choose another port, or 0 for a free one."
+        case errno.EADDRNOTAVAIL | errno.EACCES if error.filename is None:
+            return "Choose an address of this machine with --host, and a port above 1023."
+        case _:
+            return "Choose another --data directory: one that can be made and written."
 
 
 def _server_context(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
@@ -102,8 +126,9 @@ def _server_context(cert: Path | None, key: Path | None, client_ca: Path | None)
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise RequestError(f"the TLS files cannot be used: {error}", "They must be PEM files.") from None
+    except OSError as error:  # SSLError is one
+        names = ", ".join(str(path) for path in (cert, key, client_ca) if path is not None)
+        raise RequestError(f"the TLS files ({names}) cannot be used: {error}", "They must be PEM files.") from None
     return context
 
 

@@ -1,10 +1,12 @@
 """A connector, as the gateway knows it: its segments, the streams that were ever seen, and whether it has room."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from penstock.core.attributes import QUOTA
-from penstock.core.errors import NoRoom
+from penstock.core.errors import NoRoom, PenstockError, StoreFailed
 from penstock.core.types import Buffer, Position
 from penstock.gateway.head import NO_COLUMNS, Mark, MarkKind, encode_head
 from penstock.gateway.settings import ConnectorSettings
@@ -12,6 +14,8 @@ from penstock.gateway.stream_log import KnownStream, StreamLog
 from penstock.protocol.connector.bulk import StreamColumns
 from penstock.protocol.connector.credits import LargestFrame
 from penstock.store.store import SegmentStore
+
+log = logging.getLogger(__name__)
 
 PREFIX = "connector/"
 
@@ -47,15 +51,19 @@ class Connector:
         """Brings `last_id` of the streams that are open in sessions up to date."""
 
     def _open_segments(self) -> list[str]:
-        """Those that exist, and more if the setting has grown: a stream stays where it was put."""
-        if not self._store.exists(streams_segment(self.name)):
-            self._store.create(streams_segment(self.name), _NO_QUOTA)
+        """Those that exist, and more if the setting has grown: a stream stays where it was put.
+        The table's own segment is made last: where it is there, the connector was made.
+        """
         names: list[str] = []
-        while len(names) < self.settings.segments or self._store.exists(data_segment(self.name, len(names))):
-            name = data_segment(self.name, len(names))
-            if not self._store.exists(name):
-                self._store.create(name, _NO_QUOTA)
-            names.append(name)
+        while self._store.exists(data_segment(self.name, len(names))):
+            names.append(data_segment(self.name, len(names)))
+        made = self._store.exists(streams_segment(self.name))
+        with suppress(*[NoRoom] if made and names else []):  # a full disk must not keep out what is there already
+            while len(names) < self.settings.segments:
+                self._store.create(data_segment(self.name, len(names)), _NO_QUOTA)
+                names.append(data_segment(self.name, len(names)))
+        if not made:
+            self._store.create(streams_segment(self.name), _NO_QUOTA)
         return names
 
     def find(self, stream_id: int, name: str) -> KnownStream:
@@ -63,7 +71,7 @@ class Connector:
         stream = self.streams.get(stream_id)
         if stream is None:
             digest = hashlib.blake2b(stream_id.to_bytes(8, "big"), digest_size=8).digest()
-            route = int.from_bytes(digest, "big") % self.settings.segments
+            route = int.from_bytes(digest, "big") % min(self.settings.segments, len(self.segments))
             stream = self.streams[stream_id] = KnownStream(name, route)
         return stream
 
@@ -72,13 +80,22 @@ class Connector:
         buffers: list[Buffer] = [data] if len(data) else [_EMPTY_EVENT]
         head = encode_head(columns, marks)
         position = self._store.append(self.segments[route], buffers, head=head).position
-        self._appended += len(data)
-        if self._appended > max(self._snapshot_bytes, _SNAPSHOT_BYTES_PER_STREAM * len(self.streams)):
-            self.snapshot()
+        self._appended += len(data) + len(head)
         return position
 
     def mark(self, route: int, marks: Sequence[Mark]) -> Position:
         return self.append(route, b"", NO_COLUMNS, marks)
+
+    def snapshot_if_due(self) -> None:
+        """Write the table down if much was stored since. Not in the middle of a run: the ids that a session has
+        accepted count as stored, and a part of them is not yet.
+        """
+        if self._appended > max(self._snapshot_bytes, _SNAPSHOT_BYTES_PER_STREAM * len(self.streams)):
+            self._appended = 0
+            try:
+                self.snapshot()
+            except PenstockError as error:  # the table can be made from the heads as well, only more slowly
+                log.warning("the table of streams of %r is not written down: %s", self.name, error)
 
     def snapshot(self) -> None:
         """Write the table of streams down."""
@@ -93,7 +110,7 @@ class Connector:
             return False
         try:
             self._store.journal.room_for(0, draining=False)
-        except NoRoom:
+        except (NoRoom, StoreFailed):
             return False
         return True
 

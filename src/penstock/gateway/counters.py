@@ -13,7 +13,7 @@ class Counters:
     streams_opened: int = 0
     streams_refused: int = 0
     streams_ended: int = 0
-    acks: int = 0
+    frames_sent: int = 0
     protocol_errors: int = 0
     errors_from_sources: int = 0
     closed_for_room: int = 0

@@ -1,10 +1,11 @@
 """Listens for sources and keeps what their sessions share: connectors, the registry of streams, counters."""
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import suppress
 
-from penstock.core.errors import NoRoom, RequestError, StoreFailed
+from penstock.core.errors import Damaged, PenstockError, RequestError
 from penstock.gateway.connector import PREFIX, Connector
 from penstock.gateway.counters import Counters
 from penstock.gateway.registry import LocalRegistry, StreamRegistry, Use
@@ -12,6 +13,8 @@ from penstock.gateway.session import SourceSession
 from penstock.gateway.settings import GatewaySettings
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
+
+log = logging.getLogger(__name__)
 
 _ERRORS_KEPT = 20
 _TICK_SECONDS = 0.2
@@ -33,8 +36,9 @@ class Gateway:
         self._flush_called = False
         self._errors: deque[dict[str, str]] = deque(maxlen=_ERRORS_KEPT)
         self._connectors: dict[str, Connector] = {}
+        self._damaged: dict[str, str] = {}
         for name in self._known_names():
-            self._open(name)
+            self._open_again(name)
         store.before_truncate(self._before_truncate)
 
     def _known_names(self) -> set[str]:
@@ -42,11 +46,24 @@ class Gateway:
         names = (info.name for info in self.store.segments(PREFIX))
         return {name.removeprefix(PREFIX).removesuffix(suffix) for name in names if name.endswith(suffix)}
 
+    def _open_again(self, name: str) -> None:
+        """One source whose table cannot be read is refused; the others go on."""
+        try:
+            self._open(name)
+        except PenstockError as error:
+            log.error("source %r is refused: %s", name, error)
+            self._damaged[name] = str(error)
+
     async def start(self) -> int:
         """Listen; returns the port."""
         settings = self.settings
         self._listener = await self.loop.create_server(
-            lambda: SourceSession(self), settings.host, settings.port, ssl=settings.ssl, backlog=1024
+            lambda: SourceSession(self),
+            settings.host,
+            settings.port,
+            ssl=settings.ssl,
+            ssl_handshake_timeout=settings.handshake_seconds if settings.ssl else None,
+            backlog=1024,
         )
         self._ticking = self.loop.create_task(self._tick())
         port: int = self._listener.sockets[0].getsockname()[1]
@@ -58,8 +75,8 @@ class Gateway:
         self._ticking.cancel()
         for session in list(self._sessions):
             session.close()
-        with suppress(NoRoom, StoreFailed):  # the table can be made from the heads as well
-            for connector in self._connectors.values():
+        for connector in self._connectors.values():
+            with suppress(PenstockError):  # the table can be made from the heads as well
                 connector.snapshot()
         await asyncio.sleep(0)
 
@@ -73,10 +90,14 @@ class Gateway:
         connector = self._connectors.get(name)
         if connector is not None:
             return connector
+        if name in self._damaged:
+            raise Damaged(f"source {name!r} is refused: {self._damaged[name]}")
         if not self.settings.auto_create:
             raise RequestError(f"there is no source {name!r} here, and none is made (--no-auto-create)")
         if not 0 < len(name) <= _NAME_MAX or "/" in name or not name.isprintable():
             raise RequestError(f"{name[:_NAME_MAX]!r} is no name for a source: 1 to {_NAME_MAX} characters, no '/'")
+        if len(self._connectors) >= self.settings.connectors_max:
+            raise RequestError(f"there are {len(self._connectors)} sources already (connectors_max)")
         return self._open(name)
 
     def _open(self, name: str) -> Connector:
@@ -155,6 +176,7 @@ class Gateway:
         return {
             **self.gauges(),
             **self.counters.as_dict(),
+            "damaged_sources": self._damaged,
             "sources": {name: self._connector_status(c) for name, c in sorted(self._connectors.items())},
             "sessions": [session.status() for session in self._sessions],
             "errors": list(self._errors),

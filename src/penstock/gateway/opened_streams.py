@@ -4,7 +4,7 @@ import secrets
 import time
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Position
@@ -12,11 +12,23 @@ from penstock.gateway.connector import Connector, ended, started
 from penstock.gateway.head import Mark
 from penstock.gateway.registry import StreamKey
 from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, Stream, StreamState
-from penstock.protocol.connector.bulk import DROPPED, Admission, Columns, StreamTable
+from penstock.protocol.connector.bulk import Admission, Columns, Streams, StreamTable
 
 if TYPE_CHECKING:
     from penstock.gateway.gateway import Gateway
     from penstock.gateway.session import SourceSession
+
+
+STREAM_NAME_MAX = 200
+"""Characters of a stream's name that are kept: it is for people, and there may be very many of them."""
+
+
+class Waiting(NamedTuple):
+    """Marks that are to be stored, and the streams that open and end with them."""
+
+    marks: list[Mark]
+    opening: list[int]
+    ending: list[int]
 
 
 class OpenedStreams:
@@ -48,23 +60,20 @@ class OpenedStreams:
     def notify(self, notify: Notify) -> None:
         """Open the stream, or refuse it: it is in use elsewhere, or still closing."""
         stream_id = notify.stream_id
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            stream = self._streams[stream_id] = Stream(stream_id)
+        stream = self._streams.get(stream_id) or Stream(stream_id)
         stream.notify(Side.THEIRS)
         if stream.state is not StreamState.NOTIFIED or not self._gateway.registry.claim(
             self._key(stream_id), self._session
         ):
             self._refuse(stream)
             return
-        known = self._connector.find(stream_id, notify.name)
-        self._marks[known.route].append(started(stream_id, notify.name))
+        self._streams[stream_id] = stream
+        known = self._connector.find(stream_id, notify.name[:STREAM_NAME_MAX])
+        self._marks[known.route].append(started(stream_id, known.name))
         self._opening[known.route].append(stream_id)
 
     def _refuse(self, stream: Stream) -> None:
         stream.notify_ack(False, 0, Side.OURS)
-        if stream.state is StreamState.INACTIVE:
-            del self._streams[stream.stream_id]
         self._gateway.counters.streams_refused += 1
         self._session.answer(NotifyAck(False, stream.stream_id, 0))
 
@@ -86,13 +95,11 @@ class OpenedStreams:
         arrival = time.time_ns() // 1000 if settings.event_time_ingest else None
         return self._table.admit(columns, settings.event_time_unit, arrival)
 
-    def not_stored(self, columns: Columns, admission: Admission, from_route: int) -> None:
-        """The table counts as stored what was not: remember for its streams the id before the first such message."""
-        for number in range(admission.count):
-            route = int(admission.routes[number])
-            if route != DROPPED and route >= from_route:
-                first = int(columns.message_ids[number])
-                self._not_stored.setdefault(int(columns.stream_ids[number]), first - 1 if first else NOTHING_YET)
+    def not_stored(self, streams: Streams, from_route: int) -> None:
+        """The table counts as stored what was not: remember where these streams go back to."""
+        for stream_id, route, previous_id in zip(streams.stream_ids, streams.routes, streams.previous_ids, strict=True):
+            if route >= from_route:
+                self._not_stored[int(stream_id)] = int(previous_id)
 
     # Ending.
 
@@ -123,24 +130,21 @@ class OpenedStreams:
 
     # Marks.
 
-    def take_marks(self, route: int) -> list[Mark]:
-        """The marks that wait for this route's next record; what they announce happens when that is durable."""
-        marks = self._marks.pop(route, [])
-        if marks:
-            self._gateway.loop.call_soon(self._after_marks, self._opening.pop(route, []), self._ending.pop(route, []))
-        return marks
+    def take_marks(self, route: int) -> Waiting:
+        """What waits for this route's next record; say when it is stored with `marked`."""
+        return Waiting(self._marks.pop(route, []), self._opening.pop(route, []), self._ending.pop(route, []))
+
+    def marked(self, waiting: Waiting, position: Position) -> None:
+        """The marks are stored: what they announce happens when they are durable."""
+        for stream_ids, action in ((waiting.opening, self._open), (waiting.ending, self._end)):
+            for stream_id in stream_ids:
+                self._gateway.durability.after(position, partial(action, stream_id))
 
     def flush_marks(self) -> None:
         """Store the marks that no message came for."""
         for route in list(self._marks):
-            opening, ending = self._opening.pop(route, []), self._ending.pop(route, [])
-            self._connector.mark(route, self._marks.pop(route))
-            self._after_marks(opening, ending)
-
-    def _after_marks(self, opening: list[int], ending: list[int]) -> None:
-        for stream_ids, action in ((opening, self._open), (ending, self._end)):
-            for stream_id in stream_ids:
-                self._gateway.durability.after(self.end_of_journal, partial(action, stream_id))
+            waiting = self.take_marks(route)
+            self.marked(waiting, self._connector.mark(route, waiting.marks))
 
     # The end of the session.
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import PenstockError
 from penstock.core.types import Position
 from penstock.gateway.connector import Connector
-from penstock.protocol.connector.bulk import Admission, Columns, rewrite, stream_columns
+from penstock.protocol.connector import NOTHING_YET, Ack, Acked, encode
+from penstock.protocol.connector.bulk import DROPPED, Admission, Columns, encode_acks, rewrite, stream_columns
 
 if TYPE_CHECKING:
-    from penstock.gateway.opened_streams import OpenedStreams
+    from penstock.gateway.opened_streams import OpenedStreams, Waiting
 
 
 class Run:
@@ -22,7 +23,7 @@ class Run:
         self.received_at = received_at
         self.count = len(columns)
         self.size = columns.size
-        self.duplicates = sum(admission.streams.duplicates.tolist())
+        self.duplicates = bytes(admission.routes).count(DROPPED)
         self.kept = admission.count - self.duplicates
 
     def store(self, connector: Connector, streams: "OpenedStreams") -> Position:
@@ -32,14 +33,27 @@ class Run:
         columns, self._columns = self._columns, None
         assert columns is not None
         position = streams.end_of_journal
+        marked: list[tuple[Waiting, Position]] = []
         for route in range(len(connector.segments)):
             stored = rewrite(columns, self.admission, route)
             if not stored.count:
                 continue
-            marks = streams.take_marks(route)
+            waiting = streams.take_marks(route)
+            numbers = stream_columns(self.admission.streams, route)
             try:
-                position = connector.append(route, stored.data, stream_columns(self.admission.streams, route), marks)
+                position = connector.append(route, stored.data, numbers, waiting.marks)
             except PenstockError:
-                streams.not_stored(columns, self.admission, from_route=route)
+                streams.not_stored(self.admission.streams, from_route=route)
                 raise
+            marked.append((waiting, position))
+        for waiting, at in marked:
+            streams.marked(waiting, at)
         return position
+
+    def ack(self, granted: int) -> bytes:
+        """The ACK for all streams in it."""
+        streams = self.admission.streams
+        if not self.admission.problem:
+            return encode_acks(granted, streams.stream_ids, streams.last_ids)
+        pairs = zip(streams.stream_ids.tolist(), streams.last_ids.tolist(), strict=True)
+        return encode(Ack(granted, tuple(Acked(*pair) for pair in pairs if pair[1] != NOTHING_YET)))

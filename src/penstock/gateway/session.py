@@ -10,7 +10,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.core.errors import NoRoom, PenstockError, ProtocolError
+from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.gateway.connector import Connector
 from penstock.gateway.opened_streams import OpenedStreams
 from penstock.gateway.run import Run
@@ -30,7 +30,7 @@ from penstock.protocol.connector import (
     Session,
     Use,
 )
-from penstock.protocol.connector.bulk import Columns, Receiver, encode_acks
+from penstock.protocol.connector.bulk import Columns, Receiver
 from penstock.protocol.connector.credits import Credits
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ERROR_TEXT_MAX = 1000
+# How long a peer may take to fetch what was said to it last.
+_LAST_WORDS_SECONDS = 5.0
 # Where bytes go that come after the session has ended.
 _IGNORED = bytearray(64 * 1024)
 
@@ -66,7 +68,8 @@ class SourceSession(asyncio.BufferedProtocol):
         seconds = self._settings.handshake_seconds
         self._deadline = self._gateway.loop.call_later(seconds, self._too_late)
         if not self._gateway.opened(self):
-            self._fail(ProtocolError(f"there are {self._settings.sessions_max} sessions already (sessions_max)"))
+            error = ProtocolError(f"there are {self._settings.sessions_max} sessions already (sessions_max)")
+            self._fail(error, lingers=False)  # it is over the limit, and must not cost anything for long
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
         self._deadline.cancel()
@@ -88,8 +91,11 @@ class SourceSession(asyncio.BufferedProtocol):
                     return
             if self._connector is not None:
                 self.streams.flush_marks()
+                self._connector.snapshot_if_due()
         except NoRoom as error:
             self._close_for_room(error)
+        except StoreFailed:
+            self.close()  # the worker ends, and says why; the source resumes at the next one
         except PenstockError as error:
             self._fail(error)
 
@@ -172,7 +178,7 @@ class SourceSession(asyncio.BufferedProtocol):
         self._gateway.counters.errors_from_sources += 1
         self._gateway.remember_error(self.peer, error.text)
         log.warning("%s (%s) says: %s", self.peer, self.program, error.text)
-        self._transport.close()
+        self._finish()
 
     # Back to the source.
 
@@ -183,16 +189,14 @@ class SourceSession(asyncio.BufferedProtocol):
             self._send(Ack(0, (Acked(stream_id, last_id),)))
 
     def flush(self) -> None:
-        """Send what can be acknowledged, and the credits that are free; nothing more to a peer that does not read."""
-        if self._connector is None or self._session.is_over or self._write_blocked:
+        """Send what can be acknowledged, and the credits that are free; no credits to a peer that does not read."""
+        if self._connector is None or self._session.is_over:
             return
         runs, self._to_ack = self._to_ack, []
-        granted = self._grant()
-        for run in runs:
-            streams = run.admission.streams
-            self._write(encode_acks(granted, streams.stream_ids, streams.last_ids))
-            granted = 0
-        if granted:
+        granted = 0 if self._write_blocked else self._grant()
+        if runs:
+            self._write(b"".join([runs[0].ack(granted), *(run.ack(0) for run in runs[1:])]))
+        elif granted:
             self._send(Ack(granted))
 
     def _grant(self) -> int:
@@ -204,12 +208,25 @@ class SourceSession(asyncio.BufferedProtocol):
         """Send the source to another worker."""
         if not self._session.is_over and self._connector is not None:
             self._send(Restart(address))
-        self._transport.close()
+        self._finish()
 
     def close(self) -> None:
         """Without a word: the source connects again and resumes."""
         self._session.close()
-        self._transport.close()
+        self._finish()
+
+    def _finish(self, *, lingers: bool = False) -> None:
+        """The session is over: its streams are free at once. The peer has a while to fetch what was said.
+        To close a connection while bytes come in resets it, and an ERROR may be lost: then linger until the peer ends.
+        """
+        if self._connector is not None:
+            self.streams.release_all()
+        if lingers and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+        self._deadline.cancel()
+        self._deadline = self._gateway.loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
 
     def status(self) -> dict[str, object]:
         oldest = self._unsettled[0].received_at if self._unsettled else None
@@ -240,23 +257,30 @@ class SourceSession(asyncio.BufferedProtocol):
         log.warning("%s (%s): %s; closed, it will resume", self.peer, self.program, reason)
         self.close()
 
-    def _fail(self, error: PenstockError) -> None:
+    def _fail(self, error: PenstockError, *, lingers: bool = True) -> None:
         """End this session with the reason, and no other."""
+        if self._session.is_over:
+            return
         self._gateway.counters.protocol_errors += 1
         text = f"{error} (state {self._session.state.value})"
         log.warning("%s (%s): %s", self.peer, self.program, text)
+        self._gateway.remember_error(self.peer, text)
         self.flush()
-        if not self._session.is_over:
-            self._send(Error(text[:_ERROR_TEXT_MAX]))
-        self._transport.close()
+        self._send(Error(text[:_ERROR_TEXT_MAX]))
+        self._finish(lingers=lingers)
 
     def _send(self, frame: Frame) -> None:
-        self._write(self._session.send(frame))
+        if not self._session.is_over:
+            self._write(self._session.send(frame))
 
     def _write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
-            self._gateway.counters.acks += 1
+        if self._transport.is_closing():
+            return
+        self._transport.write(data)
+        self._gateway.counters.frames_sent += 1
+        if self._transport.get_write_buffer_size() > self._settings.unread_bytes_max:
+            self._close_for_room(NoRoom("it does not read what is sent to it (unread_bytes_max)"))
+            self._transport.abort()
 
 
 def _find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:

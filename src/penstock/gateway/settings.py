@@ -46,6 +46,9 @@ class GatewaySettings:
     auto_create: bool = True
     """A name that is not known yet becomes a connector; otherwise it is refused."""
 
+    connectors_max: int = 10_000
+    """Sources that may be known: any name makes one, three segments each."""
+
     handshake_seconds: float = 10.0
     """How long a peer may take until its HELLO is there."""
 
@@ -63,6 +66,10 @@ class GatewaySettings:
 
     write_buffer_bytes_max: int = MIB
     """Acknowledgements that a peer has not fetched; beyond it no more credits are granted."""
+
+    unread_bytes_max: int = 8 * MIB
+    """Answers and acknowledgements that a peer has not fetched; beyond it the session is ended. NOTIFYs need no credit,
+    and those of all the streams that a session may have are answered even if it reads nothing until the last."""
 
     dead_peer_seconds: int = 30
     """A peer that does not answer on the network for so long is gone, and its streams are free again."""

@@ -5,17 +5,20 @@ a data segment is truncated past that, so that a fold never misses a head.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgpack
 
+from penstock.core.errors import Damaged
 from penstock.gateway.head import MarkKind, decode_head
 from penstock.protocol.connector.frames import NOTHING_YET
 from penstock.store.store import SegmentStore
 
 _LENGTH = struct.Struct(">I")
 _HEADS_BYTES = 64 << 20
+# A snapshot is written in parts of so many streams: with the longest names a part is far below the largest append.
+_PART_ROWS = 10_000
 
 
 class KnownStream:
@@ -54,22 +57,27 @@ class StreamLog:
         """Write the table down; the one before is not needed any more once this one is durable."""
         offsets = {name: self._store.length(name) for name in self._data}
         rows = [(stream_id, s.name, s.route, s.last_id) for stream_id, s in streams.items()]
-        packed: bytes = msgpack.packb([offsets, rows])
         start = self._store.length(self._segment)
-        self._store.append(self._segment, [_LENGTH.pack(len(packed)), packed], draining=True)
+        for first in range(0, len(rows) or 1, _PART_ROWS):
+            is_last = first + _PART_ROWS >= len(rows)
+            packed: bytes = msgpack.packb([offsets, first, is_last, rows[first : first + _PART_ROWS]])
+            self._store.append(self._segment, [_LENGTH.pack(len(packed)), packed], draining=True)
         # The truncation stands behind the snapshot in the journal: it cannot be durable without it.
         self._store.truncate(self._segment, start)
 
     def _last_snapshot(self) -> Snapshot:
+        """The last one that is there as a whole."""
         info = self._store.info(self._segment)
-        if info.start == info.length:
-            return Snapshot({}, {})
-        data = self._read(info.start, info.length)
-        at = 0
-        while at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0] < len(data):
-            at += _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-        offsets, rows = msgpack.unpackb(data[at + _LENGTH.size :])
-        return Snapshot(offsets, _streams(rows))
+        snapshot = Snapshot({}, {})
+        streams: dict[int, KnownStream] = {}
+        try:
+            for offsets, first, is_last, rows in _parts(self._read(info.start, info.length)):
+                streams = _streams(rows) if first == 0 else streams | _streams(rows)
+                if is_last:
+                    snapshot = Snapshot(offsets, streams)
+        except (ValueError, TypeError, struct.error) as error:  # somebody has written there over the segment protocol
+            raise Damaged(f"segment {self._segment!r} is no table of streams: {error}") from None
+        return snapshot
 
     def _read(self, start: int, end: int) -> bytes:
         parts = []
@@ -94,6 +102,14 @@ class StreamLog:
                 streams[mark.stream_id] = KnownStream(mark.name, route)
         for stream_id, last_id in head.last.items():
             streams[stream_id].last_id = last_id
+
+
+def _parts(data: bytes) -> Iterator[Any]:
+    at = 0
+    while at < len(data):
+        start = at + _LENGTH.size
+        at = start + _LENGTH.unpack_from(data, at)[0]
+        yield msgpack.unpackb(data[start:at])
 
 
 def _streams(rows: Iterable[Any]) -> dict[int, KnownStream]:

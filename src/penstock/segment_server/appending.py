@@ -38,7 +38,8 @@ class Appending:
     must not be stored in its place, or the failed one would pass for a duplicate when it is sent again.
     """
 
-    def __init__(self, store: SegmentStore, counters: Counters, answer: Answer) -> None:
+    def __init__(self, store: SegmentStore, counters: Counters, appenders_max: int, answer: Answer) -> None:
+        self._appenders_max = appenders_max
         self._store = store
         self._counters = counters
         self._answer = answer
@@ -50,7 +51,11 @@ class Appending:
         unknown = 0 if by_offset else NO_EVENT_NUMBER
         if by_offset and not store.exists(segment):
             store.create(segment)
+        if len(self._appenders) >= self._appenders_max:
+            raise errors.LimitExceeded(f"{self._appenders_max} writers on one connection (appenders_max)")
         last = store.last_number(segment, request.writer_id)
+        if last is None:  # a known writer may send again what it does not know to be stored
+            store.check_writable(segment)
         acknowledged = unknown if last is None else last
         self._appenders[request.writer_id] = _Appender(segment, acknowledged)
         self._reply(AppendSetup(segment, request.writer_id, acknowledged, request.request_id))

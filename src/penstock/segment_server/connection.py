@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.core.errors import PenstockError, ProtocolError
+from penstock.core.errors import Damaged, PenstockError, ProtocolError
 from penstock.core.types import Buffer, Position
 from penstock.protocol.segment import (
     VERSIONED,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Reads of one connection that fetch at the same time: with their size this bounds the memory they take.
-_FETCHES_MAX = 4
+_FETCHES_MAX = 2
 _TAIL_READS_MAX = 1024
 
 # Where bytes go that come after the last request that counts.
@@ -56,7 +56,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._settings = server.settings
         self._decoder = Decoder(Role.SERVER, block_size_max=server.settings.block_bytes_max)
         self._outbox = Outbox(self._send)
-        self._appending = Appending(server.store, server.counters, self._answer)
+        self._appending = Appending(server.store, server.counters, server.settings.appenders_max, self._answer)
         self._managing = Managing(server.store)
         self._tail_reads: dict[int, Callable[[], None]] = {}
         self._unacknowledged = 0
@@ -66,6 +66,8 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._ending = False
         self._received_at = 0.0
         self._incoming: Iterator[Incoming] = iter(())
+        self._has_more = False
+        self._peer_is_done = False
 
     # The transport calls these.
 
@@ -89,28 +91,33 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._received_at = self._server.loop.time()
         if self._ending:
             return
-        try:
-            self._incoming = self._decoder.received(nbytes)
-        except ProtocolError as error:
-            self._reject(error)
+        self._incoming, self._has_more = self._decoder.received(nbytes), True
         self._work()
 
     def _work(self) -> None:
         """Handle what has been received, as long as there is room for it; the rest waits in the receive buffer."""
         try:
-            while not (self._ending or self._is_full()):
-                incoming = next(self._incoming, None)
-                if incoming is None:
-                    break
-                self._handle(incoming)
+            while self._has_more and not (self._ending or self._is_full()):
+                self._handle_some()
+                self._outbox.flush()
         except ProtocolError as error:
             self._reject(error)
-        self._outbox.flush()
+        if self._peer_is_done and not self._has_more:
+            self._end_when_answered()
         self._pause_or_resume()
 
+    def _handle_some(self) -> None:
+        while not self._is_full():
+            incoming = next(self._incoming, None)
+            if incoming is None:
+                self._has_more = False
+                return
+            self._handle(incoming)
+
     def eof_received(self) -> bool:
-        """The peer sends no more; what it is owed still goes out."""
-        self._end_when_answered()
+        """The peer sends no more; what it has asked for is still answered."""
+        self._peer_is_done = True
+        self._work()
         return self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
@@ -230,6 +237,8 @@ class SegmentConnection(asyncio.BufferedProtocol):
         except LookupError:  # moved or truncated meanwhile
             self._read(request, slot, may_wait=False)
         except PenstockError as error:
+            if isinstance(error, Damaged):
+                self._store.note_damage(request.segment, error)
             self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
         else:
             self._server.counters.reads += 1

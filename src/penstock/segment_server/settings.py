@@ -12,8 +12,11 @@ class ServerSettings:
     port: int = 7101
     ssl: SSLContext | None = None
 
-    connections_max: int = 1000
-    """Beyond it a new connection is closed at once: each costs a receive buffer."""
+    connections_max: int = 250
+    """Beyond it a new connection is closed at once: each can make the worker hold a block and a few replies."""
+
+    appenders_max: int = 10_000
+    """Writers set up on one connection, at about 200 bytes each."""
 
     block_bytes_max: int = 9 * MIB
     """Largest block of an append: bounds what one connection can make the worker hold at once."""
@@ -27,7 +30,7 @@ class ServerSettings:
     replies_max: int = 4096
     """Replies owed to one connection; beyond it the connection is not read."""
 
-    read_bytes_max: int = 4 * MIB
+    read_bytes_max: int = MIB
     """Data in one reply to a read; a message has less than 16 MiB."""
 
     read_threads: int = 4
@@ -39,7 +42,7 @@ class ServerSettings:
     stall_seconds: float = 60.0
     """A peer that stops in the middle of a message for so long is gone."""
 
-    write_buffer_bytes_max: int = 4 * MIB
+    write_buffer_bytes_max: int = MIB
     """Replies that a peer has not fetched; beyond it the connection is not read."""
 
     drain_seconds: float = 10.0

@@ -45,6 +45,7 @@ class FileJournal:
         self._steps: list[WriteStep | TurnStep] = []
         self._woken = False
         self._failure = ""
+        self._is_full = False
         files.lock()
         try:
             self._take_over(recover(files, settings.chapter_bytes) or self._begin())
@@ -102,10 +103,11 @@ class FileJournal:
 
     def room_for(self, length: int, *, draining: bool) -> None:
         self.check()
-        if draining or self._spares.reserve_is_whole:
+        if draining or (self._spares.reserve_is_whole and not self._is_full):
             return
         self._spares.fill()
-        if not self._spares.reserve_is_whole:
+        self._is_full = self._is_full and not self._spares.has_one_for_ingest
+        if self._is_full or not self._spares.reserve_is_whole:
             raise DiskFull(
                 f"the disk has no room: {length} bytes refused, to keep the reserve of "
                 f"{self._settings.reserve_bytes} bytes for draining"
@@ -160,6 +162,7 @@ class FileJournal:
             self._spares.fill()
             spare = self._spares.take(wanted, least, draining=draining)
         if spare is None:
+            self._is_full = not draining
             raise DiskFull("the disk has no room for another journal file")
         return spare
 

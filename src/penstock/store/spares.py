@@ -52,6 +52,10 @@ class Spares:
     def reserve_is_whole(self) -> bool:
         return len(self._spares) >= self._reserved
 
+    @property
+    def has_one_for_ingest(self) -> bool:
+        return len(self._spares) > self._reserved
+
     def fill(self) -> None:
         """Make what is missing, as far as the disk lets us. Never raises: `reserve_is_whole` tells."""
         if len(self._spares) > self._reserved:

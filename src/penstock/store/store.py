@@ -1,9 +1,11 @@
 """The segment store: named, durable, append-only byte logs in one journal."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import NamedTuple
 
 from penstock.core.attributes import NO_VALUE, QUOTA
@@ -40,6 +42,10 @@ from penstock.store.scan import Entry
 from penstock.store.segment import Segment
 from penstock.store.settings import StoreSettings
 from penstock.store.table import SegmentTable
+
+log = logging.getLogger(__name__)
+
+_DAMAGE_KEPT = 100
 
 
 class Appended(NamedTuple):
@@ -160,8 +166,13 @@ class SegmentStore:
                 f"{length} bytes in one append; the limit is {self.settings.append_bytes_max} (append_bytes_max)"
             )
         quota = (segment.attributes or {}).get(QUOTA, self.settings.segment_quota_bytes)
-        if quota is not None and segment.length - segment.start + length > quota:
-            raise QuotaReached(f"segment {segment.name!r} holds {segment.length - segment.start} of {quota} bytes")
+        if quota is None:
+            return
+        if length > quota:
+            raise LimitExceeded(f"an append of {length} bytes can never fit: segment {segment.name!r} may hold {quota}")
+        held = segment.length - segment.start
+        if held + length > quota:
+            raise QuotaReached(f"segment {segment.name!r} holds {held} of {quota} bytes: no room for {length} more")
 
     def seal(self, name: str) -> Position:
         segment = self._segment(name)
@@ -181,7 +192,7 @@ class SegmentStore:
         return self.write([Truncate(segment.id, Offset(offset))])
 
     def before_truncate(self, prepare: Callable[[str], None]) -> None:
-        """Call it with a segment's name before its bytes are given up; what it writes is durable if the truncation is."""
+        """Call it with a segment's name before bytes are given up; what it writes is durable if the truncation is."""
         self._before_truncate.append(prepare)
 
     def delete(self, name: str) -> Position:
@@ -283,9 +294,12 @@ class SegmentStore:
         self._settle()
         return _info(self._segment(name))
 
-    def segments(self, prefix: str = "") -> list[SegmentInfo]:
+    def segments(self, prefix: str = "", after: str = "", limit: int | None = None) -> list[SegmentInfo]:
+        """In the order of their names: those that begin with `prefix` and come after `after`, the first `limit`."""
         self._settle()
-        return sorted((_info(s) for s in self.table if s.name.startswith(prefix)), key=lambda info: info.name)
+        names = (name for name in self.table.names() if name.startswith(prefix) and name > after)
+        chosen = sorted(names) if limit is None else nsmallest(limit, names)
+        return [_info(self._segment(name)) for name in chosen]
 
     def grown(self) -> set[str]:
         """The names of the segments that have new durable bytes since the last call."""
@@ -364,6 +378,17 @@ class SegmentStore:
         segment = self._segment(name)
         self._check_writable(segment)
         return segment
+
+    def check_writable(self, name: str) -> None:
+        """Raise what an append would: NoSuchSegment, SegmentSealed or Damaged."""
+        self._check_writable(self._segment(name))
+
+    def note_damage(self, name: str, error: Damaged) -> None:
+        """A reader has found damage: say so loudly, once for each place."""
+        text = f"segment {name!r}: {error}"
+        if text not in self.damage and len(self.damage) < _DAMAGE_KEPT:
+            log.error("%s", text)
+            self.damage.append(text)
 
     def _check_writable(self, segment: Segment) -> None:
         if segment.sealed:

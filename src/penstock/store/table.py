@@ -4,7 +4,7 @@ The same `apply` runs when a record is written and when it is replayed, so that 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -44,6 +44,9 @@ class SegmentTable:
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._by_id.values())
+
+    def names(self) -> Iterable[str]:
+        return self._by_name
 
     def named(self, name: str) -> Segment | None:
         return self._by_name.get(name)

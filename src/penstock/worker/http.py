@@ -29,7 +29,7 @@ class Watched(Protocol):
 
     def status(self) -> dict[str, object]: ...
 
-    def segments(self, prefix: str) -> list[SegmentInfo]: ...
+    def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]: ...
 
 
 def application(worker: Watched) -> Starlette:
@@ -47,7 +47,7 @@ def application(worker: Watched) -> Starlette:
     async def segments(request: Request) -> Response:
         """Those after `after` in the order of names, a page at a time; `more` says whether to ask again."""
         after = request.query_params.get("after", "")
-        found = [s for s in worker.segments(request.query_params.get("prefix", "")) if s.name > after]
+        found = worker.segments(request.query_params.get("prefix", ""), after, _PAGE + 1)
         page = [_as_json(s) for s in found[:_PAGE]]
         return JSONResponse({"segments": page, "more": len(found) > _PAGE})
 

@@ -1,6 +1,7 @@
 """One worker process: opens the store, serves it, and stops in order."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -67,6 +68,7 @@ class Worker:
         self._compactor = Compactor(self._store)
         self._committer = Committer(self._journal, settings.idle_proof_seconds)
         self._committer.start()
+        gc.freeze()  # the table of segments is here to stay: collections need not walk over it
         self.recovery_seconds = time.perf_counter() - began
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
@@ -117,14 +119,15 @@ class Worker:
             problems.append(str(error))
         return problems
 
-    def segments(self, prefix: str) -> list[SegmentInfo]:
-        return self._store.segments(prefix)
+    def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]:
+        return self._store.segments(prefix, after, limit)
 
     def status(self) -> dict[str, object]:
         return {
             "version": penstock.__version__,
             "pid": os.getpid(),
             "ports": self.ports,
+            "tls": self.settings.segment.ssl is not None,
             "problems": self.problems(),
             "store": self._store_numbers() | self._store_counts(),
             "segment_server": self._server.status(),

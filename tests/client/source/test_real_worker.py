@@ -73,7 +73,9 @@ def test_a_second_connector_waits_until_the_stream_is_free(make_source: MakeSour
 
 
 @pytest.mark.process
-def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(make_source: MakeSource, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(
+    make_source: MakeSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     randomly = random.Random(4)
     count = 60_000
     acks: dict[str, list[int]] = {"a": [], "b": []}
@@ -95,6 +97,7 @@ def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(make_source: Make
         running.join(120)
         assert not running.is_alive()
         found = stored_messages(worker.address, "killed")
+    assert "trying again" in caplog.text
     for name, told in acks.items():
         assert told[-1] == count
         assert told == sorted(set(told))

@@ -19,6 +19,7 @@ def test_only_the_streams_of_the_route_that_had_messages_are_told() -> None:
         array("q", [1, 1, 0]),
         array("q", [0, 0, 3]),
         array("B", [1, 0, 1]),
+        array("Q", [9, 19, 30]),
     )
     assert stream_columns(streams, 1) == (struct.pack("<Q", 1), struct.pack("<Q", 10), struct.pack("<q", -5))
     assert stream_columns(streams, 7) == (b"", b"", b"")

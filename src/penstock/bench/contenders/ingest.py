@@ -22,8 +22,10 @@ WINDOW = 4
 STORED_BYTES = events.HEADER.size + 28 + events.EVENT_BYTES
 """A message in a segment: stream id, event id, time, lengths of key and metadata, payload."""
 
-SPREAD = 0x9E3779B97F4A7C15
-"""Stream ids are hashes in practice; odd, so that no two of the products are the same."""
+
+def spread(number: int) -> int:
+    """The id of a stream: in practice they are hashes. The factor is odd, so that no two products are the same."""
+    return (number + 1) * 0x9E3779B97F4A7C15 % 2**64
 
 
 class IngestLink:
@@ -63,7 +65,7 @@ class IngestTarget:
         sock.sendall(frames.hello(self.source))
         while not answers.credits:
             receive(sock, answers)
-        stream_ids = [(number + 1) * SPREAD % 2**64 for number in range(index, self.streams, self.connections)]
+        stream_ids = [spread(number) for number in range(index, self.streams, self.connections)]
         count = 1 if self.one_by_one else min(answers.credits // WINDOW, frames.BATCH_MESSAGES_MAX)
         open_streams(sock, answers, stream_ids)
         return IngestLink(sock, answers, make_batches(stream_ids, count))
@@ -122,6 +124,8 @@ class ManyStreams(Ingest):
 
 
 def status(server: Server) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.ports['http']}/status", timeout=SILENCE_SECONDS_MAX) as reply:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{server.ports['http']}/status", timeout=SILENCE_SECONDS_MAX
+    ) as reply:
         found: dict[str, Any] = json.load(reply)
         return found

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, segment_client
+from penstock.core.errors import RequestError
 
 _READ_BYTES = 1 << 20
 
@@ -21,7 +22,10 @@ def cat(
     """Print a segment's events, one a line."""
     out = sys.stdout.buffer
     with segment_client(worker, data) as client:
-        start = client.info(name).start if offset is None else offset
+        info = client.info(name)
+        start = info.start if offset is None else offset
+        if start > info.length:
+            raise RequestError(f"segment {name!r} ends at {info.length}, before {start}", "Begin at a lower offset.")
         if raw:
             while True:
                 result = client.read(name, start, _READ_BYTES, wait=follow)

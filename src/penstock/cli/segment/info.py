@@ -5,6 +5,7 @@ from urllib.parse import urlencode
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import (
@@ -35,10 +36,10 @@ def info(
         typer.echo(json.dumps(segment))
         return
     table = Table(show_header=False)
-    table.add_row("segment", segment["name"])
+    table.add_row("segment", escape(segment["name"]))
     table.add_row("state", state_of(segment))
     if segment["damage"]:
-        table.add_row("damage", segment["damage"])
+        table.add_row("damage", escape(segment["damage"]))
     table.add_row("start", str(segment["start"]))
     table.add_row("end", str(segment["length"]))
     table.add_row("size", show_size(segment["length"] - segment["start"]))

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import (
@@ -35,7 +36,7 @@ def list_segments(
     for segment in found:
         size = show_size(segment["length"] - segment["start"])
         row = (segment["start"], segment["length"], size, segment["writers"], state_of(segment))
-        table.add_row(segment["name"], *map(str, row))
+        table.add_row(escape(segment["name"]), *map(str, row))
     Console().print(table if found else "no segments")
 
 

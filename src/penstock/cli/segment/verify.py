@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from penstock.cli.connect import JsonOption
@@ -47,6 +48,6 @@ def _print(report: VerifyReport) -> None:
     if report.torn:
         console.print(f"the tail is torn, or being written: {report.torn}; nothing acknowledged is in it")
     for problem in report.problems:
-        console.print(f"[bold red]damaged:[/] {problem}", soft_wrap=True)
+        console.print(f"[bold red]damaged:[/] {escape(str(problem))}", soft_wrap=True)
     if report.is_sound:
         console.print("[green]every checksum holds[/]")

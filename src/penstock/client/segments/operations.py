@@ -39,6 +39,8 @@ _MERGE_UNKNOWN = "Ask for info of the source: if it is gone, the merge was done,
 
 
 def create(name: str, quota_bytes: int | None, exist_ok: bool) -> Operation[None]:
+    if quota_bytes is not None and not 0 < quota_bytes < 2**63:
+        raise errors.LimitExceeded(f"a quota of {quota_bytes} bytes: it is from 1 to 2^63 - 1")
     request = wire.CreateSegment(name)
     try:
         yield Call(request, wire.SegmentCreated, _nothing, done_when_repeated=errors.SegmentExists)

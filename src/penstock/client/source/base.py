@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS
-from penstock.client.source.failures import Lost, SourceFailed, parse_address
+from penstock.client.source.failures import PORT, Lost, SourceFailed, parse_address
 from penstock.client.source.reconnecting import Reconnecting
 from penstock.client.source.session import SourceSession, Terms
 from penstock.client.source.stream import SourceStream
@@ -36,7 +36,7 @@ class SourceBase(Generic[F]):
 
     def __init__(
         self,
-        address: str = "127.0.0.1",
+        address: str = f"127.0.0.1:{PORT}",
         *,
         source: str,
         program: str = "penstock",

@@ -37,6 +37,7 @@ def test_ids_that_do_not_grow_are_dropped_and_counted(bulk: ModuleType) -> None:
         "counts": [2, 1],
         "duplicates": [2, 1],
         "routes": [3, 0],
+        "previous_ids": [5, NOTHING_YET],
     }
     assert (table.last_id(7), table.last_id(8)) == (9, 0)
 

@@ -147,6 +147,8 @@ class Streams(NamedTuple):
     counts: Column
     duplicates: Column
     routes: Column
+    previous_ids: Column
+    """The last message id kept before this run, or NOTHING_YET: where a stream goes back to that was not stored."""
 
 
 class Problem(IntEnum):

@@ -152,7 +152,7 @@ class StreamTable:
             if entry is None:
                 problem = Problem.NOT_OPEN
                 break
-            result = touched.of(stream_id)
+            result = touched.of(stream_id, entry.last_id)
             if message_id == NOTHING_YET:
                 problem = Problem.RESERVED_ID
                 break
@@ -171,9 +171,10 @@ def _to_microseconds(event_time: int, unit: EventTimeUnit, arrival_us: int | Non
 
 
 class _Result:
-    __slots__ = ("count", "duplicates", "highest_time")
+    __slots__ = ("count", "duplicates", "highest_time", "previous_id")
 
-    def __init__(self) -> None:
+    def __init__(self, previous_id: int) -> None:
+        self.previous_id = previous_id
         self.count = self.duplicates = 0
         self.highest_time = NO_TIME
 
@@ -189,8 +190,8 @@ class _Touched:
     def __init__(self) -> None:
         self._results: dict[int, _Result] = {}
 
-    def of(self, stream_id: int) -> _Result:
-        return self._results.setdefault(stream_id, _Result())
+    def of(self, stream_id: int, last_id: int) -> _Result:
+        return self._results.setdefault(stream_id, _Result(last_id))
 
     def streams(self, entries: dict[int, _Entry]) -> Streams:
         results = self._results.values()
@@ -201,4 +202,5 @@ class _Touched:
             array("q", [result.count for result in results]),
             array("q", [result.duplicates for result in results]),
             array("B", [entries[stream_id].route for stream_id in self._results]),
+            array("Q", [result.previous_id for result in results]),
         )

@@ -126,7 +126,7 @@ class StreamTable:
         self._mark += 1
         count = len(columns)
         numbers = np.empty((5, count), np.int64)
-        ids = np.empty((2, count), np.uint64)
+        ids = np.empty((3, count), np.uint64)
         routes = np.empty((2, count), np.uint8)
         looked_at, problem, streams = kernel.admit(
             (columns.stream_ids, columns.message_ids, columns.event_times),
@@ -139,9 +139,9 @@ class StreamTable:
             numbers[0],
             numbers[1],
             (numbers[2], numbers[3], numbers[4]),
-            (ids[0], ids[1], routes[1]),
+            (ids[0], ids[1], routes[1], ids[2]),
         )
-        found = (ids[0], ids[1], numbers[4], numbers[2], numbers[3], routes[1])
+        found = (ids[0], ids[1], numbers[4], numbers[2], numbers[3], routes[1], ids[2])
         results = Streams(*(column[:streams] for column in found))
         return Admission(looked_at, routes[0, :looked_at], numbers[0, :looked_at], results, Problem(problem))
 

@@ -208,9 +208,10 @@ def to_microseconds(time: Any, scale: Any) -> Any:
 
 
 @inlined
-def touch(rows: Any, row: Any, mark: Any, touched: Any, results: Any, count: Any) -> Any:
+def touch(rows: Any, row: Any, mark: Any, touched: Any, results: Any, previous_ids: Any, count: Any) -> Any:
     """The first message of a stream in this run: give it the next place among the results."""
     counts, duplicates, highest_times = results
+    previous_ids[count] = rows[row, NEXT_ID] - uint64(1)
     rows[row, MARK] = mark
     rows[row, SLOT] = count
     touched[count] = row
@@ -231,7 +232,7 @@ SCALE = types.UniTuple(int64, 4)
 INGEST = types.UniTuple(int64, 2)
 MESSAGES = types.Tuple((U64S, U64S, I64S))
 RESULTS = types.UniTuple(I64S, 3)
-STREAMS = types.Tuple((U64S, U64S, U8S))
+STREAMS = types.Tuple((U64S, U64S, U8S, U64S))
 
 
 @compiled(types.UniTuple(int64, 3)(MESSAGES, ROWS, uint64, uint64, SCALE, INGEST, U8S, I64S, I64S, RESULTS, STREAMS))
@@ -255,6 +256,7 @@ def admit(
     """
     stream_ids, message_ids, event_times = messages
     counts, duplicates, highest_times = results
+    touched_ids, last_ids, stream_routes, previous_ids = streams
     use_ingest, arrival = ingest
     touched_count, slot, problem = 0, 0, NO_PROBLEM
     row, stream_id, count = uint64(0), uint64(0), 0
@@ -266,7 +268,7 @@ def admit(
                 problem = NOT_OPEN
                 break
             if rows[row, MARK] != mark:
-                touch(rows, row, mark, touched, results, touched_count)
+                touch(rows, row, mark, touched, results, previous_ids, touched_count)
                 touched_count += 1
             slot = int64(rows[row, SLOT])
         message_id = message_ids[count]
@@ -284,7 +286,7 @@ def admit(
             rows[row, NEXT_ID] = message_id + uint64(1)
             counts[slot] += 1
             highest_times[slot] = max(highest_times[slot], time)
-    gather(rows, touched, touched_count, *streams)
+    gather(rows, touched, touched_count, touched_ids, last_ids, stream_routes)
     return count if problem else stream_ids.shape[0], problem, touched_count
 
 

@@ -23,8 +23,9 @@ def stream_columns(streams: Streams, route: int) -> StreamColumns:
         packed = [_pack(column, wanted) for column in streams[:3]]
     else:
         columns: Any = streams
-        wanted = (columns.routes == route) & (columns.counts > 0)
-        packed = [column[wanted].astype(column.dtype.newbyteorder("<")).tobytes() for column in columns[:3]]
+        (rows,) = ((columns.routes == route) & (columns.counts > 0)).nonzero()
+        chosen = [column.take(rows) for column in columns[:3]]
+        packed = [(column.byteswap() if sys.byteorder == "big" else column).tobytes() for column in chosen]
     return StreamColumns(*packed)
 
 

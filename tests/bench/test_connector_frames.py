@@ -1,0 +1,89 @@
+"""The bytes that our sources' driver sends, against the protocol's own codec, and how it counts what comes back."""
+
+import pytest
+
+from penstock.bench import events
+from penstock.bench.contender import BenchmarkFailed
+from penstock.bench.contenders import connector_frames as frames
+from penstock.bench.contenders.connector_frames import Answers, Batch
+from penstock.bench.contenders.ingest import STORED_BYTES, WINDOW, make_batches, spread
+from penstock.protocol.connector import (
+    Ack,
+    Acked,
+    Error,
+    Hello,
+    Message,
+    Notify,
+    NotifyAck,
+    Ok,
+    encode,
+)
+from penstock.protocol.connector.bulk import EventTimeUnit, StreamTable, rewrite, scan
+
+PAYLOADS = events.payloads(3)
+
+
+def messages(batch: Batch) -> list[Message]:
+    columns = scan(batch.data)
+    return [columns.message(index) for index in range(len(columns))]
+
+
+def test_hello_and_notify() -> None:
+    assert frames.hello("load") == encode(Hello("0.0.1", b"", "penstock bench", "load"))
+    assert frames.notify(7, "stream 7") == encode(Notify(7, "stream 7", 0))
+
+
+def test_a_batch_is_message_frames_without_keys() -> None:
+    found = messages(Batch([7, 8, 7], PAYLOADS))
+    assert found == [Message(stream, place, 0, b"", PAYLOADS[place]) for place, stream in enumerate([7, 8, 7])]
+
+
+@pytest.mark.parametrize("number", [1, 255, 256, 65536, 2**48 - 1])
+def test_a_batch_that_is_sent_again_has_other_ids_and_nothing_else_that_changed(number: int) -> None:
+    batch = Batch([7, 8, 7], PAYLOADS)
+    before = messages(batch)
+    batch.renumber(255)
+    batch.renumber(number)
+    assert [m.message_id for m in messages(batch)] == [number << 16 | place for place in range(3)]
+    batch.renumber(0)
+    assert messages(batch) == before
+
+
+def test_a_batch_that_waits_to_be_sent_can_still_be_renumbered() -> None:
+    batch = Batch([7], PAYLOADS[:1])
+    with memoryview(batch.data):
+        batch.renumber(300)
+    assert messages(batch)[0].message_id == 300 << 16
+
+
+def test_all_streams_have_their_turn_before_one_has_its_second() -> None:
+    stream_ids = [spread(number) for number in range(1000)]
+    batches = make_batches(list(stream_ids), 100)
+    assert len(batches) == 10
+    sent = [m.stream_id for batch in batches for m in messages(batch)]
+    assert sent != stream_ids
+    assert sorted(sent) == sorted(stream_ids)
+
+
+def test_there_are_as_many_batches_as_are_in_flight() -> None:
+    assert len(make_batches([spread(0)], 100)) == WINDOW
+
+
+def test_what_a_message_takes_in_a_segment() -> None:
+    columns, table = scan(Batch([7], PAYLOADS[:1]).data), StreamTable(0)
+    table.open(7)
+    assert len(rewrite(columns, table.admit(columns, EventTimeUnit.MS)).data) == STORED_BYTES
+
+
+def test_credits_are_counted_once_however_they_are_cut() -> None:
+    sent = [Ok(2048), NotifyAck(True, 7, 0), Ack(1), Ack(500, (Acked(7, 9), Acked(8, 10))), Ack(0, (Acked(7, 11),))]
+    answers = Answers()
+    counted = sum(answers.receive(bytes([byte])) for frame in sent for byte in encode(frame))
+    assert counted == answers.credits == 2549
+    assert answers.opened == 1
+
+
+@pytest.mark.parametrize("frame", [Error("no"), NotifyAck(False, 7, 0)])
+def test_any_other_frame_ends_the_benchmark(frame: Error | NotifyAck) -> None:
+    with pytest.raises(BenchmarkFailed, match=f"frame {frame.tag}"):
+        Answers().receive(encode(frame))

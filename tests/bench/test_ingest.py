@@ -1,0 +1,50 @@
+"""Short real runs: a worker with its gateway, driven and checked as in the benchmark itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.bench.contender import BenchmarkFailed
+from penstock.bench.contenders.ingest import Ingest
+from penstock.bench.ingest import Options, Report, contenders, run, to_json
+from penstock.bench.trials import Effort
+
+pytestmark = pytest.mark.process
+
+SHORT = Effort(rounds=1, warmup_s=0.2, measure_s=0.2, probe_s=0.1, read_s=0, total_s_max=60)
+
+
+def short(directory: Path, *only: str) -> Report:
+    return run(Options(directory=directory, only=only, connections=3, many_streams=5000, effort=SHORT))
+
+
+@pytest.mark.parametrize("name", ["append", "ingest", "many_streams"])
+def test_every_acknowledged_message_is_stored(name: str, tmp_path: Path) -> None:
+    """`run` itself compares what was acknowledged with what the worker holds."""
+    (measurement,) = short(tmp_path, name).results[name]
+    assert measurement.events > 0
+    assert measurement.latencies_ms
+    assert measurement.read_mb_per_s is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ratios_have_the_goals_names_and_the_time_is_accounted_for(tmp_path: Path) -> None:
+    report = short(tmp_path, "append", "ingest", "many_streams")
+    assert set(report.ratios()) == {"append", "many_streams"}
+    rates = {name: rounds[0].events_per_s for name, rounds in report.results.items()}
+    assert report.ratios()["append"] == pytest.approx(rates["ingest"] / rates["append"])
+    assert report.ratios()["many_streams"] == pytest.approx(rates["many_streams"] / rates["ingest"])
+    times = json.loads(to_json(report))["ns_per_event"]
+    assert times["clock"] > times["scan"] > 0
+
+
+def test_all_five_are_compared() -> None:
+    assert [c.name for c in contenders(Options())] == ["append", "ingest", "many_streams", "redis", "nats"]
+
+
+def test_messages_that_were_lost_fail_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Ingest.stored
+    monkeypatch.setattr(Ingest, "stored", lambda self, server: honest(self, server) - 1)
+    with pytest.raises(BenchmarkFailed, match="ingest acknowledged"):
+        short(tmp_path, "ingest")

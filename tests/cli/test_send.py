@@ -1,0 +1,61 @@
+"""`penstock send`."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from penstock.cli import send
+from penstock.core.errors import LimitExceeded, Unavailable
+from penstock.protocol.connector import stream_id_of
+from tests.client.source.stored import stored_messages
+from tests.running_worker import RunningWorker
+
+app = typer.Typer(pretty_exceptions_enable=False)
+send.register(app)
+
+
+def run(file: Path, *options: str) -> Result:
+    result = CliRunner().invoke(app, [str(file), "--source", "files", "--stream", "lines", *options])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_lines_are_sent_once_and_it_says_so(worker: RunningWorker, tmp_path: Path) -> None:
+    options = ("--worker", f"127.0.0.1:{worker.ports['http']}")
+    file = tmp_path / "lines"
+    file.write_bytes(b"".join(b"line %d\n" % n for n in range(1, 3001)))
+    printed = run(file, *options).stdout
+    assert printed == "lines: 3,000 lines sent, 0 were there already, acknowledged up to line 3,000\n"
+    with file.open("ab") as more:
+        more.write(b"\r\nlast")
+    printed = run(file, "--address", f"127.0.0.1:{worker.ports['connector']}").stdout
+    assert printed == "lines: 2 lines sent, 3,000 were there already, acknowledged up to line 3,002\n"
+    file.write_bytes(b"another file\n")
+    assert "is it the same file?" in run(file, *options).stdout
+    found = stored_messages(worker.address, "files")[stream_id_of("lines")]
+    assert [m.id for m in found] == list(range(1, 3003))
+    assert [m.payload for m in found[-3:]] == [b"line 3000", b"", b"last"]
+
+
+def test_the_worker_is_found_by_its_data(worker: RunningWorker, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"")
+    printed = run(file, "--data", str(tmp_path / "data")).stdout
+    assert printed == "lines: 0 lines sent, 0 were there already, acknowledged up to line 0\n"
+
+
+def test_a_line_that_is_too_long_is_an_error_that_names_it(worker: RunningWorker, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"short\n" + b"x" * (4 << 20) + b"\n")
+    with pytest.raises(LimitExceeded, match="line 2"):
+        run(file, "--address", f"127.0.0.1:{worker.ports['connector']}")
+
+
+def test_without_a_worker_it_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"")
+    with pytest.raises(Unavailable):
+        run(file, "--worker", "127.0.0.1:1")
