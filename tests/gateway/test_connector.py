@@ -11,7 +11,7 @@ from penstock.gateway import connector as connector_module
 from penstock.gateway import stream_log as stream_log_module
 from penstock.gateway.connector import data_segment, streams_segment
 from penstock.gateway.settings import ConnectorSettings
-from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Error, Hello, Message, Ok
+from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Error, Hello, Message, Notify, Ok
 from tests.gateway.conftest import Connect, Peer, RunningGateway, Serve
 
 Append = Callable[..., Any]
@@ -272,3 +272,49 @@ async def test_a_failed_store_closes_sources_plainly(running: RunningGateway, co
     peer.send(Message(7, 2, 0, b"", b"x"), EndOfStream(7))
     assert not any(isinstance(frame, Error) for frame in await peer.frames_until_closed())
     await running.crash()
+
+
+async def test_more_streams_than_a_source_may_ever_have_are_refused(serve: Serve, connect: Connect) -> None:
+    running = await serve(streams_per_connector_max=2)
+    peer = await connect(running)
+    await peer.open(1)
+    await peer.open(2)
+    peer.send(Notify(3, "s"))
+    frames = await peer.frames_until_closed()
+    assert isinstance(frames[-1], Error)
+    assert "streams_per_connector_max" in frames[-1].text
+    again = await connect(running)
+    assert await again.open(2) == NOTHING_YET
+    assert sum(running.gateway.registry.counts().values()) == 1
+
+
+@pytest.mark.parametrize("route", [0, 1])
+async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
+    serve: Serve, connect: Connect, route: int
+) -> None:
+    settings = ConnectorSettings(segments=2, quota_bytes=1 << 20)
+    running = await serve(connector=settings)
+    (gone,), (there,) = streams_on(running, route), streams_on(running, 1 - route)
+    peer = await connect(running)
+    for stream_id in (gone, there):
+        await peer.open(stream_id)
+        peer.send(Message(stream_id, 5, 0, b"", bytes(1000)))
+        await acked(peer, stream_id, 5)
+    running.gateway.connector("source").snapshot()
+    running.store.delete(data_segment("source", route))
+    peer.send(Message(there, 6, 0, b"", b"x"))
+    await acked(peer, there, 6)
+    peer.send(Message(gone, 6, 0, b"", b"x"))
+    frames = await peer.frames_until_closed()
+    assert isinstance(frames[-1], Error)
+    assert "no segment" in frames[-1].text
+    assert running.gateway.status()["open_sessions"] == 1
+    good = await connect(running, "another")
+    await good.open(1)
+    again = await connect(await serve(connector=settings))
+    assert await again.open(there) == 6
+    assert await again.open(gone) == 5
+    again.send(Message(gone, 6, 0, b"", b"x"))
+    await acked(again, gone, 6)
+    last = await serve(connector=settings)
+    assert await (await connect(last)).open(gone) == 6

@@ -16,7 +16,7 @@ from tests.gateway.source_program import Acked, payload, stream_ids
 from tests.gateway.stored_events import parse_data
 from tests.worker_process import WorkerProcess
 
-WORKER_KILLS = 22
+WORKER_KILLS = 20
 STREAMS = 10
 INSTANCES = ("first", "second", "truncated")
 FINISH_SECONDS = 30

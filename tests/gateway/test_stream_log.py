@@ -1,20 +1,22 @@
 """The table of streams after a crash says exactly what is stored: no less, no more."""
 
+import asyncio
 import random
 from collections import defaultdict
 from contextlib import suppress
 
 import pytest
 
-from penstock.core.errors import PenstockError
 from penstock.gateway import connector as connector_module
 from penstock.gateway.settings import ConnectorSettings
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message
+from penstock.store.compaction import Compactor
 from penstock.store.settings import StoreSettings
 from tests.gateway.conftest import Connect, Peer, RunningGateway, Serve
 from tests.gateway.stored_events import parse
 
 LIVES = 12
+STEPS = 12
 STREAMS = [0, 1, 2, 7, 2**32, 2**63, 2**64 - 2, 2**64 - 1]
 TINY = StoreSettings(chapter_bytes=64 * 1024, reserve_bytes=64 * 1024)
 
@@ -55,14 +57,14 @@ class Truth:
 class Source:
     """A session that sends at random, and knows what it was told."""
 
-    def __init__(self, peer: Peer, rng: random.Random) -> None:
+    def __init__(self, peer: Peer, rng: random.Random, acked: dict[int, int] | None = None) -> None:
         self._peer = peer
         self._rng = rng
         self.sent: dict[int, int] = {}
-        self.acked: dict[int, int] = {}
+        self.acked = acked or {}
 
     async def open(self, stream_id: int, running: RunningGateway, truth: Truth) -> None:
-        point = await self._peer.open(stream_id)
+        point = await open_when_free(self._peer, stream_id)
         truth.read(running)
         assert point == truth.point(stream_id)
         self.sent[stream_id] = point
@@ -81,6 +83,10 @@ class Source:
                 self.sent[stream_id] = number
         self._peer.send(*frames)
 
+    def vanish(self) -> None:
+        """In the middle of whatever was sent last."""
+        self._peer.writer.transport.abort()
+
     def end_one(self) -> None:
         stream_id = self._rng.choice([*self.sent])
         del self.sent[stream_id]
@@ -95,33 +101,65 @@ class Source:
                 self.acked |= dict(frame.acked)
 
 
-async def live(running: RunningGateway, connect: Connect, rng: random.Random, truth: Truth) -> dict[int, int]:
-    """One life of a gateway; returns what it has acknowledged."""
-    streams = rng.sample(STREAMS, len(STREAMS))
-    sources = []
-    for number in range(3):
-        source = Source(await connect(running), rng)
-        for stream_id in streams[number::3]:
-            await source.open(stream_id, running, truth)
-        sources.append(source)
-    crash_at = rng.randrange(12)
-    for step in range(12):
-        if step == crash_at:
-            running.journal.crash_after(rng.randrange(1, 12))
-        source = rng.choice(sources)
-        with suppress(PenstockError):
-            if step < crash_at and rng.random() < 0.2:
-                truth.truncate(running, rng)
-        if len(source.sent) > 1 and rng.random() < 0.1:
+async def open_when_free(peer: Peer, stream_id: int) -> int:
+    """It may be closing, or its last session may not have ended yet."""
+    while True:
+        with suppress(AssertionError):
+            return await peer.open(stream_id)
+        await asyncio.sleep(0.001)
+
+
+class Life:
+    """One life of a gateway, with three sessions."""
+
+    def __init__(self, running: RunningGateway, connect: Connect, rng: random.Random, truth: Truth) -> None:
+        self._running = running
+        self._connect = connect
+        self._rng = rng
+        self._truth = truth
+        self._compactor = Compactor(running.store)
+        self._sources: list[Source] = []
+
+    async def live(self) -> dict[int, int]:
+        """Until it crashes; returns what was acknowledged."""
+        streams = self._rng.sample(STREAMS, len(STREAMS))
+        for number in range(3):
+            self._sources.append(await self._source(streams[number::3], {}))
+        crash_at = self._rng.randrange(STEPS)
+        for step in range(STEPS):
+            if step == crash_at:
+                self._running.journal.crash_after(self._rng.randrange(1, 12))
+            number = self._rng.randrange(3)
+            if step < crash_at:
+                await self._disturb(number)
+            await self._send(self._sources[number])
+        for source in self._sources:
+            await source.listen(0.01)
+        return {stream_id: last_id for source in self._sources for stream_id, last_id in source.acked.items()}
+
+    async def _source(self, streams: list[int], acked: dict[int, int]) -> Source:
+        source = Source(await self._connect(self._running), self._rng, acked)
+        for stream_id in streams:
+            await source.open(stream_id, self._running, self._truth)
+        return source
+
+    async def _disturb(self, number: int) -> None:
+        self._truth.read(self._running)
+        if self._rng.random() < 0.2:
+            self._truth.truncate(self._running, self._rng)
+        if self._rng.random() < 0.3:
+            self._compactor.step()
+        if self._rng.random() < 0.1:
+            old = self._sources[number]
+            old.vanish()
+            self._sources[number] = await self._source([*old.sent], old.acked)
+
+    async def _send(self, source: Source) -> None:
+        if len(source.sent) > 1 and self._rng.random() < 0.1:
             source.end_one()
         if source.sent:
             source.send()
-        await source.listen(rng.choice([0.001, 0.01]))
-        if step < crash_at:
-            truth.read(running)
-    for source in sources:
-        await source.listen(0.01)
-    return {stream_id: last_id for source in sources for stream_id, last_id in source.acked.items()}
+        await source.listen(self._rng.choice([0.001, 0.01]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -134,7 +172,7 @@ async def test_after_a_crash_at_any_moment_notify_ack_is_the_last_id_stored_and_
     for _ in range(LIVES):
         settings = ConnectorSettings(segments=rng.randint(1, 4))
         running = await serve(TINY, connector=settings, snapshot_bytes=rng.choice([1, 300, 3000, 1 << 20]))
-        acked = await live(running, connect, rng, truth)
+        acked = await Life(running, connect, rng, truth).live()
         await running.crash()
         running = await serve(TINY, connector=settings)
         truth.read(running)

@@ -40,7 +40,7 @@ def get_json(worker: str, path: str) -> Any:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise Unavailable(
             f"no worker answers on {worker}: {reason}",
-            "Give the worker's HTTP address (the port that it prints as http), or --data DIR.",
+            "Start it (penstock worker --data DIR), and give its HTTP address or --data DIR.",
         ) from None
 
 

@@ -60,8 +60,10 @@ class Connector:
         made = self._store.exists(streams_segment(self.name))
         with suppress(*[NoRoom] if made and names else []):  # a full disk must not keep out what is there already
             while len(names) < self.settings.segments:
-                self._store.create(data_segment(self.name, len(names)), _NO_QUOTA)
-                names.append(data_segment(self.name, len(names)))
+                name = data_segment(self.name, len(names))
+                if not self._store.exists(name):
+                    self._store.create(name, _NO_QUOTA)
+                names.append(name)
         if not made:
             self._store.create(streams_segment(self.name), _NO_QUOTA)
         return names
@@ -116,7 +118,8 @@ class Connector:
 
     @property
     def held_bytes(self) -> int:
-        return sum(info.length - info.start for info in map(self._store.info, self.segments))
+        there = filter(self._store.exists, self.segments)  # somebody may delete one over the segment protocol
+        return sum(info.length - info.start for info in map(self._store.info, there))
 
 
 def started(stream_id: int, name: str) -> Mark:

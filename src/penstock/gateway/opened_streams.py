@@ -68,9 +68,15 @@ class OpenedStreams:
             self._refuse(stream)
             return
         self._streams[stream_id] = stream
+        self._check_known(stream_id)
         known = self._connector.find(stream_id, notify.name[:STREAM_NAME_MAX])
         self._marks[known.route].append(started(stream_id, known.name))
         self._opening[known.route].append(stream_id)
+
+    def _check_known(self, stream_id: int) -> None:
+        limit = self._gateway.settings.streams_per_connector_max
+        if len(self._connector.streams) >= limit and stream_id not in self._connector.streams:
+            raise ProtocolError(f"NOTIFY: this source has had {limit} streams already (streams_per_connector_max)")
 
     def _refuse(self, stream: Stream) -> None:
         stream.notify_ack(False, 0, Side.OURS)

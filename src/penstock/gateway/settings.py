@@ -61,6 +61,9 @@ class GatewaySettings:
     streams_per_session_max: int = 100_000
     """Streams open in one session at the same time, at about 200 bytes each."""
 
+    streams_per_connector_max: int = 1_000_000
+    """Streams that a source may ever have: each is remembered, at about 300 bytes."""
+
     window_bytes: int = 8 * MIB
     """What a session may have sent that is not durable yet: its credits are counted from it."""
 

@@ -50,7 +50,10 @@ class StreamLog:
         offsets, streams = self._last_snapshot()
         for route, name in enumerate(self._data):
             info = self._store.info(name)
-            self._fold(streams, route, name, max(offsets.get(name, 0), info.start), info.length)
+            start = max(offsets.get(name, 0), info.start)
+            if start > info.length:  # it was deleted, and is a new one
+                start = info.start
+            self._fold(streams, route, name, start, info.length)
         return streams
 
     def write(self, streams: Mapping[int, KnownStream]) -> None:

@@ -121,7 +121,8 @@ class ScriptedWorker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is closed already when a conversation failed
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(SECONDS_MAX)
         if self._error is not None:

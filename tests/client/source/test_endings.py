@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -39,6 +40,14 @@ def run_one(make_source: MakeSource, address: str, **options: Any) -> Any:
 def endless(after: int | None) -> Iterator[tuple[int, bytes]]:
     for number in itertools.count(0 if after is None else after + 1):
         yield number, b"x" * 1000
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """An address that is taken, and where nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{unused.getsockname()[1]}"
 
 
 def read_to_the_end(peer: Peer) -> list[Any]:
@@ -119,16 +128,15 @@ def test_acks_that_come_with_a_restart_are_told(make_source: MakeSource) -> None
 
 
 def test_when_nobody_is_at_the_new_address_the_old_one_is_tried_again(make_source: MakeSource) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
     model = ModelWorker()
+    with nobody() as address:
 
-    def restart(peer: Peer) -> None:
-        peer.greet(10)
-        peer.send(Restart(nobody))
+        def restart(peer: Peer) -> None:
+            peer.greet(10)
+            peer.send(Restart(address))
 
-    with ScriptedWorker(restart, model) as worker:
-        run_one(make_source, worker.address)
+        with ScriptedWorker(restart, model) as worker:
+            run_one(make_source, worker.address)
     assert model.ids("s") == list(range(1, 11))
 
 
@@ -236,10 +244,10 @@ def test_a_worker_that_is_silent_or_gone_is_tried_for_the_time_given(make_source
     with ScriptedWorker(silent) as worker:
         with pytest.raises(Unavailable, match="not answered"):
             run_one(make_source, worker.address, timeout_seconds=0.1, retry_seconds=0.3)
-        assert worker.connections > 1
+        wait_until(lambda: worker.connections > 1)
     began = time.monotonic()
-    with pytest.raises(Unavailable, match="cannot be reached"):
-        run_one(make_source, worker.address, retry_seconds=0.5)
+    with nobody() as address, pytest.raises(Unavailable, match="cannot be reached"):
+        run_one(make_source, address, retry_seconds=0.5)
     assert time.monotonic() - began >= 0.5
 
 

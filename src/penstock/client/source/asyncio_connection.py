@@ -93,7 +93,8 @@ class AsyncConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=BATCH_BYTES)
         connected = transport.get_extra_info("socket")
-        prepare(connected)
+        with suppress(OSError):  # it is lost already: the transport will notice
+            prepare(connected)
         if transport.get_extra_info("ssl_object") is None:
             self._spare = connected.dup()
             self._spare.setblocking(False)
