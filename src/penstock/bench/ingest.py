@@ -29,7 +29,7 @@ CONTENDERS = ("append", "ingest", "many_streams", "redis", "nats")
 
 GOALS = {"redis": 5.0, "append": 0.5, "many_streams": 0.8}
 
-QUICK = Effort(rounds=4, warmup_s=0.4, measure_s=0.5, probe_s=0.25, read_s=0, total_s_max=45)
+QUICK = Effort(rounds=4, warmup_s=0.4, measure_s=0.5, probe_s=0.25, read_s=0, total_s_max=54)
 FULL = Effort(rounds=20, warmup_s=0.4, measure_s=0.6, probe_s=0.5, read_s=0, total_s_max=420)
 
 

@@ -57,11 +57,11 @@ class AsyncConnection(asyncio.Protocol):
         self.write()
         self.session.close()
         assert self._transport is not None
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
-        with suppress(TimeoutError):
+        with suppress(OSError):  # it is over already; a TimeoutError is one
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await self._closed.wait()
 
