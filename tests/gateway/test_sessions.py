@@ -244,3 +244,16 @@ async def test_an_active_stream_is_not_opened_again_by_its_own_session(
     assert isinstance(frames[-1], Error)
     assert "NOTIFY is not legal for stream 7 in state Active" in frames[-1].text
     assert running.gateway.registry.counts() == {Use.ACTIVE: 0, Use.CLOSING: 0}
+
+
+async def test_a_stop_acknowledges_what_was_received(serve: Serve, connect: Connect) -> None:
+    running = await serve()
+    peer = await connect(running)
+    await peer.open(7)
+    peer.send(*(Message(7, number, 0, b"", bytes(1000)) for number in range(1, 501)))
+    while running.gateway.counters.messages < 500:
+        await asyncio.sleep(0)
+    await running.stop()
+    running.crashed = True
+    frames = await peer.frames_until_closed()
+    assert max(last for frame in frames if isinstance(frame, Ack) for _, last in frame.acked) == 500

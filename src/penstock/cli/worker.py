@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import resource
 import signal
 import ssl
 from collections.abc import Callable
@@ -99,10 +100,18 @@ def worker(
     if not 64 * 1024 <= chapter_size <= 2**40 or not 0 < block_size < 2**24 - 1024:
         raise RequestError("--chapter-size is 64KiB or more, --block-size less than 16MiB")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _allow_many_files()
     try:
         run_in_loop(settings)
     except OSError as error:
         raise RequestError(f"the worker cannot start: {error}", _hint(error)) from None
+
+
+def _allow_many_files() -> None:
+    """Every connection is a file; the usual soft limit of 1,024 is below what the worker takes."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _hint(error: OSError) -> str:

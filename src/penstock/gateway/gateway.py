@@ -70,10 +70,13 @@ class Gateway:
         return port
 
     async def stop(self) -> None:
-        """Take nothing new; sources resume elsewhere or later from what was acknowledged."""
+        """Acknowledge what was received, take nothing new; sources resume elsewhere or later."""
         self._listener.close()
         self._ticking.cancel()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.durability.caught_up(), self.settings.drain_seconds)
         for session in list(self._sessions):
+            session.flush()
             session.close()
         for connector in self._connectors.values():
             with suppress(PenstockError):  # the table can be made from the heads as well

@@ -77,5 +77,8 @@ class GatewaySettings:
     dead_peer_seconds: int = 30
     """A peer that does not answer on the network for so long is gone, and its streams are free again."""
 
+    drain_seconds: float = 10.0
+    """How long a stop waits for what was received to become durable and acknowledged."""
+
     snapshot_bytes: int = 64 * MIB
     """Data after which a connector's table of streams is written down again: bounds what a restart must read."""

@@ -52,7 +52,7 @@ class SegmentServer:
             connection.stop_reading()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_seconds):
-                await self._all_durable()
+                await self.durability.caught_up()
                 for connection in list(self._connections):
                     connection.flush()
                     connection.close()
@@ -61,13 +61,6 @@ class SegmentServer:
             connection.abort()
         await asyncio.sleep(0)
         self.read_pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _all_durable(self) -> None:
-        if self.store.journal.failed:
-            return
-        done = asyncio.Event()
-        self.durability.after(self.store.journal.end, done.set)
-        await done.wait()
 
     async def _all_closed(self) -> None:
         if self._connections:

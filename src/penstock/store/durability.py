@@ -26,6 +26,15 @@ class Durability:
         else:
             self._waiting.append((position, action))
 
+    async def caught_up(self) -> None:
+        """Return when everything that is queued now is durable, and the actions before that have run; at once if the
+        journal has failed.
+        """
+        if not self._journal.failed:
+            done = asyncio.Event()
+            self.after(self._journal.end, done.set)
+            await done.wait()
+
     def after_each_group(self, action: Callable[[], None]) -> None:
         """Run it whenever some of the actions have been run: once for all of them."""
         self._afterwards.append(action)
