@@ -251,8 +251,8 @@ async def test_a_stop_acknowledges_what_was_received(serve: Serve, connect: Conn
     peer = await connect(running)
     await peer.open(7)
     peer.send(*(Message(7, number, 0, b"", bytes(1000)) for number in range(1, 501)))
-    while running.gateway.counters.messages < 500:
-        await asyncio.sleep(0)
+    await peer.writer.drain()
+    await asyncio.sleep(0.2)
     await running.stop()
     running.crashed = True
     frames = await peer.frames_until_closed()

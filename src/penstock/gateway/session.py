@@ -68,8 +68,9 @@ class SourceSession(asyncio.BufferedProtocol):
         seconds = self._settings.handshake_seconds
         self._deadline = self._gateway.loop.call_later(seconds, self._too_late)
         if not self._gateway.opened(self):
-            error = ProtocolError(f"there are {self._settings.sessions_max} sessions already (sessions_max)")
-            self._fail(error, lingers=False)  # it is over the limit, and must not cost anything for long
+            # Without a word: a source takes an ERROR for final, and there may be room for it soon.
+            log.warning("%s: there are %s sessions already (sessions_max)", self.peer, self._settings.sessions_max)
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
         self._deadline.cancel()
@@ -257,7 +258,7 @@ class SourceSession(asyncio.BufferedProtocol):
         log.warning("%s (%s): %s; closed, it will resume", self.peer, self.program, reason)
         self.close()
 
-    def _fail(self, error: PenstockError, *, lingers: bool = True) -> None:
+    def _fail(self, error: PenstockError) -> None:
         """End this session with the reason, and no other."""
         if self._session.is_over:
             return
@@ -267,7 +268,7 @@ class SourceSession(asyncio.BufferedProtocol):
         self._gateway.remember_error(self.peer, text)
         self.flush()
         self._send(Error(text[:_ERROR_TEXT_MAX]))
-        self._finish(lingers=lingers)
+        self._finish(lingers=True)
 
     def _send(self, frame: Frame) -> None:
         if not self._session.is_over:

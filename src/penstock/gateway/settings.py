@@ -53,7 +53,7 @@ class GatewaySettings:
     """How long a peer may take until its HELLO is there."""
 
     sessions_max: int = 1000
-    """Beyond it a new connection is told so and closed: each costs a receive buffer and a window."""
+    """Beyond it a new connection is closed at once, and counted: each costs a receive buffer and a window."""
 
     frame_bytes_max: int = 4 * MIB
     """Largest frame; checked before its bytes are buffered."""
