@@ -29,7 +29,7 @@ from penstock.protocol.segment import (
     frame_events,
 )
 from penstock.protocol.segment.codes import ErrorCode
-from penstock.store.store import AttributeUpdate
+from penstock.store.plan import AttributeUpdate
 from tests.segment_server.conftest import Connect, Peer, Running
 
 WRITER = uuid.UUID(int=1).bytes

@@ -27,10 +27,11 @@ from penstock.store.compaction import Compactor
 from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.store.file_journal import FileJournal
 from penstock.store.operations import Index, pack
+from penstock.store.plan import AttributeUpdate
 from penstock.store.record import RECORD_HEADER_BYTES, TRAILER_BYTES, checksum
 from penstock.store.segment import Segment
 from penstock.store.settings import KIB, StoreSettings
-from penstock.store.store import AttributeUpdate, SegmentStore
+from penstock.store.store import SegmentStore
 from penstock.store.verify import verify
 from tests.store import model
 from tests.store.model import State

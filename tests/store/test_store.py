@@ -19,8 +19,9 @@ from penstock.core.errors import (
 from penstock.store.compaction import Compactor
 from penstock.store.faulty_files import FaultyFiles
 from penstock.store.memory_files import MemoryFiles
+from penstock.store.plan import AttributeUpdate
 from penstock.store.settings import KIB
-from penstock.store.store import AttributeUpdate, SegmentStore
+from penstock.store.store import SegmentStore
 from tests.store.small import commit, entries, heads, journal_of, next_chapter, open_store
 
 WRITER = b"w" * 16

@@ -1,7 +1,7 @@
 """Live bytes, and the snapshot."""
 
 from penstock.store.memory_files import MemoryFiles
-from penstock.store.store import AttributeUpdate
+from penstock.store.plan import AttributeUpdate
 from penstock.store.table import SegmentTable
 from tests.store.small import commit, next_chapter, open_store
 

@@ -27,7 +27,8 @@ from penstock.protocol.segment import (
     UpdateAttribute,
 )
 from penstock.protocol.segment.codes import AttributeUpdateKind
-from penstock.store.store import AttributeUpdate, SegmentStore
+from penstock.store.plan import AttributeUpdate
+from penstock.store.store import SegmentStore
 
 Handled = tuple[Message, Position]
 """A reply, and how far the journal must be durable before it is sent."""

@@ -2,22 +2,20 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
 
-from penstock.core.attributes import NO_VALUE, QUOTA
+from penstock.core.attributes import QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     Damaged,
     DiskFull,
     LimitExceeded,
-    NoSuchSegment,
     QuotaReached,
     SegmentExists,
-    SegmentSealed,
     SegmentTruncated,
 )
 from penstock.core.types import Buffer, Offset, Position, SegmentId
@@ -28,13 +26,13 @@ from penstock.store.operations import (
     Append,
     Create,
     Delete,
-    Merge,
     Operation,
     Seal,
     SetAttribute,
     Truncate,
     pack,
 )
+from penstock.store.plan import AttributeUpdate, check_attributes, check_writable, find, plan_merges, plan_updates
 from penstock.store.reading import Indexes, Piece, fetch, fetch_heads, pieces
 from penstock.store.record import checksum
 from penstock.store.replay import replay
@@ -76,15 +74,6 @@ class SegmentInfo:
     damage: str | None
 
 
-class AttributeUpdate(NamedTuple):
-    """Set `key` of `segment` to `value`, if it is `expected` now: None for anything, NO_VALUE for absent."""
-
-    segment: str
-    key: bytes
-    value: int
-    expected: int | None = None
-
-
 class SegmentStore:
     """One thread owns a store and makes all calls, except that `fetch` may run in any.
 
@@ -124,7 +113,7 @@ class SegmentStore:
             raise LimitExceeded(f"a segment's name has 1 to {self.settings.name_bytes_max} bytes (name_bytes_max)")
         if len(self.table) >= self.settings.segments_max:
             raise LimitExceeded(f"there are {len(self.table)} segments already (segments_max)")
-        self._check_attributes(name, attributes or {})
+        check_attributes(name, attributes or {}, self.settings.attributes_per_segment_max)
         number = self.table.next_id()
         updates = [SetAttribute(number, k, v) for k, v in (attributes or {}).items()]
         return self.write([Create(number, name), *updates], draining=False)
@@ -148,7 +137,7 @@ class SegmentStore:
             last = segment.last_number(writer)
             if last is not None and number <= last:
                 return Appended(segment.length, self.journal.end, stored=False)
-        self._check_writable(segment)
+        check_writable(segment)
         if expected_offset is not None and expected_offset != segment.length:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, not {expected_offset}")
         length = sum(map(len, buffers))
@@ -200,14 +189,15 @@ class SegmentStore:
 
     def update_attributes(self, updates: Sequence[AttributeUpdate]) -> Position:
         """Set them all, or none. As `merge`, but for the reserve: it is not for these."""
-        return self.write(self._plan_updates(updates), draining=False)
+        limit = self.settings.attributes_per_segment_max
+        return self.write(plan_updates(self.table, updates, limit), draining=False)
 
     def merge(self, merges: Sequence[tuple[str, str]], updates: Sequence[AttributeUpdate] = ()) -> Position:
         """Make each (target, source): the source's bytes become the target's next ones, and the source is gone.
         All merges and attribute updates happen in one record: all or none. Never refused for quota.
         """
-        attributes = self._plan_updates(updates)
-        planned = list(self._plan_merges(merges))
+        planned = plan_merges(self.table, merges)
+        attributes = plan_updates(self.table, updates, self.settings.attributes_per_segment_max)
         if {a.segment for a in attributes} & {m.source for m in planned}:
             raise ConditionFailed("an attribute of a segment that is merged away cannot be set")
         position = self.write([*planned, *attributes])
@@ -216,38 +206,6 @@ class SegmentStore:
             assert target is not None
             self._unsettled.append((position, target, target.length))
         return position
-
-    def _plan_merges(self, merges: Sequence[tuple[str, str]]) -> Iterator[Merge]:
-        lengths: dict[int, int] = {}
-        sources = {source for _, source in merges}
-        if len(sources) < len(merges) or sources & {target for target, _ in merges}:
-            raise ConditionFailed("a segment can be merged once, and not be a target as well")
-        for target_name, source_name in merges:
-            target, source = self._writable(target_name), self._segment(source_name)
-            if source.damage is not None:
-                raise Damaged(f"segment {source_name!r} is refused: {source.damage.reason}")
-            if source.start:
-                raise ConditionFailed(f"segment {source_name!r} is truncated and cannot be merged")
-            offset = lengths.get(target.id, target.length)
-            lengths[target.id] = offset + source.length
-            yield Merge(target.id, Offset(offset), source.id, source.length)
-
-    def _plan_updates(self, updates: Sequence[AttributeUpdate]) -> list[SetAttribute]:
-        new: dict[str, set[bytes]] = {}
-        for update in updates:
-            attributes = self._segment(update.segment).attributes or {}
-            if update.expected is not None and attributes.get(update.key, NO_VALUE) != update.expected:
-                raise ConditionFailed(f"the attribute of segment {update.segment!r} is not {update.expected}")
-            if update.key not in attributes:
-                new.setdefault(update.segment, set()).add(update.key)
-        for name, keys in new.items():
-            self._check_attributes(name, [*(self._segment(name).attributes or {}), *keys])
-        return [SetAttribute(self._segment(u.segment).id, u.key, u.value) for u in updates]
-
-    def _check_attributes(self, name: str, keys: Collection[bytes]) -> None:
-        limit = self.settings.attributes_per_segment_max
-        if len(keys) > limit:
-            raise LimitExceeded(f"{len(keys)} attributes for segment {name!r}; the limit is {limit}")
 
     def write(
         self,
@@ -369,19 +327,11 @@ class SegmentStore:
         return fetch_heads(self.journal, located)
 
     def _segment(self, name: str) -> Segment:
-        segment = self.table.named(name)
-        if segment is None:
-            raise NoSuchSegment(f"there is no segment {name!r}")
-        return segment
-
-    def _writable(self, name: str) -> Segment:
-        segment = self._segment(name)
-        self._check_writable(segment)
-        return segment
+        return find(self.table, name)
 
     def check_writable(self, name: str) -> None:
         """Raise what an append would: NoSuchSegment, SegmentSealed or Damaged."""
-        self._check_writable(self._segment(name))
+        check_writable(self._segment(name))
 
     def note_damage(self, name: str, error: Damaged) -> None:
         """A reader has found damage: say so loudly, once for each place."""
@@ -389,12 +339,6 @@ class SegmentStore:
         if text not in self.damage and len(self.damage) < _DAMAGE_KEPT:
             log.error("%s", text)
             self.damage.append(text)
-
-    def _check_writable(self, segment: Segment) -> None:
-        if segment.sealed:
-            raise SegmentSealed(f"segment {segment.name!r} is sealed at {segment.length}")
-        if segment.damage is not None:
-            raise Damaged(f"segment {segment.name!r} is refused: {segment.damage.reason}")
 
 
 def _check_start(segment: Segment, offset: int) -> None:

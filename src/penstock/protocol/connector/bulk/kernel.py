@@ -31,6 +31,8 @@ I64_MIN, I64_MAX, U64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 ID, NEXT_ID, STATE, MARK, SLOT, ROW_SIZE = 0, 1, 2, 3, 4, 8
 """A row of a stream table, one cache line: `NEXT_ID` is the last message id plus 1, so that "nothing yet" is 0."""
+AHEAD = 16
+"""Messages: so far ahead a row is fetched from memory before it is looked at."""
 EMPTY, SHUT, OPEN = 0, 1, 2
 """STATE: no stream, one that was open once, or OPEN + its route."""
 
@@ -97,10 +99,25 @@ def _copy(typing_context: Any, target: Any, to: Any, source: Any, at: Any, size:
     return types.void(target, int64, source, int64, int64), generate
 
 
+def _prefetch(typing_context: Any, rows: Any, row: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        base = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer = builder.gep(base, [builder.mul(args[1], ir.Constant(ir.IntType(64), ROW_SIZE))])
+        i8p, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [i8p, i32, i32, i32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [i8p], kind)
+        # to be written, to stay in all caches, data
+        builder.call(function, [builder.bitcast(pointer, i8p), i32(1), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(rows, uint64), generate
+
+
 load8, load16, load32 = _load(8, int64), _load(16, int64), _load(32, int64)
 load64, load64_signed = _load(64, uint64), _load(64, int64)
 store16, store32, store64 = _store(16), _store(32), _store(64)
 copy = intrinsic(_copy)
+prefetch = intrinsic(_prefetch)
 
 
 # Scanning
@@ -165,12 +182,17 @@ def scan(
 
 
 @inlined
-def find_row(rows: Any, seed: Any, stream_id: Any) -> Any:
-    """The row of this stream, or the empty one where it would be."""
+def first_row(rows: Any, seed: Any, stream_id: Any) -> Any:
     mixed = (stream_id ^ seed) * uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> uint64(29))) * uint64(0xBF58476D1CE4E5B9)
+    return (mixed ^ (mixed >> uint64(32))) & uint64(rows.shape[0] - 1)
+
+
+@inlined
+def find_row(rows: Any, seed: Any, stream_id: Any) -> Any:
+    """The row of this stream, or the empty one where it would be."""
     mask = uint64(rows.shape[0] - 1)
-    row = (mixed ^ (mixed >> uint64(32))) & mask
+    row = first_row(rows, seed, stream_id)
     while rows[row, STATE] != EMPTY and rows[row, ID] != stream_id:
         row = (row + uint64(1)) & mask
     return row
@@ -261,6 +283,8 @@ def admit(
     touched_count, slot, problem = 0, 0, NO_PROBLEM
     row, stream_id, count = uint64(0), uint64(0), 0
     for count in range(stream_ids.shape[0]):
+        if count + AHEAD < stream_ids.shape[0] and stream_ids[count + AHEAD] != stream_id:
+            prefetch(rows, first_row(rows, seed, stream_ids[count + AHEAD]))
         if touched_count == 0 or stream_ids[count] != stream_id:
             stream_id = stream_ids[count]
             row = find_row(rows, seed, stream_id)

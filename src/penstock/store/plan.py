@@ -1,0 +1,76 @@
+"""What a merge or an update of attributes will write: worked out and checked before anything is changed. No I/O."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from penstock.core.attributes import NO_VALUE
+from penstock.core.errors import ConditionFailed, Damaged, LimitExceeded, NoSuchSegment, SegmentSealed
+from penstock.core.types import Offset
+from penstock.store.operations import Merge, SetAttribute
+from penstock.store.segment import Segment
+from penstock.store.table import SegmentTable
+
+
+class AttributeUpdate(NamedTuple):
+    """Set `key` of `segment` to `value`, if it is `expected` now: None for anything, NO_VALUE for absent."""
+
+    segment: str
+    key: bytes
+    value: int
+    expected: int | None = None
+
+
+def find(table: SegmentTable, name: str) -> Segment:
+    segment = table.named(name)
+    if segment is None:
+        raise NoSuchSegment(f"there is no segment {name!r}")
+    return segment
+
+
+def check_writable(segment: Segment) -> None:
+    if segment.sealed:
+        raise SegmentSealed(f"segment {segment.name!r} is sealed at {segment.length}")
+    if segment.damage is not None:
+        raise Damaged(f"segment {segment.name!r} is refused: {segment.damage.reason}")
+
+
+def plan_merges(table: SegmentTable, merges: Sequence[tuple[str, str]]) -> list[Merge]:
+    """For each (target, source) in turn; several sources of one target follow each other."""
+    sources = {source for _, source in merges}
+    if len(sources) < len(merges) or sources & {target for target, _ in merges}:
+        raise ConditionFailed("a segment can be merged once, and not be a target as well")
+    lengths: dict[int, int] = {}
+    planned = []
+    for target_name, source_name in merges:
+        target, source = find(table, target_name), find(table, source_name)
+        check_writable(target)
+        _check_mergeable(source)
+        offset = lengths.get(target.id, target.length)
+        lengths[target.id] = offset + source.length
+        planned.append(Merge(target.id, Offset(offset), source.id, source.length))
+    return planned
+
+
+def _check_mergeable(source: Segment) -> None:
+    if source.damage is not None:
+        raise Damaged(f"segment {source.name!r} is refused: {source.damage.reason}")
+    if source.start:
+        raise ConditionFailed(f"segment {source.name!r} is truncated and cannot be merged")
+
+
+def plan_updates(table: SegmentTable, updates: Sequence[AttributeUpdate], limit: int) -> list[SetAttribute]:
+    new: dict[str, set[bytes]] = {}
+    for update in updates:
+        attributes = find(table, update.segment).attributes or {}
+        if update.expected is not None and attributes.get(update.key, NO_VALUE) != update.expected:
+            raise ConditionFailed(f"the attribute of segment {update.segment!r} is not {update.expected}")
+        if update.key not in attributes:
+            new.setdefault(update.segment, set()).add(update.key)
+    for name, keys in new.items():
+        check_attributes(name, [*(find(table, name).attributes or {}), *keys], limit)
+    return [SetAttribute(find(table, u.segment).id, u.key, u.value) for u in updates]
+
+
+def check_attributes(name: str, keys: Collection[bytes], limit: int) -> None:
+    if len(keys) > limit:
+        raise LimitExceeded(f"{len(keys)} attributes for segment {name!r}; the limit is {limit}")
