@@ -8,6 +8,8 @@ import signal
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from rich.console import Console
 
 from penstock.cli.sizes import parse_size
 from penstock.core.errors import RequestError
-from penstock.gateway.settings import ConnectorSettings, GatewaySettings
+from penstock.gateway.settings import AckMode, ConnectorSettings, GatewaySettings
+from penstock.protocol.connector.bulk import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.settings import WorkerSettings
@@ -24,6 +27,7 @@ from penstock.worker.worker import Worker
 
 _LIMITS = "Limits"
 _TLS = "TLS"
+_SOURCES = "Sources"
 
 
 def _size(default: str | None, text: str) -> Any:
@@ -31,7 +35,22 @@ def _size(default: str | None, text: str) -> Any:
 
 
 def _port(default: int, text: str) -> Any:
-    return typer.Option(default, min=0, max=65535, help=text)
+    return typer.Option(default, min=0, max=65535, metavar="PORT", help=text)
+
+
+def _source(default: object, text: str, **more: Any) -> Any:
+    return typer.Option(default, help=text, rich_help_panel=_SOURCES, **more)
+
+
+def _tls(text: str) -> Any:
+    return typer.Option(None, help=text, rich_help_panel=_TLS)
+
+
+class TimeUnit(Enum):
+    S = "s"
+    MS = "ms"
+    US = "us"
+    NS = "ns"
 
 
 def register(app: typer.Typer) -> None:
@@ -41,22 +60,17 @@ def register(app: typer.Typer) -> None:
 def worker(
     data: Path = typer.Option(Path("penstock-data"), help="Where the journal is kept; made if it is not there."),
     host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback unless you say otherwise."),
-    connector_port: int = typer.Option(
-        7100, min=0, max=65535, help="Port of the connector protocol, for sources; 0 takes a free one."
-    ),
+    connector_port: int = _port(7100, "Port of the connector protocol, for sources; 0 takes a free one."),
     segment_port: int = _port(7101, "Port of the segment protocol; 0 takes a free one."),
-    http_port: int = typer.Option(
-        7102, min=0, max=65535, help="Port of /health, /status, /metrics; 0 takes a free one."
-    ),
-    cookie: str = typer.Option("", envvar="PENSTOCK_COOKIE", help="What a source must know to be let in."),
-    auto_create: bool = typer.Option(True, help="Make a source known at its first HELLO, or refuse it."),
-    tls_cert: Path | None = typer.Option(
-        None, help="Certificate (PEM) for the source and segment ports.", rich_help_panel=_TLS
-    ),
-    tls_key: Path | None = typer.Option(None, help="Its private key (PEM).", rich_help_panel=_TLS),
-    tls_client_ca: Path | None = typer.Option(
-        None, help="Take only clients with a certificate of this authority (mutual TLS).", rich_help_panel=_TLS
-    ),
+    http_port: int = _port(7102, "Port of /health, /status, /metrics; 0 takes a free one."),
+    cookie: str = _source("", "What a source must know to be let in.", envvar="PENSTOCK_COOKIE", metavar="TEXT"),
+    auto_create: bool = _source(True, "Make a source known at its first HELLO, or refuse it."),
+    ack: AckMode = _source(AckMode.CHECKPOINT, "When sources are told that messages are safe.", metavar="WHEN"),
+    event_time_unit: TimeUnit = _source(TimeUnit.MS, "Unit of their event times: s, ms, us, ns.", metavar="UNIT"),
+    event_time_ingest: bool = _source(False, "An event time of 0 means the time of arrival."),
+    tls_cert: Path | None = _tls("Certificate (PEM) for the source and segment ports."),
+    tls_key: Path | None = _tls("Its private key (PEM)."),
+    tls_client_ca: Path | None = _tls("Take only clients with a certificate of this authority (mutual TLS)."),
     chapter_size: int = _size("64MiB", "Size of a journal file."),
     reserve: int = _size("256MiB", "Disk kept for draining a full store."),
     segment_quota: int | None = _size(None, "Bytes that a segment may hold (default: no limit)."),
@@ -72,33 +86,28 @@ def worker(
     Its ports are printed, and written to DATA/ports.json. On SIGTERM or
     Ctrl-C it makes durable and acknowledges what it has received, then stops.
     """
+    _check_sizes(chapter_size, block_size)
     context = _server_context(tls_cert, tls_key, tls_client_ca)
-    settings = WorkerSettings(
-        data=data,
-        http_host=host,
-        http_port=http_port,
-        store=StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota),
-        segment=ServerSettings(
-            host=host,
-            port=segment_port,
-            ssl=context,
-            connections_max=connections,
-            block_bytes_max=block_size,
-        ),
-        gateway=GatewaySettings(
-            host=host,
-            port=connector_port,
-            ssl=context,
-            cookie=cookie.encode(),
-            connector=ConnectorSettings(quota_bytes=source_quota),
-            auto_create=auto_create,
-            sessions_max=sessions,
-            frame_bytes_max=frame_size,
-            streams_per_session_max=streams,
-        ),
+    unit = EventTimeUnit[event_time_unit.name]
+    connector = ConnectorSettings(
+        ack=ack, event_time_unit=unit, event_time_ingest=event_time_ingest, quota_bytes=source_quota
     )
+    store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
+    segment = ServerSettings(host=host, port=segment_port, ssl=context)
+    segment = replace(segment, connections_max=connections, block_bytes_max=block_size)
+    gateway = GatewaySettings(host=host, port=connector_port, ssl=context, cookie=cookie.encode(), connector=connector)
+    gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions)
+    gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
+    servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway)
+    _serve(replace(servers, http_host=host, http_port=http_port))
+
+
+def _check_sizes(chapter_size: int, block_size: int) -> None:
     if not 64 * 1024 <= chapter_size <= 2**40 or not 0 < block_size < 2**24 - 1024:
         raise RequestError("--chapter-size is 64KiB or more, --block-size less than 16MiB")
+
+
+def _serve(settings: WorkerSettings) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _allow_many_files()
     try:

@@ -2,6 +2,7 @@
 
 import logging
 import ssl as tls
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import islice
 from math import inf
@@ -31,7 +32,7 @@ logger = logging.getLogger("penstock.source")
 OnAck = Callable[[str, int], object]
 
 
-class SourceBase(Generic[F]):
+class SourceBase(ABC, Generic[F]):
     """Streams under one name. See `Source`."""
 
     def __init__(
@@ -102,8 +103,9 @@ class SourceBase(Generic[F]):
         self._is_stopped = True
         self._wake()
 
+    @abstractmethod
     def _wake(self) -> None:
-        raise NotImplementedError
+        """Let a `run` that waits look again."""
 
     def _begin(self) -> None:
         if self._is_running:
