@@ -31,13 +31,24 @@ def test_lines_are_sent_once_and_it_says_so(worker: RunningWorker, tmp_path: Pat
     assert printed == "lines: 3,000 lines sent, 0 were there already, acknowledged up to line 3,000\n"
     with file.open("ab") as more:
         more.write(b"\r\nlast")
-    printed = run(file, "--address", f"127.0.0.1:{worker.ports['connector']}").stdout
+    printed = run(file, "--whole", "--address", f"127.0.0.1:{worker.ports['connector']}").stdout
     assert printed == "lines: 2 lines sent, 3,000 were there already, acknowledged up to line 3,002\n"
     file.write_bytes(b"another file\n")
     assert "is it the same file?" in run(file, *options).stdout
     found = stored_messages(worker.address, "files")[stream_id_of("lines")]
     assert [m.id for m in found] == list(range(1, 3003))
     assert [m.payload for m in found[-3:]] == [b"line 3000", b"", b"last"]
+
+
+def test_a_last_line_without_its_end_waits_until_it_has_one(worker: RunningWorker, tmp_path: Path) -> None:
+    address = ("--address", f"127.0.0.1:{worker.ports['connector']}")
+    file = tmp_path / "lines"
+    file.write_bytes(b"whole\nhalf")
+    assert "no end yet" in run(file, *address).stdout
+    file.write_bytes(b"whole\nhalf and more\n")
+    assert "no end yet" not in run(file, *address).stdout
+    found = stored_messages(worker.address, "files")[stream_id_of("lines")]
+    assert [m.payload for m in found] == [b"whole", b"half and more"]
 
 
 def test_the_worker_is_found_by_its_data(worker: RunningWorker, tmp_path: Path) -> None:
@@ -52,6 +63,8 @@ def test_a_line_that_is_too_long_is_an_error_that_names_it(worker: RunningWorker
     file.write_bytes(b"short\n" + b"x" * (4 << 20) + b"\n")
     with pytest.raises(LimitExceeded, match="line 2"):
         run(file, "--address", f"127.0.0.1:{worker.ports['connector']}")
+    found = stored_messages(worker.address, "files")[stream_id_of("lines")]
+    assert [m.payload for m in found] == [b"short"], "what came before it is stored"
 
 
 def test_without_a_worker_it_says_so(tmp_path: Path) -> None:

@@ -318,3 +318,22 @@ async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
     await acked(again, gone, 6)
     last = await serve(connector=settings)
     assert await (await connect(last)).open(gone) == 6
+
+
+async def test_a_data_segment_that_was_made_anew_is_folded_from_its_start(serve: Serve, connect: Connect) -> None:
+    running = await serve(connector=ConnectorSettings(segments=1))
+    peer = await connect(running)
+    await peer.open(1)
+    peer.send(Message(1, 5, 0, b"", bytes(100)))
+    await asyncio.sleep(0.1)
+    await peer.close()
+    running = await serve(connector=ConnectorSettings(segments=1))
+    running.store.delete("connector/source/0")
+    running = await serve(connector=ConnectorSettings(segments=1))
+    peer = await connect(running)
+    await peer.open(2)
+    peer.send(*(Message(2, number, 0, b"", bytes(1000)) for number in range(1, 10)))
+    await asyncio.sleep(0.1)
+    await running.crash()
+    again = await connect(await serve(connector=ConnectorSettings(segments=1)))
+    assert await again.open(2) == 9

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from penstock.gateway.registry import Use
+from penstock.gateway.settings import ConnectorSettings
 from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
@@ -15,6 +16,7 @@ from penstock.protocol.connector import (
     Message,
     Notify,
     NotifyAck,
+    Restart,
     encode,
 )
 from tests.gateway.conftest import Connect, Peer, RunningGateway, Serve
@@ -257,3 +259,24 @@ async def test_a_stop_acknowledges_what_was_received(serve: Serve, connect: Conn
     running.crashed = True
     frames = await peer.frames_until_closed()
     assert max(last for frame in frames if isinstance(frame, Ack) for _, last in frame.acked) == 500
+
+
+async def test_a_stop_with_a_successor_sends_the_sources_there(serve: Serve, connect: Connect) -> None:
+    running = await serve(successor="127.0.0.1:7777")
+    peer = await connect(running)
+    await running.stop()
+    running.crashed = True
+    assert (await peer.frames_until_closed())[-1] == Restart("127.0.0.1:7777")
+
+
+async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Serve, connect: Connect) -> None:
+    settings = ConnectorSettings(segments=1, quota_bytes=1000)
+    running = await serve(window_bytes=64 * 1024, connector=settings)
+    peer = await connect(running)
+    await peer.open(1)
+    for number in range(1, 12):
+        peer.send(Message(1, number, 0, b"", bytes(10_000)))
+        await asyncio.sleep(0.05)
+    await peer.frames_until_closed()
+    assert running.gateway.counters.closed_for_room == 1
+    assert running.gateway.connector("source").held_bytes < 100_000

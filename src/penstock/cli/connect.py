@@ -63,14 +63,14 @@ def segment_client(worker: str, data: Path | None) -> Iterator[SegmentClient]:
     """A client of the worker's segment port, which its HTTP side tells."""
     address = http_address(worker, data)
     status = get_json(address, "/status")
-    context = _tls_context()
+    context = tls_context()
     if status["tls"] and context is None:
         raise RequestError("the worker speaks TLS alone", "Give its authority: penstock segment --tls-ca FILE VERB …")
     with SegmentClient(f"{address.rpartition(':')[0]}:{status['ports']['segment']}", ssl=context) as client:
         yield client
 
 
-def _tls_context() -> SSLContext | None:
+def tls_context() -> SSLContext | None:
     """From the variables that the group's options set; None: no TLS. Raises RequestError for unusable files."""
     authority, cert, key = (os.environ.get(name) for name in TLS_VARIABLES)
     if not authority:

@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, get_json, http_address
+from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, get_json, http_address, tls_context
 from penstock.client import Message, Source, SourceStream
-from penstock.core.errors import LimitExceeded, Unavailable
+from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.protocol.connector import FRAME_SIZE_MAX
 
 _LINE_BYTES_MAX = FRAME_SIZE_MAX - 1024
@@ -28,13 +28,16 @@ def send(
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help="The file; each of its lines is a message.")
     ],
-    source: Annotated[str, typer.Option(help="The source to send as: a name that the worker knows.")],
+    source: Annotated[str, typer.Option(help="The source to send as; made at first use unless the worker forbids it.")],
     stream: Annotated[str, typer.Option(help="The stream of that source.")],
     worker: WorkerOption = DEFAULT_WORKER,
     data: DataOption = None,
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The worker's connector port itself, instead of --worker.")
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="The file will not grow: send its last line even if it has no end.")
+    ] = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
 ) -> None:
     """Send the lines of a file, and wait until they are acknowledged.
@@ -44,14 +47,15 @@ def send(
     """
     target = address or connector_address(worker, data)
     with _progress() as progress:
-        lines = _Lines(file, progress)
-        sender = Source(target, source=source, program="penstock send", cookie=cookie.encode(), on_ack=lines.on_ack)
+        lines = _Lines(file, progress, whole=whole)
+        tls, secret = tls_context(), cookie.encode()
+        sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)
         try:
             sender.run()
         finally:  # after Ctrl-C or an error as well
             progress.stop()
-            _report(sending, lines.count)
+            _report(sending, lines)
 
 
 def _progress() -> Progress:
@@ -64,7 +68,10 @@ def _progress() -> Progress:
 def connector_address(worker: str, data: Path | None) -> str:
     """Where the worker listens for sources, which its HTTP side tells."""
     http = http_address(worker, data)
-    port = get_json(http, "/status")["ports"].get("connector")
+    status = get_json(http, "/status")
+    if status["tls"] and tls_context() is None:
+        raise RequestError("the worker speaks TLS alone", "Set PENSTOCK_TLS_CA to its authority's certificate.")
+    port = status["ports"].get("connector")
     if port is None:
         raise Unavailable(f"the worker at {http} takes no sources", "Start it with --connector-port.")
     return f"{http.rpartition(':')[0]}:{port}"
@@ -73,8 +80,10 @@ def connector_address(worker: str, data: Path | None) -> str:
 class _Lines:
     """The factory: lines after the one that is stored. `count` is how many the file has."""
 
-    def __init__(self, path: Path, progress: Progress) -> None:
+    def __init__(self, path: Path, progress: Progress, *, whole: bool) -> None:
         self._path = path
+        self._whole = whole
+        self.unfinished = False
         self._progress = progress
         self._task = progress.add_task("connecting", total=path.stat().st_size)
         self._size = 0
@@ -89,6 +98,10 @@ class _Lines:
                 self._size += len(line)
                 if len(line) > _LINE_BYTES_MAX:
                     raise LimitExceeded(f"line {self.count} is longer than {_LINE_BYTES_MAX} bytes")
+                if not line.endswith(b"\n") and not self._whole:
+                    self.count -= 1
+                    self.unfinished = True
+                    break
                 if self.count > (after or 0):
                     yield Message(self.count, line.rstrip(b"\r\n"))
                 if self.count % _SHOW_LINES == 0:
@@ -104,7 +117,7 @@ class _Lines:
             self._progress.update(self._task, completed=self._size, description=text)
 
 
-def _report(stream: SourceStream, lines: int) -> None:
+def _report(stream: SourceStream, lines: _Lines) -> None:
     there = stream.first_stored or 0
     console = Console(highlight=False)
     console.print(
@@ -112,5 +125,7 @@ def _report(stream: SourceStream, lines: int) -> None:
         f"acknowledged up to line {stream.acknowledged or 0:,}",
         soft_wrap=True,
     )
-    if stream.is_done and lines < there:
-        console.print(f"the file has only {lines:,} lines: is it the same file?", style="yellow", soft_wrap=True)
+    if stream.is_done and lines.count < there:
+        console.print(f"the file has only {lines.count:,} lines: is it the same file?", style="yellow", soft_wrap=True)
+    if lines.unfinished:
+        console.print("the last line has no end yet: not sent (--whole sends it)", style="yellow", soft_wrap=True)

@@ -20,6 +20,7 @@ from penstock.cli.sizes import parse_size
 from penstock.core.errors import RequestError
 from penstock.gateway.settings import AckMode, ConnectorSettings, GatewaySettings
 from penstock.protocol.connector.bulk import EventTimeUnit
+from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.settings import WorkerSettings
@@ -67,6 +68,7 @@ def worker(
     auto_create: bool = _source(True, "Make a source known at its first HELLO, or refuse it."),
     ack: AckMode = _source(AckMode.CHECKPOINT, "When sources are told that messages are safe.", metavar="WHEN"),
     event_time_unit: TimeUnit = _source(TimeUnit.MS, "Unit of their event times: s, ms, us, ns.", metavar="UNIT"),
+    successor: str = _source("", "Where sources are sent (RESTART) when this worker stops.", metavar="HOST:PORT"),
     event_time_ingest: bool = _source(False, "An event time of 0 means the time of arrival."),
     tls_cert: Path | None = _tls("Certificate (PEM) for the source and segment ports."),
     tls_key: Path | None = _tls("Its private key (PEM)."),
@@ -86,7 +88,7 @@ def worker(
     Its ports are printed, and written to DATA/ports.json. On SIGTERM or
     Ctrl-C it makes durable and acknowledges what it has received, then stops.
     """
-    _check_sizes(chapter_size, block_size)
+    _check_sizes(chapter_size, block_size, frame_size)
     context = _server_context(tls_cert, tls_key, tls_client_ca)
     unit = EventTimeUnit[event_time_unit.name]
     connector = ConnectorSettings(
@@ -96,15 +98,17 @@ def worker(
     segment = ServerSettings(host=host, port=segment_port, ssl=context)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size)
     gateway = GatewaySettings(host=host, port=connector_port, ssl=context, cookie=cookie.encode(), connector=connector)
-    gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions)
+    gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor)
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
     servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway)
     _serve(replace(servers, http_host=host, http_port=http_port))
 
 
-def _check_sizes(chapter_size: int, block_size: int) -> None:
+def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:
     if not 64 * 1024 <= chapter_size <= 2**40 or not 0 < block_size < 2**24 - 1024:
         raise RequestError("--chapter-size is 64KiB or more, --block-size less than 16MiB")
+    if not 64 * 1024 <= frame_size <= FRAME_SIZE_CEILING:
+        raise RequestError("--frame-size is from 64KiB to 15MiB: a stored event must fit into a message")
 
 
 def _serve(settings: WorkerSettings) -> None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(slots=True)
 class Counters:
-    sessions: int = 0
+    sessions_joined: int = 0
     sessions_refused: int = 0
     messages: int = 0
     message_bytes: int = 0

@@ -50,7 +50,7 @@ class Gateway:
         """One source whose table cannot be read is refused; the others go on."""
         try:
             self._open(name)
-        except PenstockError as error:
+        except (PenstockError, ValueError, TypeError, LookupError) as error:
             log.error("source %r is refused: %s", name, error)
             self._damaged[name] = str(error)
 
@@ -77,7 +77,10 @@ class Gateway:
             await asyncio.wait_for(self.durability.caught_up(), self.settings.drain_seconds)
         for session in list(self._sessions):
             session.flush()
-            session.close()
+            if self.settings.successor:
+                session.restart(self.settings.successor)
+            else:
+                session.close()
         for connector in self._connectors.values():
             with suppress(PenstockError):  # the table can be made from the heads as well
                 connector.snapshot()
@@ -131,7 +134,7 @@ class Gateway:
         return True
 
     def joined(self, _: SourceSession) -> None:
-        self.counters.sessions += 1
+        self.counters.sessions_joined += 1
 
     def closed(self, session: SourceSession) -> None:
         self._sessions.discard(session)

@@ -55,7 +55,9 @@ class SourceSession(asyncio.BufferedProtocol):
         self._connector: Connector | None = None
         self._unsettled: deque[Run] = deque()
         self._to_ack: list[Run] = []
+        self._out: list[bytes] = []
         self._write_blocked = False
+        self._unpaid_bytes = 0
         self.program = ""
 
     # The transport calls these.
@@ -159,6 +161,10 @@ class SourceSession(asyncio.BufferedProtocol):
         if self._credits.is_over:
             self._close_for_room(NoRoom("larger frames came than its credits were counted for"))
             return
+        self._unpaid_bytes = self._unpaid_bytes + columns.size if self._credits.stopped else 0
+        if self._unpaid_bytes > self._settings.window_bytes:
+            self._close_for_room(NoRoom("its quota is reached, and a whole window came since"))
+            return
         run = Run(columns, self.streams.admit(columns), now)
         position = run.store(self._connector, self.streams)
         self._unsettled.append(run)
@@ -222,6 +228,7 @@ class SourceSession(asyncio.BufferedProtocol):
         """
         if self._connector is not None:
             self.streams.release_all()
+        self._write_out()
         if lingers and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -277,8 +284,17 @@ class SourceSession(asyncio.BufferedProtocol):
     def _write(self, data: bytes) -> None:
         if self._transport.is_closing():
             return
-        self._transport.write(data)
+        if not self._out:
+            self._gateway.loop.call_soon(self._write_out)
+        self._out.append(data)
         self._gateway.counters.frames_sent += 1
+
+    def _write_out(self) -> None:
+        """All that was said in this turn of the loop, in one go."""
+        out, self._out = self._out, []
+        if not out or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(out))
         if self._transport.get_write_buffer_size() > self._settings.unread_bytes_max:
             self._close_for_room(NoRoom("it does not read what is sent to it (unread_bytes_max)"))
             self._transport.abort()

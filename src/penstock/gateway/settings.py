@@ -77,6 +77,9 @@ class GatewaySettings:
     dead_peer_seconds: int = 30
     """A peer that does not answer on the network for so long is gone, and its streams are free again."""
 
+    successor: str = ""
+    """Where sources are sent when this gateway stops, as "host:port"; empty: they are closed plainly, and come back."""
+
     drain_seconds: float = 10.0
     """How long a stop waits for what was received to become durable and acknowledged."""
 

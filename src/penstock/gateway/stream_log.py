@@ -33,7 +33,8 @@ class KnownStream:
 
 
 class Snapshot(NamedTuple):
-    offsets: dict[str, int]
+    offsets: dict[str, tuple[int, int]]
+    """Of each data segment, its number and the offset up to which the snapshot speaks."""
     streams: dict[int, KnownStream]
 
 
@@ -50,15 +51,15 @@ class StreamLog:
         offsets, streams = self._last_snapshot()
         for route, name in enumerate(self._data):
             info = self._store.info(name)
-            start = max(offsets.get(name, 0), info.start)
-            if start > info.length:  # it was deleted, and is a new one
-                start = info.start
+            number, offset = offsets.get(name, (info.number, 0))
+            # A segment that was deleted and made anew has another number: the snapshot says nothing of it.
+            start = max(offset, info.start) if number == info.number else info.start
             self._fold(streams, route, name, start, info.length)
         return streams
 
     def write(self, streams: Mapping[int, KnownStream]) -> None:
         """Write the table down; the one before is not needed any more once this one is durable."""
-        offsets = {name: self._store.length(name) for name in self._data}
+        offsets = {name: (self._store.info(name).number, self._store.length(name)) for name in self._data}
         rows = [(stream_id, s.name, s.route, s.last_id) for stream_id, s in streams.items()]
         start = self._store.length(self._segment)
         for first in range(0, len(rows) or 1, _PART_ROWS):
@@ -75,7 +76,9 @@ class StreamLog:
         streams: dict[int, KnownStream] = {}
         try:
             for offsets, first, is_last, rows in _parts(self._read(info.start, info.length)):
-                streams = _streams(rows) if first == 0 else streams | _streams(rows)
+                if first == 0:
+                    streams = {}
+                streams.update(_streams(rows))
                 if is_last:
                     snapshot = Snapshot(offsets, streams)
         except (ValueError, TypeError, struct.error) as error:  # somebody has written there over the segment protocol
@@ -104,6 +107,8 @@ class StreamLog:
             if mark.kind is MarkKind.STARTED and mark.stream_id not in streams:
                 streams[mark.stream_id] = KnownStream(mark.name, route)
         for stream_id, last_id in head.last.items():
+            if stream_id not in streams:  # its start was lost with a segment that was deleted
+                streams[stream_id] = KnownStream("", route)
             streams[stream_id].last_id = last_id
 
 

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from penstock.core.types import Position
 from penstock.store.journal import Journal
 
+# Actions that are run before the loop gets its turn: so many take about a millisecond.
+_ACTIONS_PER_TURN = 500
+
 
 class Durability:
     """`after(position, action)` runs the action once everything before the position is durable."""
@@ -48,8 +51,12 @@ class Durability:
     def _advance(self) -> None:
         self._called = False
         durable = self._journal.durable
-        while self._waiting and self._waiting[0][0] <= durable:
+        for _ in range(_ACTIONS_PER_TURN):
+            if not self._waiting or self._waiting[0][0] > durable:
+                break
             self._waiting.popleft()[1]()
+        else:
+            self._wake()
         for action in self._afterwards:
             action()
         if self._journal.failed:

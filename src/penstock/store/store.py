@@ -66,6 +66,8 @@ class Located(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
     name: str
+    number: int
+    """Never used again: a segment of the same name that is made later has another one."""
     start: int
     length: int
     sealed: bool
@@ -352,6 +354,7 @@ def _check_start(segment: Segment, offset: int) -> None:
 def _info(segment: Segment) -> SegmentInfo:
     return SegmentInfo(
         name=segment.name,
+        number=segment.id,
         start=segment.start,
         length=segment.durable,
         sealed=segment.sealed,

@@ -36,6 +36,7 @@ class IteratorFeed:
         self._clock = clock
         self._ask_at = 0.0
         self._is_ended = False
+        self._error: Exception | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -43,20 +44,30 @@ class IteratorFeed:
 
     def take(self, messages_max: int, bytes_max: int) -> list[Entry]:
         """Ends early when the iterator is slow: then what it gave is sent before it is asked again."""
+        if self._error is not None:
+            raise self._error
         entries: list[Entry] = []
+        try:
+            self._take(entries, messages_max, bytes_max)
+        except Exception as error:
+            if not entries:
+                raise
+            self._error = error  # what the iterator gave before is sent first
+        return entries
+
+    def _take(self, entries: list[Entry], messages_max: int, bytes_max: int) -> None:
         size, until = 0, self._clock() + TURN_SECONDS
         for given in self._iterator:
             if given is None:
                 self._ask_at = self._clock() + self._poll_seconds
-                return entries
+                return
             entry = self._intake.take(given)
             if entry is not None:
                 entries.append(entry)
                 size += entry_size(entry)
             if len(entries) >= messages_max or size >= bytes_max or self._clock() >= until:
-                return entries
+                return
         self._is_ended = True
-        return entries
 
     def due(self, has_credit: bool) -> float:
         return self._ask_at if has_credit else inf
