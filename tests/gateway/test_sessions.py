@@ -280,3 +280,18 @@ async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Se
     await peer.frames_until_closed()
     assert running.gateway.counters.closed_for_room == 1
     assert running.gateway.connector("source").held_bytes < 100_000
+
+
+async def test_a_source_that_opens_very_many_streams_at_once_leaves_the_others_their_turn(
+    running: RunningGateway, connect: Connect
+) -> None:
+    good, greedy = await connect(running, "good"), await connect(running, "greedy")
+    await good.open(1)
+    greedy.send(b"".join(encode(Notify(number, "stream")) for number in range(20_000)))
+    turns = 0
+    while running.gateway.counters.streams_opened < 20_001:
+        turns += 1
+        good.send(Message(1, turns, 0, b"", b"x"))
+        while not (isinstance(frame := await good.frame(), Ack) and frame.acked):
+            pass
+    assert turns > 10

@@ -2,7 +2,8 @@
 
 import secrets
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 STREAM_NAME_MAX = 200
 """Characters of a stream's name that are kept: it is for people, and there may be very many of them."""
+
+# Streams that one session opens or ends before the loop gets its turn: some milliseconds.
+_STREAMS_PER_TURN = 200
 
 
 class Waiting(NamedTuple):
@@ -44,6 +48,8 @@ class OpenedStreams:
         self._opening: defaultdict[int, list[int]] = defaultdict(list)
         self._ending: defaultdict[int, list[int]] = defaultdict(list)
         self._not_stored: dict[int, int] = {}
+        self._is_working = False
+        self._due: deque[tuple[Callable[[int], None], int]] = deque()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -142,9 +148,23 @@ class OpenedStreams:
 
     def marked(self, waiting: Waiting, position: Position) -> None:
         """The marks are stored: what they announce happens when they are durable."""
-        for stream_ids, action in ((waiting.opening, self._open), (waiting.ending, self._end)):
-            for stream_id in stream_ids:
-                self._gateway.durability.after(position, partial(action, stream_id))
+        if waiting.opening or waiting.ending:
+            self._gateway.durability.after(position, partial(self._durable, waiting))
+
+    def _durable(self, waiting: Waiting) -> None:
+        self._due.extend((self._open, stream_id) for stream_id in waiting.opening)
+        self._due.extend((self._end, stream_id) for stream_id in waiting.ending)
+        if not self._is_working:
+            self._work_off()
+
+    def _work_off(self) -> None:
+        """Open and end what is due, a little at a time: the other sessions must get their turn."""
+        for _ in range(min(len(self._due), _STREAMS_PER_TURN)):
+            action, stream_id = self._due.popleft()
+            action(stream_id)
+        self._is_working = bool(self._due)
+        if self._is_working:
+            self._gateway.loop.call_soon(self._work_off)
 
     def flush_marks(self) -> None:
         """Store the marks that no message came for."""

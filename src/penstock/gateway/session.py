@@ -41,6 +41,10 @@ log = logging.getLogger(__name__)
 _ERROR_TEXT_MAX = 1000
 # How long a peer may take to fetch what was said to it last.
 _LAST_WORDS_SECONDS = 5.0
+# Messages are handled by the buffer, other frames one by one: of these fewer are taken at a time, so that a source
+# that opens 100,000 streams at once does not keep the others waiting.
+_RECEIVE_BYTES = 1 << 24
+_RECEIVE_BYTES_CONTROL = 16 * 1024
 # Where bytes go that come after the session has ended.
 _IGNORED = bytearray(64 * 1024)
 
@@ -56,6 +60,7 @@ class SourceSession(asyncio.BufferedProtocol):
         self._unsettled: deque[Run] = deque()
         self._to_ack: list[Run] = []
         self._out: list[bytes] = []
+        self._receive_bytes = _RECEIVE_BYTES_CONTROL
         self._write_blocked = False
         self._unpaid_bytes = 0
         self.program = ""
@@ -82,13 +87,18 @@ class SourceSession(asyncio.BufferedProtocol):
         self._gateway.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(_IGNORED) if self._session.is_over else self._receiver.get_buffer(sizehint)
+        if self._session.is_over:
+            return memoryview(_IGNORED)
+        return self._receiver.get_buffer(sizehint)[: self._receive_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_over():
             return
         try:
+            self._receive_bytes = _RECEIVE_BYTES
             for incoming in self._receiver.received(nbytes):
+                if not isinstance(incoming, Columns):
+                    self._receive_bytes = _RECEIVE_BYTES_CONTROL
                 self._take(incoming)
                 if self._is_over():
                     return
