@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
+from dataclasses import asdict
 
 from penstock.core.errors import Damaged, PenstockError, RequestError
 from penstock.gateway.connector import PREFIX, Connector
@@ -173,9 +174,9 @@ class Gateway:
             "active_streams": counts[Use.ACTIVE],
             "closing_streams": counts[Use.CLOSING],
             "known_streams": sum(len(c.streams) for c in self._connectors.values()),
-            "in_flight_bytes": _total(sessions, "in_flight_bytes"),
-            "credits": _total(sessions, "credits"),
-            "ack_lag_seconds": max((float(str(s["ack_lag_seconds"])) for s in sessions), default=0.0),
+            "in_flight_bytes": sum(session.in_flight_bytes for session in sessions),
+            "credits": sum(session.credits for session in sessions),
+            "ack_lag_seconds": max((session.ack_lag_seconds for session in sessions), default=0.0),
         }
 
     def status(self) -> dict[str, object]:
@@ -184,7 +185,7 @@ class Gateway:
             **self.counters.as_dict(),
             "damaged_sources": self._damaged,
             "sources": {name: self._connector_status(c) for name, c in sorted(self._connectors.items())},
-            "sessions": [session.status() for session in self._sessions],
+            "sessions": [asdict(session.status()) for session in self._sessions],
             "errors": list(self._errors),
         }
 
@@ -196,7 +197,3 @@ class Gateway:
             "has_room": connector.has_room(),
             "ack": connector.settings.ack.value,
         }
-
-
-def _total(sessions: list[dict[str, object]], name: str) -> int:
-    return sum(int(str(session[name])) for session in sessions)

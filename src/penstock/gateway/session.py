@@ -7,6 +7,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -47,6 +48,20 @@ _RECEIVE_BYTES = 1 << 24
 _RECEIVE_BYTES_CONTROL = 16 * 1024
 # Where bytes go that come after the session has ended.
 _IGNORED = bytearray(64 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """What /status shows of a session; before its HELLO there is not much."""
+
+    peer: str
+    program: str
+    connector: str | None
+    state: str
+    streams: int = 0
+    credits: int = 0
+    in_flight_bytes: int = 0
+    ack_lag_seconds: float = 0.0
 
 
 class SourceSession(asyncio.BufferedProtocol):
@@ -246,19 +261,22 @@ class SourceSession(asyncio.BufferedProtocol):
         self._deadline.cancel()
         self._deadline = self._gateway.loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
 
-    def status(self) -> dict[str, object]:
-        oldest = self._unsettled[0].received_at if self._unsettled else None
-        joined = self._connector is not None
-        return {
-            "peer": self.peer,
-            "program": self.program,
-            "connector": self._connector.name if self._connector else None,
-            "state": self._session.state.value,
-            "streams": len(self.streams) if joined else 0,
-            "credits": self._credits.available if joined else 0,
-            "in_flight_bytes": self._credits.in_flight_bytes if joined else 0,
-            "ack_lag_seconds": round(self._gateway.loop.time() - oldest, 3) if oldest is not None else 0,
-        }
+    def status(self) -> SessionStatus:
+        state = self._session.state.value
+        if self._connector is None:
+            return SessionStatus(self.peer, self.program, None, state)
+        now = self._gateway.loop.time()
+        oldest = self._unsettled[0].received_at if self._unsettled else now
+        return SessionStatus(
+            peer=self.peer,
+            program=self.program,
+            connector=self._connector.name,
+            state=state,
+            streams=len(self.streams),
+            credits=self._credits.available,
+            in_flight_bytes=self._credits.in_flight_bytes,
+            ack_lag_seconds=round(now - oldest, 3),
+        )
 
     def _is_over(self) -> bool:
         return self._session.is_over
@@ -280,7 +298,8 @@ class SourceSession(asyncio.BufferedProtocol):
         if self._session.is_over:
             return
         self._gateway.counters.protocol_errors += 1
-        text = f"{error} (state {self._session.state.value})"
+        state = self._session.state.value
+        text = str(error) if f"state {state}" in str(error) else f"{error} (state {state})"
         log.warning("%s (%s): %s", self.peer, self.program, text)
         self._gateway.remember_error(self.peer, text)
         self.flush()
