@@ -67,9 +67,11 @@ class DamageSimulation(Simulation):
         old = {name for name in self.state if self.number_of(name) in numbers}
         self.stop(kill=False)
         self.files.flip_bits(chapter_name(hit.chapter), file_offset(hit.chapter, hit.start), hit.end - hit.start)
-        self.check_report(hit)
+        named = self.check_report(hit)
         self.open()
         self.check(hit, old)
+        lost = {name for name in hit.touched if not self.store.exists(name)}
+        assert hit.touched - lost <= named, "only a name whose creation is lost itself cannot be told"
         self.mend()
 
     def snapshot(self) -> list[Segment]:
@@ -108,16 +110,19 @@ class DamageSimulation(Simulation):
             if piece.chapter == chapter:
                 yield piece.row.position, piece.row.head_length + piece.row.length
 
-    def check_report(self, hit: Hit) -> None:
-        """`verify` names the file, the place and the segments."""
+    def check_report(self, hit: Hit) -> set[str]:
+        """`verify` names the file, the place and the segments, which are returned."""
         name, start = chapter_name(hit.chapter), file_offset(hit.chapter, hit.start)
         problems = verify(self.files).problems
-        assert {problem.file for problem in problems} == {name}
-        assert min(problem.offset for problem in problems) <= start
+        # Where the record of a move or a truncation is hit, its segment's bytes are sought in a file that is gone.
+        gone = {problem.file for problem in problems} - set(self.files.list())
+        assert {problem.file for problem in problems} - gone == {name}
+        assert hit.is_last or not gone
+        assert min(problem.offset for problem in problems if problem.file == name) <= start
         named = {segment for problem in problems for segment in problem.segments}
-        assert hit.touched <= named
         if self.is_contained(hit):
             assert hit.touched == named
+        return named
 
     def is_contained(self, hit: Hit) -> bool:
         """The damage can be told from what it does not touch."""

@@ -26,6 +26,8 @@ DAMAGE_SEEDS = [
     189, 222,  # the first bytes of a segment were the lost ones
     237, 283, 556,  # a read that ended where bytes may be lost said that it was at the tail
     1030, 1771,  # a segment was merged that had been created in damaged bytes
+    501986,  # a segment was touched whose name was lost with its creation
+    505500,  # the record of a move was hit, whose segment was then sought in a file that was gone
     3381,  # the damaged head of an empty append made its segment refuse appends
 ]  # fmt: skip
 
