@@ -1,5 +1,17 @@
-"""The SDK: what programs outside the worker use. Sources are here; clients of the segment store in `segments`."""
+"""The SDK: what programs outside the worker use. Sources and sinks are here; clients of segments in `segments`."""
 
+from penstock.client.sink import AsyncSink, DataFile, Sink, Transaction
 from penstock.client.source import AsyncSource, Message, Refused, Source, SourceFailed, SourceStream
 
-__all__ = ["AsyncSource", "Message", "Refused", "Source", "SourceFailed", "SourceStream"]
+__all__ = [
+    "AsyncSink",
+    "AsyncSource",
+    "DataFile",
+    "Message",
+    "Refused",
+    "Sink",
+    "Source",
+    "SourceFailed",
+    "SourceStream",
+    "Transaction",
+]

@@ -1,0 +1,223 @@
+"""One worker's connection to a sink, without I/O: what came in goes to `receive`, `take` gives what is to go out."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.client.sink.effects import Steps
+from penstock.client.sink.transactions import Transactions
+from penstock.core.errors import ProtocolError
+from penstock.core.types import Buffer
+from penstock.protocol.connector import (
+    OUTPUT_STREAM,
+    Ack,
+    Acked,
+    Decoder,
+    EndOfStream,
+    Error,
+    Frame,
+    Hello,
+    HelloCheck,
+    ListUncommitted,
+    Message,
+    Notify,
+    NotifyAck,
+    Ok,
+    Phase1,
+    Phase2,
+    Reply,
+    ReplyUncommitted,
+    Role,
+    Round,
+    Session,
+    Side,
+    State,
+    Stream,
+    StreamState,
+    Use,
+    error_frame,
+)
+
+logger = logging.getLogger("penstock.sink")
+
+CREDITS = 2**31 - 1
+"""In the OK. They mean nothing to a sink, TCP slows its worker down; one that does count them does not run out soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What does not change from session to session."""
+
+    cookie: bytes = field(repr=False)
+    program: str | None
+    instance: str | None
+    frame_size_max: int
+
+
+class Desk:
+    """Admits sessions: one at a time. A worker that comes again replaces its last session, which may be half-open."""
+
+    def __init__(self, terms: Terms, transactions: Transactions) -> None:
+        self.terms = terms
+        self.transactions = transactions
+        self._current: SinkSession | None = None
+
+    def admit(self, session: "SinkSession", hello: Hello) -> Steps[None]:
+        """ProtocolError for a stranger; then the session that there is goes on."""
+        for name, expected, said in (
+            ("program", self.terms.program, hello.program),
+            ("instance", self.terms.instance, hello.instance),
+        ):
+            if expected is not None and said != expected:
+                raise ProtocolError(f"HELLO: the {name} is {said!r:.100}, and another one is expected here")
+        yield from self.transactions.bind(hello.instance)
+        old, self._current = self._current, session
+        if old is not None:
+            logger.warning("%s: replaced by %s, which is the same instance", old.peer, session.peer)
+            old.close()
+            old.on_replaced()
+            yield from self.transactions.discard()
+
+    def leave(self, session: "SinkSession") -> Steps[None]:
+        """What the session has sent without a vote is void. Nothing, if another one has replaced it, or twice."""
+        if session is self._current:
+            self._current = None
+            yield from self.transactions.discard()
+
+
+class SinkSession:
+    """Frames in, calls and answers out. Whatever a peer does wrong ends its own session, with an ERROR that names frame
+    and state; an exception comes only from the calls.
+    """
+
+    def __init__(self, desk: Desk, peer: str) -> None:
+        self.peer = peer
+        self.on_replaced: Callable[[], object] = lambda: None
+        """Called when the same instance has connected again: there is nobody at the other end of this one."""
+        self._desk = desk
+        self._transactions = desk.transactions
+        self._session = Session(Use.SINK, Role.ACCEPTOR)
+        check = HelloCheck(Use.SINK, desk.terms.cookie)
+        self._decoder = Decoder(Use.SINK, hello=check, frame_size_max=desk.terms.frame_size_max)
+        self._round = Round()
+        self._stream = Stream(OUTPUT_STREAM)
+        self._out: list[bytes] = []
+
+    @property
+    def is_greeted(self) -> bool:
+        return self._session.state is State.STREAMING
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more is sent, but for what `take` still gives; what comes is to be discarded."""
+        return self._session.is_over
+
+    def take(self) -> list[bytes]:
+        """What is to be sent; it is given only once."""
+        out, self._out = self._out, []
+        return out
+
+    def receive(self, data: Buffer) -> Steps[None]:
+        try:
+            yield from self._receive(data)
+        except ProtocolError as error:
+            self.fail(str(error))
+        if self._session.is_over:
+            yield from self._desk.leave(self)
+
+    def ended(self) -> Steps[None]:
+        """The connection is gone."""
+        self.close()
+        yield from self._desk.leave(self)
+
+    def close(self) -> None:
+        """Without a word."""
+        self._session.close()
+
+    def fail(self, reason: str) -> None:
+        """ERROR: the last that is sent."""
+        if self._session.is_over:
+            return
+        state = self._session.state.value
+        text = reason if "in state " in reason else f"{reason} (state {state})"
+        logger.warning("%s: %s", self.peer, text)
+        self._out.append(self._session.send(error_frame(ProtocolError(text))))
+
+    def _receive(self, data: Buffer) -> Steps[None]:
+        """Messages that come one after the other are handled together."""
+        messages: list[Message] = []
+        for frame in () if self._session.is_over else self._decoder.feed(data):
+            if isinstance(frame, Message):
+                messages.append(frame)
+                continue
+            if messages:
+                yield from self._messages(messages)
+                messages = []
+            self._session.receive(frame)
+            yield from self._handle(frame)
+            if self._session.is_over:
+                return
+        if messages:
+            yield from self._messages(messages)
+
+    def _messages(self, messages: list[Message]) -> Steps[None]:
+        self._session.check_messages()
+        self._round.receive(messages[0])
+        for message in messages:
+            if message.stream_id != OUTPUT_STREAM:
+                raise ProtocolError(f"MESSAGE: stream {message.stream_id} is not open, only stream 1 can be")
+        self._stream.messages(messages[-1].message_id, Side.THEIRS)
+        yield from self._transactions.write(messages)
+
+    def _handle(self, frame: Frame) -> Steps[None]:
+        match frame:
+            case Hello():
+                yield from self._desk.admit(self, frame)
+                logger.info("%s: a session of %r (%s)", self.peer, frame.instance, frame.program)
+                self._send(Ok(CREDITS))
+            case Notify():
+                self._notify(frame)
+            case EndOfStream():
+                self._end(frame)
+            case ListUncommitted():
+                self._round.receive(frame)
+                self._send(ReplyUncommitted(frame.rtag, self._transactions.uncommitted))
+            case Phase1():
+                self._round.receive(frame)
+                self._send(Reply(frame.txn_id, (yield from self._transactions.vote(frame))))
+            case Phase2():
+                self._round.receive(frame)
+                yield from self._transactions.decide(frame)
+                if frame.commit:
+                    self._acknowledge_end()
+            case Error():
+                logger.warning("%s says: %s", self.peer, frame.text)
+            case _:
+                raise AssertionError(f"the session machine lets {frame} through")
+
+    def _notify(self, frame: Notify) -> None:
+        if frame.stream_id != OUTPUT_STREAM:
+            raise ProtocolError(f"NOTIFY: stream {frame.stream_id}: a sink has only stream {OUTPUT_STREAM}")
+        self._stream.notify(Side.THEIRS)
+        accepts = self._stream.state is StreamState.NOTIFIED
+        offset = self._transactions.received
+        self._stream.notify_ack(accepts, offset, Side.OURS)
+        self._send(NotifyAck(accepts, OUTPUT_STREAM, offset))
+
+    def _end(self, frame: EndOfStream) -> None:
+        if frame.stream_id != OUTPUT_STREAM:
+            raise ProtocolError(f"EOS_MESSAGE: stream {frame.stream_id} is not open, only stream 1 can be")
+        self._stream.end(Side.THEIRS)
+        self._acknowledge_end()
+
+    def _acknowledge_end(self) -> None:
+        """An output that has ended is acknowledged when all of it is committed."""
+        if self._stream.state is StreamState.CLOSING and self._transactions.is_settled:
+            last_id = self._stream.last_id
+            self._stream.ack(last_id, Side.OURS)
+            self._send(Ack(0, (Acked(OUTPUT_STREAM, last_id),)))
+
+    def _send(self, frame: Frame) -> None:
+        if isinstance(frame, Reply | ReplyUncommitted):
+            self._round.send(frame)
+        self._out.append(self._session.send(frame))

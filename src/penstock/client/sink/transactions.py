@@ -1,0 +1,223 @@
+"""What a sink has received, voted on and been told, over all its sessions: which calls follow from which frames."""
+
+import errno
+import logging
+from collections.abc import Callable
+
+from penstock.client.sink.effects import Effect, Steps
+from penstock.client.sink.log import TXN_ID_BYTES_MAX, TransactionLog
+from penstock.client.sink.log_state import Aborted, Applied, Bound, Committed, Refused, Voted
+from penstock.client.sink.participant import Transaction
+from penstock.client.sink.target import NO_ROOM, Target
+from penstock.client.source.message import Message
+from penstock.core.errors import ProtocolError, RequestError
+from penstock.protocol.connector import OUTPUT_STREAM, Phase1, Phase2
+from penstock.protocol.connector import Message as MessageFrame
+from penstock.protocol.connector.batch import MESSAGE_HEAD
+
+logger = logging.getLogger("penstock.sink")
+
+OnCommit = Callable[[Transaction], object]
+
+
+class Transactions:
+    """Guarantees: a vote is durable before it is given, data before the vote; a decision before it is applied; what is
+    not voted on is discarded with its session. So the committed prefix is always whole transactions, in order.
+
+    A ProtocolError changes nothing: it is the worker's fault, and its session ends.
+    """
+
+    def __init__(
+        self, log: TransactionLog, target: Target, uncommitted_bytes_max: int, on_commit: OnCommit | None = None
+    ) -> None:
+        self._log = log
+        self._target = target
+        self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._on_commit = on_commit
+        self._uncommitted_bytes = 0
+        self.received = 0
+        """The offset that comes next: all before it is here, committed or not."""
+
+    @property
+    def uncommitted(self) -> tuple[bytes, ...]:
+        """The transactions in doubt."""
+        in_doubt = self._log.state.in_doubt
+        return () if in_doubt is None else (in_doubt.txn_id,)
+
+    @property
+    def is_settled(self) -> bool:
+        """All that was received is committed."""
+        return not self._uncommitted_bytes and not self.uncommitted
+
+    def recover(self) -> Steps[None]:
+        """First of all: finish what the last run has left."""
+        state = self._log.state
+        if state.last is not None and not state.is_applied:
+            yield from self._apply(state.last)
+        yield from self._rewind()
+
+    def bind(self, instance: str) -> Steps[None]:
+        """Take this instance's output, and no other's from now on."""
+        bound = self._log.state.instance
+        if bound is None:
+            if len(instance.encode()) > TXN_ID_BYTES_MAX:
+                raise ProtocolError(f"HELLO: the instance's name is longer than {TXN_ID_BYTES_MAX} bytes")
+            yield Effect(self._log.append, (Bound(instance),))
+        elif bound != instance:
+            raise ProtocolError(f"HELLO: this sink has the output of {bound!r}, and takes none of {instance!r}")
+
+    def write(self, frames: list[MessageFrame]) -> Steps[None]:
+        """Messages of the output. Those that are here already are skipped; ProtocolError for a gap before one."""
+        if self.uncommitted:
+            raise ProtocolError(f"MESSAGE: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
+        messages, received, size = self._sort_out(frames)
+        if size > self._uncommitted_bytes_max:
+            raise ProtocolError(
+                f"MESSAGE: {size} bytes that are not committed are over this sink's limit of "
+                f"{self._uncommitted_bytes_max} (uncommitted_bytes_max): the epochs are too large for it"
+            )
+        if messages:
+            # Before the call: if it fails half-way, the next `discard` still knows that there is something.
+            self.received, self._uncommitted_bytes = received, size
+            yield Effect(self._target.write, (messages,))
+
+    def vote(self, frame: Phase1) -> Steps[bool]:
+        """The answer to PHASE1, durable."""
+        transaction = self._transaction(frame)
+        if (yield from self._can_commit(transaction)):
+            voted = Voted(transaction.id, transaction.start, transaction.end, self._target.mark)
+            yield Effect(self._log.append, (voted,))
+            return True
+        logger.warning("transaction %r: the vote is no", transaction.id)
+        if (yield from self._has_room()):
+            yield Effect(self._log.append, (Refused(transaction.id),))
+        yield from self._abort(transaction)
+        return False
+
+    def decide(self, frame: Phase2) -> Steps[None]:
+        """Do what PHASE2 says. Nothing, if that is done already, or if an abort is about a transaction unknown here."""
+        in_doubt = self._log.state.in_doubt
+        if in_doubt is None or in_doubt.txn_id != frame.txn_id:
+            self._check_repeated(frame)
+        elif frame.commit:
+            yield Effect(self._log.append, (Committed(frame.txn_id),))
+            yield from self._apply(in_doubt)
+            self._uncommitted_bytes = 0
+        else:
+            yield Effect(self._log.append, (Aborted(frame.txn_id),))
+            yield from self._abort(_transaction_of(in_doubt))
+
+    def discard(self) -> Steps[None]:
+        """A session has ended: what it sent without a vote is void."""
+        if self._uncommitted_bytes and not self.uncommitted:
+            yield from self._rewind()
+
+    def _sort_out(self, frames: list[MessageFrame]) -> tuple[list[Message], int, int]:
+        """What is new, what would then be received, and what would be uncommitted."""
+        messages: list[Message] = []
+        received, size = self.received, self._uncommitted_bytes
+        for frame in frames:
+            end = frame.message_id + len(frame.payload)
+            if frame.message_id == received:
+                messages.append(Message(received, frame.payload, frame.event_time, frame.key))
+                received = end
+                size += MESSAGE_HEAD.size + len(frame.key) + len(frame.payload)
+            elif end > received:
+                raise ProtocolError(_misplaced(frame.message_id, end, received))
+        return messages, received, size
+
+    def _transaction(self, frame: Phase1) -> Transaction:
+        """What the worker asks about. ProtocolError unless it ends where the data ends, and leaves none of it out."""
+        if not 0 < len(frame.txn_id) <= TXN_ID_BYTES_MAX:
+            raise ProtocolError(f"PHASE1: an id of {len(frame.txn_id)} bytes; 1 to {TXN_ID_BYTES_MAX} are taken here")
+        if self.uncommitted:
+            raise ProtocolError(f"PHASE1: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
+        if self._log.state.end_of(frame.txn_id) is not None:
+            raise ProtocolError(f"PHASE1: there was a transaction {frame.txn_id!r} already")
+        start, end = _whole(frame) if frame.ranges else (self.received, self.received)
+        committed = self._log.state.offset
+        if start > committed or end < self.received:
+            raise ProtocolError(
+                f"PHASE1: its bytes are {start} to {end}; committed are those to {committed}, received those to "
+                f"{self.received}"
+            )
+        return Transaction(frame.txn_id, committed, end)
+
+    def _can_commit(self, transaction: Transaction) -> Steps[bool]:
+        if transaction.end != self.received:
+            logger.warning(
+                "transaction %r: %d bytes of it are missing", transaction.id, transaction.end - self.received
+            )
+            return False
+        if not (yield from self._has_room()):
+            return False
+        answer: object = yield Effect(self._target.prepare, (transaction,))
+        if not isinstance(answer, bool):
+            raise RequestError(f"prepare returned {answer!r:.100}", "Return True or False: the vote.")
+        return answer
+
+    def _has_room(self) -> Steps[bool]:
+        """Whether the log can take this round to its end."""
+        if not self._log.has_room:
+            try:
+                yield Effect(self._log.make_room)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                logger.warning("there is no room for the log: %s", error.strerror or errno.errorcode[error.errno])
+                return False
+        return True
+
+    def _check_repeated(self, frame: Phase2) -> None:
+        ended = self._log.state.end_of(frame.txn_id)
+        if ended is None and frame.commit:
+            raise ProtocolError(f"PHASE2: commits {frame.txn_id!r}, on which there was no vote")
+        if ended is not None and ended.was_committed != frame.commit:
+            was = "committed" if ended.was_committed else "aborted"
+            raise ProtocolError(f"PHASE2: transaction {frame.txn_id!r} was {was}, and this says otherwise")
+
+    def _apply(self, committed: Voted) -> Steps[None]:
+        transaction = _transaction_of(committed)
+        yield Effect(self._target.commit, (transaction,))
+        yield Effect(self._log.append_lazily, (Applied(committed.txn_id),))
+        if self._on_commit is not None:
+            self._on_commit(transaction)
+
+    def _rewind(self) -> Steps[None]:
+        """Back to the last vote: what came after it is void."""
+        if not self.uncommitted:
+            committed = self._log.state.offset
+            yield from self._abort(Transaction(b"", committed, max(self.received, committed)))
+        else:
+            yield from self._resume()
+
+    def _abort(self, transaction: Transaction) -> Steps[None]:
+        yield Effect(self._target.abort, (transaction,))
+        yield from self._resume()
+
+    def _resume(self) -> Steps[None]:
+        state = self._log.state
+        latest = state.latest
+        yield Effect(self._target.resume, (0 if latest is None else latest.mark, state.instance is None))
+        self.received = 0 if latest is None else latest.end
+        self._uncommitted_bytes = 0
+
+
+def _transaction_of(voted: Voted) -> Transaction:
+    return Transaction(voted.txn_id, voted.start, voted.end)
+
+
+def _whole(frame: Phase1) -> tuple[int, int]:
+    """The ranges as one."""
+    start = end = frame.ranges[0].start
+    for part in frame.ranges:
+        if part.stream_id != OUTPUT_STREAM or part.start != end or part.end < end:
+            raise ProtocolError(f"PHASE1: {part} does not follow {end} of stream {OUTPUT_STREAM}")
+        end = part.end
+    return start, end
+
+
+def _misplaced(start: int, end: int, received: int) -> str:
+    if start > received:
+        return f"MESSAGE: id {start} leaves a gap of {start - received} bytes behind {received}"
+    return f"MESSAGE: its bytes {start} to {end} lie across {received}, where those that are here end"

@@ -1,0 +1,53 @@
+"""A sink program that can be killed and started again, at the same address."""
+
+import signal
+import subprocess
+import sys
+from types import TracebackType
+from typing import Self
+
+from tests.worker_process import free_port
+
+
+class SinkProcess:
+    """`start` it with arguments, of which the one that is `ADDRESS` becomes where it listens."""
+
+    def __init__(self, *command: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self, *more: str) -> None:
+        assert self._process is None
+        command = [self.address if part == "ADDRESS" else part for part in self._command]
+        self._process = subprocess.Popen([sys.executable, *command, *more], stdout=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(20)
+            self._process = None
+
+    def interrupt(self) -> int:
+        """Ctrl-C; returns how it ended."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        code = self._process.wait(20)
+        self._process = None
+        return code
+
+    def join(self) -> int:
+        """Wait for an end that comes by itself."""
+        assert self._process is not None
+        code = self._process.wait(20)
+        self._process = None
+        return code
