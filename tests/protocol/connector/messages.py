@@ -33,7 +33,9 @@ def numbers_of(columns: Columns) -> dict[str, Any]:
 def decisions_of(admission: Admission) -> dict[str, Any]:
     """Everything that an admission decided, comparable."""
     streams = {name: column.tolist() for name, column in admission.streams._asdict().items()}
+    totals = {route: numbers for route, numbers in enumerate(zip(*admission.totals, strict=True)) if any(numbers)}
     return streams | {
+        "totals": totals,
         "count": admission.count,
         "problem": admission.problem,
         "message routes": admission.routes.tolist(),

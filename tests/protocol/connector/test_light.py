@@ -22,7 +22,7 @@ data = encode(Message(7, 8, 9, b"key", b"payload"))
 receiver.get_buffer()[:len(data)] = data
 (columns,) = receiver.received(len(data))
 admission = table.admit(columns, EventTimeUnit.MS)
-assert rewrite(columns, admission).count == 1
+assert rewrite(columns, admission)[0].count == 1
 assert len(encode_acks(1, admission.streams.stream_ids, admission.streams.last_ids)) == 29
 """
 

@@ -2,7 +2,8 @@
 
     received bytes ──▶ Receiver ──▶ frames, and Columns for each run of messages
     Columns ──▶ StreamTable.admit ──▶ Admission: what is new, and where each stream now is
-    Columns, Admission ──▶ rewrite ──▶ stored events
+    Columns, Admission ──▶ rewrite ──▶ stored events of each route, and what their record's head says
+    Admission's streams ──▶ encode_acks ──▶ an ACK
 
 With numba (`pip install penstock[fast]`) these are compiled kernels, else plain Python with the same results. A source
 or a sink needs none of it, and importing `penstock.protocol.connector` does not import it.
@@ -20,10 +21,10 @@ from penstock.protocol.connector.bulk.columns import (
     Stop,
     Stored,
     Streams,
+    Totals,
 )
 from penstock.protocol.connector.bulk.implementation import COMPILED, StreamTable, encode_acks, rewrite, scan
 from penstock.protocol.connector.bulk.receiver import Receiver
-from penstock.protocol.connector.bulk.stream_columns import StreamColumns, stream_columns
 
 __all__ = [
     "COMPILED",
@@ -38,11 +39,10 @@ __all__ = [
     "Receiver",
     "Stop",
     "Stored",
-    "StreamColumns",
     "StreamTable",
     "Streams",
+    "Totals",
     "encode_acks",
     "rewrite",
     "scan",
-    "stream_columns",
 ]

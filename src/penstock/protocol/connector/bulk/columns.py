@@ -15,6 +15,7 @@ from penstock.protocol.connector.batch import MESSAGE_HEAD
 from penstock.protocol.connector.codec import HEADER, decode, read_length
 from penstock.protocol.connector.fields import U32
 from penstock.protocol.connector.frames import Message
+from penstock.protocol.stored.head import NO_COLUMNS, StreamColumns
 
 HEAD_SIZE = MESSAGE_HEAD.size
 """From a MESSAGE's start to its key."""
@@ -63,6 +64,8 @@ class Columns:
     """
 
     data: Buffer
+    start: int
+    end: int
     starts: Column
     stream_ids: Column
     message_ids: Column
@@ -75,14 +78,6 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.stream_ids)
-
-    @property
-    def start(self) -> int:
-        return int(self.starts[0])
-
-    @property
-    def end(self) -> int:
-        return int(self.starts[len(self)])
 
     @property
     def size(self) -> int:
@@ -144,11 +139,20 @@ class Streams(NamedTuple):
     """The last message id kept, now or before."""
     highest_times: Column
     """Of the messages kept from this run, in microseconds; NO_TIME if there are none."""
-    counts: Column
-    duplicates: Column
     routes: Column
     previous_ids: Column
-    """The last message id kept before this run, or NOTHING_YET: where a stream goes back to that was not stored."""
+    """The last message id kept before this run, or NOTHING_YET: where a stream goes back to that was not stored. The
+    same as the last one if nothing was kept."""
+
+
+class Totals(NamedTuple):
+    """Of each route, that of DROPPED messages too."""
+
+    messages: Column
+    sizes: Column
+    """Bytes of the messages as stored events."""
+    streams: Column
+    """How many streams had messages that were kept."""
 
 
 class Problem(IntEnum):
@@ -169,6 +173,7 @@ class Admission:
     event_times: Column
     """In microseconds."""
     streams: Streams
+    totals: Totals
     problem: Problem = Problem.NONE
 
     def error(self, columns: Columns) -> PenstockError:
@@ -185,7 +190,11 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Events as they are stored."""
+    """Events as they are stored in one record, and what the record's head says of their streams."""
 
     count: int
     data: memoryview
+    streams: StreamColumns
+
+
+NOTHING_STORED = Stored(0, memoryview(b""), NO_COLUMNS)

@@ -1,6 +1,8 @@
 """Bulk decoding in plain Python: the oracle of the kernels' tests, and their stand-in where numba is not installed."""
 
+import sys
 from array import array
+from itertools import compress
 from struct import Struct
 
 from penstock.core.types import Buffer
@@ -21,10 +23,12 @@ from penstock.protocol.connector.bulk.columns import (
     Stop,
     Stored,
     Streams,
+    Totals,
 )
 from penstock.protocol.connector.codec import FRAME_SIZE_MAX, HEADER, encode
 from penstock.protocol.connector.fields import U32
 from penstock.protocol.connector.frames import NOTHING_YET, Ack, Acked, Message
+from penstock.protocol.stored.head import StreamColumns
 
 STORED_HEAD = Struct(">iiQQqH")
 """A stored event up to its key: type 0, length, stream id, event id, event time, length of the key."""
@@ -53,7 +57,7 @@ def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max
         largest = max(largest, length)
         at = following
     starts.append(at)
-    return Columns(data, *columns, largest, _why(view, at, frame_size_max))
+    return Columns(data, start, at, *columns, largest, _why(view, at, frame_size_max))
 
 
 def _empty_columns() -> "tuple[array[int], array[int], array[int], array[int], array[int]]":
@@ -75,19 +79,37 @@ def _why(view: memoryview, at: int, frame_size_max: int) -> Stop:
     return Stop.INCOMPLETE if U32.size + length > left else Stop.MALFORMED
 
 
-def rewrite(columns: Columns, admission: Admission, route: int = 0) -> Stored:
-    """The messages that were kept and take this route, as stored events, in their order; a copy."""
+def rewrite(columns: Columns, admission: Admission, routes: int = 1) -> list[Stored]:
+    """The messages that were kept, as stored events, in their order: of each of the first so many routes; a copy."""
     view, pack = memoryview(columns.data), STORED_HEAD.pack
-    parts: list[Buffer] = []
+    parts: list[list[Buffer]] = [[] for _ in range(DROPPED + 1)]
     numbers = zip(columns.stream_ids, columns.message_ids, admission.event_times, columns.key_sizes, strict=False)
     frames = zip(admission.routes, columns.starts, columns.starts.tolist()[1:], numbers, strict=False)
-    for chosen, start, end, head in frames:
-        if chosen == route:
-            key_start = start + HEAD_SIZE
-            key_end = key_start + head[-1]
-            parts += (pack(0, end - start + STORED_EXTRA - 8, *head), view[key_start:key_end])
-            parts += (NO_METADATA, view[key_end:end])
-    return Stored(len(parts) // 4, memoryview(b"".join(parts)))
+    for route, start, end, head in frames:
+        key_start = start + HEAD_SIZE
+        key_end = key_start + head[-1]
+        parts[route] += (pack(0, end - start + STORED_EXTRA - 8, *head), view[key_start:key_end])
+        parts[route] += (NO_METADATA, view[key_end:end])
+    heads = _stream_columns(admission.streams, routes)
+    return [
+        Stored(len(part) // 4, memoryview(b"".join(part)), head)
+        for part, head in zip(parts[:routes], heads, strict=True)
+    ]
+
+
+def _stream_columns(streams: Streams, routes: int) -> list[StreamColumns]:
+    ids = zip(streams.routes, streams.last_ids, streams.previous_ids, strict=True)
+    chosen = [DROPPED if last_id == previous_id else route for route, last_id, previous_id in ids]
+    wanted = ([route == other for other in chosen] for route in range(routes))
+    return [StreamColumns(*(_pack(column, rows) for column in streams[:3])) for rows in wanted]
+
+
+def _pack(column: Column, wanted: list[bool]) -> bytes:
+    assert isinstance(column, array)
+    packed = array(column.typecode, compress(column, wanted))
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def encode_acks(credits: int, stream_ids: Column, points_of_reference: Column) -> bytes:  # noqa: A002
@@ -159,8 +181,10 @@ class StreamTable:
             times.append(_to_microseconds(event_time, unit, arrival_us))
             kept = entry.takes(message_id)
             routes.append(entry.route if kept else DROPPED)
-            result.add(times[-1], kept)
-        return Admission(len(routes), routes, times, touched.streams(self._entries), problem)
+            if kept:
+                result.highest_time = max(result.highest_time, times[-1])
+        streams = touched.streams(self._entries)
+        return Admission(len(routes), routes, times, streams, _totals(columns, routes, streams), problem)
 
 
 def _to_microseconds(event_time: int, unit: EventTimeUnit, arrival_us: int | None) -> int:
@@ -170,20 +194,22 @@ def _to_microseconds(event_time: int, unit: EventTimeUnit, arrival_us: int | Non
     return max(I64_MIN, min(event_time * multiplier, I64_MAX)) // divisor
 
 
+def _totals(columns: Columns, routes: "array[int]", streams: Streams) -> Totals:
+    messages, sizes, kept = (array("q", bytes(8 * (DROPPED + 1))) for _ in Totals._fields)
+    for route, start, end in zip(routes, columns.starts, columns.starts.tolist()[1:], strict=False):
+        messages[route] += 1
+        sizes[route] += end - start + STORED_EXTRA
+    for route, last_id, previous_id in zip(streams.routes, streams.last_ids, streams.previous_ids, strict=True):
+        kept[route] += last_id != previous_id
+    return Totals(messages, sizes, kept)
+
+
 class _Result:
-    __slots__ = ("count", "duplicates", "highest_time", "previous_id")
+    __slots__ = ("highest_time", "previous_id")
 
     def __init__(self, previous_id: int) -> None:
         self.previous_id = previous_id
-        self.count = self.duplicates = 0
         self.highest_time = NO_TIME
-
-    def add(self, event_time: int, kept: bool) -> None:
-        if kept:
-            self.count += 1
-            self.highest_time = max(self.highest_time, event_time)
-        else:
-            self.duplicates += 1
 
 
 class _Touched:
@@ -199,8 +225,6 @@ class _Touched:
             array("Q", self._results),
             array("Q", [entries[stream_id].last_id for stream_id in self._results]),
             array("q", [result.highest_time for result in results]),
-            array("q", [result.count for result in results]),
-            array("q", [result.duplicates for result in results]),
             array("B", [entries[stream_id].route for stream_id in self._results]),
             array("Q", [result.previous_id for result in results]),
         )

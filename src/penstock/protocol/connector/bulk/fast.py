@@ -1,13 +1,20 @@
 """Bulk decoding with the kernels. Here their arrays are made, large enough for whatever they may find."""
 
+import sys
+from functools import cache
+from itertools import accumulate
+from struct import Struct
+
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.types import Buffer
 from penstock.protocol.connector.bulk import kernel
 from penstock.protocol.connector.bulk.columns import (
+    DROPPED,
     HEAD_SIZE,
     I64_MAX,
+    NOTHING_STORED,
     ROUTES_MAX,
     Admission,
     Column,
@@ -17,15 +24,24 @@ from penstock.protocol.connector.bulk.columns import (
     Stop,
     Stored,
     Streams,
+    Totals,
 )
-from penstock.protocol.connector.codec import FRAME_SIZE_MAX, HEADER
-from penstock.protocol.connector.fields import U32
+from penstock.protocol.connector.codec import FRAME_SIZE_MAX
 from penstock.protocol.connector.frames import NOTHING_YET, Ack
+from penstock.protocol.stored.head import StreamColumns
 
 U64_MASK = 2**64 - 1
 
 ROWS_MIN = 64
-"""Rows of an empty stream table: 4 KiB for each session."""
+"""Rows of an empty stream table: 2 KiB for each session."""
+
+MARKS = 2 ** (64 - kernel.SLOT_BITS)
+"""After so many runs their marks begin anew."""
+
+CACHE_LINE = 64
+
+ACK_HEAD = Struct(">IBII")
+"""Length, tag, credits, the number of streams."""
 
 
 def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max: int = FRAME_SIZE_MAX) -> Columns:
@@ -46,6 +62,8 @@ def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max
     )
     return Columns(
         data,
+        start,
+        int(starts[count]),
         starts[: count + 1],
         stream_ids[:count],
         message_ids[:count],
@@ -56,22 +74,40 @@ def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max
     )
 
 
-def rewrite(columns: Columns, admission: Admission, route: int = 0) -> Stored:
-    """The messages that were kept and take this route, as stored events, in their order; a copy."""
-    starts, routes = columns.starts, admission.routes
-    count, size = kernel.measure(starts, routes, route)
-    out = np.empty(size, np.uint8)
-    if count:
-        array = np.frombuffer(columns.data, np.uint8)
-        kernel.rewrite(array, starts, columns.key_sizes, admission.event_times, routes, route, out)
-    return Stored(count, out.data)
+def rewrite(columns: Columns, admission: Admission, routes: int = 1) -> list[Stored]:
+    """The messages that were kept, as stored events, in their order: of each of the first so many routes; a copy."""
+    counts, sizes, streams = (np.asarray(column)[:routes].tolist() for column in admission.totals)
+    if not any(counts):
+        return [NOTHING_STORED] * routes
+    ends, lasts = list(accumulate(sizes, initial=0)), list(accumulate(streams, initial=0))
+    out = np.empty(ends[-1], np.uint8)
+    block = np.empty((len(StreamColumns._fields), lasts[-1]), np.uint64)
+    messages = (columns.starts, columns.key_sizes, admission.event_times)
+    places = np.array((ends[:-1], lasts[:-1]), np.int64)
+    array = np.frombuffer(columns.data, np.uint8)
+    kernel.rewrite(array, messages, admission.routes, tuple(admission.streams), places, out, block)
+    if sys.byteorder == "big":
+        block.byteswap(inplace=True)
+    return [
+        _stored(count, out[ends[route] : ends[route + 1]], block[:, lasts[route] : lasts[route + 1]])
+        for route, count in enumerate(counts)
+    ]
+
+
+def _stored(count: int, out: NDArray[np.uint8], block: NDArray[np.uint64]) -> Stored:
+    if not count:
+        return NOTHING_STORED
+    ids, last_ids, highest_times = block
+    return Stored(
+        count, out.data, StreamColumns(ids.data.cast("B"), last_ids.data.cast("B"), highest_times.data.cast("B"))
+    )
 
 
 def encode_acks(credits: int, stream_ids: Column, points_of_reference: Column) -> bytes:  # noqa: A002
     """The ACK frame for whole columns; `points_of_reference` are message ids, never NOTHING_YET."""
-    pairs = np.empty((len(stream_ids), 2), ">u8")
-    pairs[:, 0], pairs[:, 1] = stream_ids, points_of_reference
-    return HEADER.pack(9 + pairs.nbytes, Ack.tag) + U32.pack(credits) + U32.pack(len(pairs)) + pairs.tobytes()
+    pairs = np.empty(16 * len(stream_ids), np.uint8)
+    kernel.write_acked(np.asarray(stream_ids, np.uint64), np.asarray(points_of_reference, np.uint64), pairs)
+    return b"".join((ACK_HEAD.pack(9 + len(pairs), Ack.tag, credits, len(stream_ids)), pairs.data))
 
 
 class StreamTable:
@@ -98,11 +134,9 @@ class StreamTable:
             raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is none of them")
         if 2 * (self._used + 1) > len(self._rows):
             self._grow()
-        row = self._rows[self._find(stream_id)]
-        self._used += int(row[kernel.STATE] == kernel.EMPTY)
-        self._open += int(row[kernel.STATE] < kernel.OPEN)
-        row[kernel.ID], row[kernel.NEXT_ID] = stream_id, (last_id + 1) & U64_MASK
-        row[kernel.STATE], row[kernel.MARK] = kernel.OPEN + route, 0
+        before = kernel.open_row(self._rows, self._seed, stream_id, (last_id + 1) & U64_MASK, kernel.OPEN + route)
+        self._used += before == kernel.EMPTY
+        self._open += before < kernel.OPEN
 
     def close(self, stream_id: int) -> None:
         """Its messages are not legal any more. Does nothing to a stream that is not open."""
@@ -123,27 +157,39 @@ class StreamTable:
 
         The ids of the messages kept count as stored from now on: when storing them fails, the session must end.
         """
-        self._mark += 1
         count = len(columns)
-        numbers = np.empty((5, count), np.int64)
+        numbers = np.empty((2, count), np.int64)
         ids = np.empty((3, count), np.uint64)
         routes = np.empty((2, count), np.uint8)
+        totals = np.zeros((len(Totals._fields), DROPPED + 1), np.int64)
+        found = (ids[0], ids[1], numbers[1], routes[1], ids[2])
         looked_at, problem, streams = kernel.admit(
-            (columns.stream_ids, columns.message_ids, columns.event_times),
+            (columns.starts, columns.stream_ids, columns.message_ids, columns.event_times),
             self._rows,
             self._seed,
-            self._mark,
+            self._next_mark(),
             _scale(unit),
             (0, 0) if arrival_us is None else (1, arrival_us),
             routes[0],
             numbers[0],
-            numbers[1],
-            (numbers[2], numbers[3], numbers[4]),
-            (ids[0], ids[1], routes[1], ids[2]),
+            found,
+            totals,
         )
-        found = (ids[0], ids[1], numbers[4], numbers[2], numbers[3], routes[1], ids[2])
-        results = Streams(*(column[:streams] for column in found))
-        return Admission(looked_at, routes[0, :looked_at], numbers[0, :looked_at], results, Problem(problem))
+        return Admission(
+            looked_at,
+            routes[0, :looked_at],
+            numbers[0, :looked_at],
+            Streams(*(column[:streams] for column in found)),
+            Totals(*totals),
+            Problem(problem),
+        )
+
+    def _next_mark(self) -> int:
+        self._mark += 1
+        if self._mark == MARKS:
+            self._mark = 1
+            self._rows[:, kernel.TOUCHED] = 0
+        return self._mark
 
     def _find(self, stream_id: int) -> int:
         return int(kernel.find(self._rows, self._seed, stream_id))
@@ -158,9 +204,14 @@ class StreamTable:
 
 
 def _empty_rows(count: int) -> NDArray[np.uint64]:
-    return np.zeros((count, kernel.ROW_SIZE), np.uint64)
+    """At the start of a cache line, so that no row lies in two of them."""
+    spare = CACHE_LINE // 8
+    words = np.zeros(count * kernel.ROW_SIZE + spare, np.uint64)
+    first = -words.ctypes.data % CACHE_LINE // 8
+    return words[first : first + count * kernel.ROW_SIZE].reshape(count, kernel.ROW_SIZE)
 
 
+@cache
 def _scale(unit: EventTimeUnit) -> tuple[int, int, int, int]:
     multiplier, divisor = unit.value
     return multiplier, divisor, -(-kernel.I64_MIN // multiplier), I64_MAX // multiplier

@@ -4,24 +4,35 @@ They have no bounds checks. What they may touch is decided by comparisons that s
 nothing outside `start .. end` of the buffer, whatever the bytes; the others read and write by the columns that `scan`
 made, and into arrays whose sizes `fast.py` has made from those.
 
-numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, the numbers
-of `columns.py` (Stop, Problem, DROPPED, HEAD_SIZE) included; a test compares them.
+numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
+intrinsics: the numbers of `columns.py` (Stop, Problem, DROPPED, HEAD_SIZE) too; a test compares them.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.types import int64, uint64
 
-F = TypeVar("F", bound=Callable[..., Any])
+from penstock.protocol.intrinsics import (
+    BYTES,
+    I32S,
+    I64S,
+    U8S,
+    U64S,
+    compiled,
+    copy,
+    inlined,
+    load8,
+    load16,
+    load32,
+    load64,
+    load64_signed,
+    store16,
+    store64,
+)
 
-BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-U8S, I32S, I64S, U64S = types.uint8[::1], types.int32[::1], types.int64[::1], types.uint64[::1]
 ROWS = types.uint64[:, ::1]
 
 WELL, END, INCOMPLETE, OTHER, MALFORMED, OVERSIZED = -1, 0, 1, 2, 3, 4
@@ -29,74 +40,16 @@ NO_PROBLEM, NOT_OPEN, RESERVED_ID = 0, 1, 2
 MESSAGE, HEAD, EXTRA, DROPPED = 5, 31, 5, 255
 I64_MIN, I64_MAX, U64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
-ID, NEXT_ID, STATE, MARK, SLOT, ROW_SIZE = 0, 1, 2, 3, 4, 8
-"""A row of a stream table, one cache line: `NEXT_ID` is the last message id plus 1, so that "nothing yet" is 0."""
+ID, NEXT_ID, TOUCHED, STATE, ROW_SIZE = 0, 1, 2, 3, 4
+"""A row of a stream table, half a cache line. `NEXT_ID` is the last message id plus 1, so that "nothing yet" is 0.
+`TOUCHED` is the mark of the last run that had messages of the stream, and the stream's slot among that run's."""
+SLOT_BITS = 28
+"""Of `TOUCHED`: more messages than fit into any buffer. The other 36 hold a mark for each run of some years."""
+SLOT_MASK = 2**SLOT_BITS - 1
 AHEAD = 16
 """Messages: so far ahead a row is fetched from memory before it is looked at."""
 EMPTY, SHUT, OPEN = 0, 1, 2
 """STATE: no stream, one that was open once, or OPEN + its route."""
-
-
-def compiled(signature: Any) -> Callable[[F], F]:
-    """Compile now, or take it from numba's cache: beside this file, else in the user's cache directory.
-
-    When neither can be written, every start compiles (some seconds); NUMBA_CACHE_DIR names a directory that can.
-    """
-
-    def decorate(function: F) -> F:
-        try:
-            return numba.njit(signature, cache=True, nogil=True)(function)  # type: ignore[no-any-return]
-        except RuntimeError:  # "cannot cache function: no locator available"
-            return numba.njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
-
-    return decorate
-
-
-def inlined(function: F) -> F:
-    return numba.njit(function)  # type: ignore[no-any-return]
-
-
-# Loads, stores and memcpy: big-endian, unaligned, at a position that the caller has checked
-
-
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [at])
-
-
-def _load(bits: int, result: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], *args)
-        value = builder.load(builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
-        value = value if bits == 8 else builder.bswap(value)
-        return builder.zext(value, ir.IntType(64)) if bits < 64 else value
-
-    def load(typing_context: Any, array: Any, at: Any) -> Any:  # noqa: ARG001 (numba's signature)
-        return result(array, int64), generate
-
-    return intrinsic(load)
-
-
-def _store(bits: int) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], *args[:2])
-        value = builder.trunc(args[2], ir.IntType(bits)) if bits < 64 else args[2]
-        builder.store(builder.bswap(value), builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    def store(typing_context: Any, array: Any, at: Any, value: Any) -> Any:  # noqa: ARG001
-        return types.void(array, int64, int64), generate
-
-    return intrinsic(store)
-
-
-def _copy(typing_context: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        destination = _pointer(context, builder, signature.args[0], *args[:2])
-        origin = _pointer(context, builder, signature.args[2], *args[2:4])
-        cgutils.raw_memcpy(builder, destination, origin, args[4], 1)
-        return context.get_dummy_value()
-
-    return types.void(target, int64, source, int64, int64), generate
 
 
 def _prefetch(typing_context: Any, rows: Any, row: Any) -> Any:  # noqa: ARG001
@@ -113,10 +66,6 @@ def _prefetch(typing_context: Any, rows: Any, row: Any) -> Any:  # noqa: ARG001
     return types.void(rows, uint64), generate
 
 
-load8, load16, load32 = _load(8, int64), _load(16, int64), _load(32, int64)
-load64, load64_signed = _load(64, uint64), _load(64, int64)
-store16, store32, store64 = _store(16), _store(32), _store(64)
-copy = intrinsic(_copy)
 prefetch = intrinsic(_prefetch)
 
 
@@ -215,6 +164,15 @@ def move(old: Any, new: Any, seed: Any) -> Any:
     return count
 
 
+@compiled(uint64(ROWS, uint64, uint64, uint64, uint64))
+def open_row(rows: Any, seed: Any, stream_id: Any, next_id: Any, state: Any) -> Any:
+    """Open the stream, in a table that has room for it; returns the state it had before."""
+    row = find_row(rows, seed, stream_id)
+    before = rows[row, STATE]
+    rows[row, ID], rows[row, NEXT_ID], rows[row, TOUCHED], rows[row, STATE] = stream_id, next_id, 0, state
+    return before
+
+
 # Admission
 
 
@@ -230,34 +188,32 @@ def to_microseconds(time: Any, scale: Any) -> Any:
 
 
 @inlined
-def touch(rows: Any, row: Any, mark: Any, touched: Any, results: Any, previous_ids: Any, count: Any) -> Any:
-    """The first message of a stream in this run: give it the next place among the results."""
-    counts, duplicates, highest_times = results
-    previous_ids[count] = rows[row, NEXT_ID] - uint64(1)
-    rows[row, MARK] = mark
-    rows[row, SLOT] = count
-    touched[count] = row
-    counts[count] = duplicates[count] = 0
-    highest_times[count] = I64_MIN
+def touch(rows: Any, row: Any, touched: Any, streams: Any, slot: Any) -> Any:
+    """The first message of a stream in this run: its slot is the next one."""
+    stream_ids, last_ids, highest_times, routes, previous_ids = streams
+    rows[row, TOUCHED] = touched
+    stream_ids[slot] = rows[row, ID]
+    last_ids[slot] = previous_ids[slot] = rows[row, NEXT_ID] - uint64(1)
+    highest_times[slot] = I64_MIN
+    routes[slot] = rows[row, STATE] - uint64(OPEN)
 
 
 @inlined
-def gather(rows: Any, touched: Any, count: Any, stream_ids: Any, last_ids: Any, routes: Any) -> Any:
+def count_streams(streams: Any, count: Any, totals: Any) -> Any:
+    """Those of which something was kept."""
+    _, last_ids, _, routes, previous_ids = streams
     for slot in range(count):
-        row = touched[slot]
-        stream_ids[slot] = rows[row, ID]
-        last_ids[slot] = rows[row, NEXT_ID] - uint64(1)
-        routes[slot] = rows[row, STATE] - uint64(OPEN)
+        totals[2, routes[slot]] += 1 if last_ids[slot] != previous_ids[slot] else 0
 
 
 SCALE = types.UniTuple(int64, 4)
 INGEST = types.UniTuple(int64, 2)
-MESSAGES = types.Tuple((U64S, U64S, I64S))
-RESULTS = types.UniTuple(I64S, 3)
-STREAMS = types.Tuple((U64S, U64S, U8S, U64S))
+MESSAGES = types.Tuple((I64S, U64S, U64S, I64S))
+STREAMS = types.Tuple((U64S, U64S, I64S, U8S, U64S))
+TOTALS = types.int64[:, ::1]
 
 
-@compiled(types.UniTuple(int64, 3)(MESSAGES, ROWS, uint64, uint64, SCALE, INGEST, U8S, I64S, I64S, RESULTS, STREAMS))
+@compiled(types.UniTuple(int64, 3)(MESSAGES, ROWS, uint64, uint64, SCALE, INGEST, U8S, I64S, STREAMS, TOTALS))
 def admit(
     messages: Any,
     rows: Any,
@@ -267,18 +223,17 @@ def admit(
     ingest: Any,
     routes: Any,
     times: Any,
-    touched: Any,
-    results: Any,
     streams: Any,
+    totals: Any,
 ) -> Any:
     """How many messages were looked at, what is wrong with the next one, how many streams were touched.
 
     `mark` is a number that this table has not had before. `ingest`: whether a time of 0 means the arrival, and when
-    that was. All the arrays have room for one number for each message.
+    that was. The columns have room for one number for each message. `totals` has three rows of zeros, to which the
+    numbers of each route are added: messages, bytes as stored events, streams.
     """
-    stream_ids, message_ids, event_times = messages
-    counts, duplicates, highest_times = results
-    touched_ids, last_ids, stream_routes, previous_ids = streams
+    starts, stream_ids, message_ids, event_times = messages
+    _, last_ids, highest_times, _, _ = streams
     use_ingest, arrival = ingest
     touched_count, slot, problem = 0, 0, NO_PROBLEM
     row, stream_id, count = uint64(0), uint64(0), 0
@@ -291,10 +246,10 @@ def admit(
             if rows[row, STATE] < OPEN:
                 problem = NOT_OPEN
                 break
-            if rows[row, MARK] != mark:
-                touch(rows, row, mark, touched, results, previous_ids, touched_count)
+            if rows[row, TOUCHED] >> uint64(SLOT_BITS) != mark:
+                touch(rows, row, mark << uint64(SLOT_BITS) | uint64(touched_count), streams, touched_count)
                 touched_count += 1
-            slot = int64(rows[row, SLOT])
+            slot = int64(rows[row, TOUCHED] & uint64(SLOT_MASK))
         message_id = message_ids[count]
         if message_id == uint64(U64_MAX):
             problem = RESERVED_ID
@@ -302,44 +257,33 @@ def admit(
         time = event_times[count]
         time = arrival if use_ingest and time == 0 else to_microseconds(time, scale)
         times[count] = time
-        if message_id < rows[row, NEXT_ID]:
-            routes[count] = DROPPED
-            duplicates[slot] += 1
-        else:
-            routes[count] = rows[row, STATE] - uint64(OPEN)
+        route = uint64(DROPPED)
+        if message_id >= rows[row, NEXT_ID]:
+            route = rows[row, STATE] - uint64(OPEN)
             rows[row, NEXT_ID] = message_id + uint64(1)
-            counts[slot] += 1
+            last_ids[slot] = message_id
             highest_times[slot] = max(highest_times[slot], time)
-    gather(rows, touched, touched_count, touched_ids, last_ids, stream_routes)
+        routes[count] = route
+        totals[0, route] += 1
+        totals[1, route] += starts[count + 1] - starts[count] + EXTRA
+    count_streams(streams, touched_count, totals)
     return count if problem else stream_ids.shape[0], problem, touched_count
 
 
 # Rewriting
 
 
-@compiled(types.UniTuple(int64, 2)(I64S, U8S, int64))
-def measure(starts: Any, routes: Any, route: Any) -> Any:
-    """How many messages take this route, and their size as stored events."""
-    count, size = 0, 0
-    for index in range(routes.shape[0]):
-        if routes[index] == route:
-            count += 1
-            size += starts[index + 1] - starts[index] + EXTRA
-    return count, size
-
-
-@compiled(int64(BYTES, I64S, I32S, I64S, U8S, int64, U8S))
-def rewrite(data: Any, starts: Any, key_sizes: Any, times: Any, routes: Any, route: Any, out: Any) -> Any:
-    """Fill `out`, which is as large as `measure` said, with the messages of this route as stored events:
-
-    `i32 0 · i32 length · u64 stream id · u64 event id · i64 event time · sb key · u16 0 · payload`. From the stream id
-    on that is the frame, but for the event time, and two bytes before the payload.
+@inlined
+def write_events(data: Any, messages: Any, routes: Any, places: Any, out: Any) -> Any:
+    """`i32 0 · i32 length · u64 stream id · u64 event id · i64 event time · sb key · u16 0 · payload`. From the stream
+    id on that is the frame, but for the event time, and two bytes before the payload.
     """
-    to = 0
+    starts, key_sizes, times = messages
     for index in range(routes.shape[0]):
-        if routes[index] != route:
+        route = routes[index]
+        if route >= places.shape[1]:
             continue
-        at = starts[index]
+        at, to = starts[index], places[0, route]
         size = starts[index + 1] - at
         key_size = int64(key_sizes[index])
         store64(out, to, size + EXTRA - 8)
@@ -347,5 +291,35 @@ def rewrite(data: Any, starts: Any, key_sizes: Any, times: Any, routes: Any, rou
         store64(out, to + 24, times[index])
         store16(out, to + 34 + key_size, 0)
         copy(out, to + 36 + key_size, data, at + HEAD + key_size, size - HEAD - key_size)
-        to += size + EXTRA
-    return to
+        places[0, route] = to + size + EXTRA
+
+
+@inlined
+def write_streams(streams: Any, places: Any, block: Any) -> Any:
+    """The id, the last message id and the highest event time of those of which something was kept."""
+    stream_ids, last_ids, highest_times, routes, previous_ids = streams
+    for slot in range(stream_ids.shape[0]):
+        if last_ids[slot] != previous_ids[slot] and routes[slot] < places.shape[1]:
+            to = places[1, routes[slot]]
+            block[0, to], block[1, to], block[2, to] = stream_ids[slot], last_ids[slot], uint64(highest_times[slot])
+            places[1, routes[slot]] = to + 1
+
+
+@compiled(types.void(BYTES, types.Tuple((I64S, I32S, I64S)), U8S, STREAMS, TOTALS, U8S, ROWS))
+def rewrite(data: Any, messages: Any, routes: Any, streams: Any, places: Any, out: Any, block: Any) -> Any:
+    """Write the messages that were kept into `out`, as stored events, and their streams into the three rows of `block`:
+    in their order, those of each route from its two `places` on, which are moved along. A route without is left out.
+    """
+    write_events(data, messages, routes, places, out)
+    write_streams(streams, places, block)
+
+
+# ACKs
+
+
+@compiled(types.void(U64S, U64S, U8S))
+def write_acked(stream_ids: Any, last_ids: Any, out: Any) -> Any:
+    """The pairs of an ACK, into 16 bytes for each stream."""
+    for index in range(stream_ids.shape[0]):
+        store64(out, 16 * index, int64(stream_ids[index]))
+        store64(out, 16 * index + 8, int64(last_ids[index]))

@@ -1,0 +1,87 @@
+"""What the kernels are made of: functions compiled by numba, and loads, stores and memcpy on bytes.
+
+The loads and stores are big-endian and unaligned, at a position that the caller has checked: nothing here does.
+
+numba's cache knows a kernel by its own file alone. After a change of this one, touch the files of the kernels.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.types import int64, uint64
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+U8S, I32S, I64S, U64S = types.uint8[::1], types.int32[::1], types.int64[::1], types.uint64[::1]
+
+
+def compiled(signature: Any) -> Callable[[F], F]:
+    """Compile now, or take it from numba's cache: beside the kernel's file, else in the user's cache directory.
+
+    When neither can be written, every start compiles (some seconds); NUMBA_CACHE_DIR names a directory that can.
+    """
+
+    def decorate(function: F) -> F:
+        try:
+            return numba.njit(signature, cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # "cannot cache function: no locator available"
+            return numba.njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def inlined(function: F) -> F:
+    return numba.njit(function)  # type: ignore[no-any-return]
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [at])
+
+
+def _load(bits: int, result: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], *args)
+        value = builder.load(builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
+        value = value if bits == 8 else builder.bswap(value)
+        return builder.zext(value, ir.IntType(64)) if bits < 64 else value
+
+    def load(typing_context: Any, array: Any, at: Any) -> Any:  # noqa: ARG001 (numba's signature)
+        return result(array, int64), generate
+
+    return intrinsic(load)
+
+
+def _store(bits: int) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], *args[:2])
+        value = builder.trunc(args[2], ir.IntType(bits)) if bits < 64 else args[2]
+        value = value if bits == 8 else builder.bswap(value)
+        builder.store(value, builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    def store(typing_context: Any, array: Any, at: Any, value: Any) -> Any:  # noqa: ARG001
+        return types.void(array, int64, int64), generate
+
+    return intrinsic(store)
+
+
+def _copy(typing_context: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        destination = _pointer(context, builder, signature.args[0], *args[:2])
+        origin = _pointer(context, builder, signature.args[2], *args[2:4])
+        cgutils.raw_memcpy(builder, destination, origin, args[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, int64, source, int64, int64), generate
+
+
+load8, load16, load32 = _load(8, int64), _load(16, int64), _load(32, int64)
+load64, load64_signed = _load(64, uint64), _load(64, int64)
+store8, store16, store32, store64 = _store(8), _store(16), _store(32), _store(64)
+copy = intrinsic(_copy)

@@ -1,0 +1,154 @@
+"""Bulk coding with the kernels. Here their arrays are made, large enough for whatever they may find."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.errors import Damaged, LimitExceeded
+from penstock.core.types import Buffer
+from penstock.protocol.segment.frame import HEADER_SIZE
+from penstock.protocol.stored.bulk import fallback, kernel
+from penstock.protocol.stored.bulk.columns import (
+    ALL,
+    BUFFER_SIZE_MAX,
+    Bytes,
+    Column,
+    Encoded,
+    Events,
+    Wanted,
+    check_lengths,
+    too_large,
+)
+from penstock.protocol.stored.layout import LENGTH_MIN, NO_TIME, SOURCE, STREAM
+from penstock.protocol.stored.names import Kind
+
+_LABELS = np.frombuffer((SOURCE + STREAM).encode(), np.uint8)
+_EMPTY = np.empty(0, np.uint8)
+_WHAT = {kernel.LARGE_KEY: "key", kernel.LARGE_METADATA: "metadata", kernel.LARGE_EVENT: "event"}
+
+
+def decode(data: Buffer, offset: int = 0, kind: Kind = Kind.STORED, wanted: Wanted = ALL) -> Events:
+    """The whole events at the start of `data`, which lies at `offset` in its segment, where an event begins.
+
+    An event whose end is not there is left: `end` of the result says where it begins. Raises Damaged, with the offset,
+    when something there is no event of this kind; nothing is given of the events before it. Reads nothing outside
+    of `data`, whatever the bytes.
+    """
+    assert len(data) <= BUFFER_SIZE_MAX
+    array = _bytes(data)
+    return _decode_raw(array, offset, wanted) if kind is Kind.RAW else _decode_stored(array, offset, wanted)
+
+
+def _decode_stored(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Events:
+    room = len(data) // (HEADER_SIZE + LENGTH_MIN) + 1
+    numbers = np.empty((4, room), np.int64)
+    ends = np.empty((2, room), np.int32)
+    count, end, why, without_time, metadata = kernel.scan(data, offset, *numbers, *ends)
+    if why != kernel.WELL:
+        raise _damage(data, offset, Kind.STORED)
+    offsets, stream_ids, event_ids, times = numbers[:, :count]
+    key_offsets, value_offsets = ends[:, : count + 1]
+    keys = values = sources = streams = None
+    if wanted.keys:
+        keys = Bytes(key_offsets, (out := np.empty(key_offsets[count], np.uint8)).data)
+        kernel.gather_keys(data, offset, offsets, key_offsets, out)
+    if wanted.values:
+        values = Bytes(value_offsets, (out := np.empty(value_offsets[count], np.uint8)).data)
+        kernel.gather_values(data, offset, offsets, key_offsets, value_offsets, out)
+    if wanted.origins and metadata:
+        sources, streams = _origins(data, offset, offsets, key_offsets)
+    ids = (stream_ids, event_ids, times)
+    return Events(offsets, offset + end, *ids, without_time, keys, values, sources, streams)
+
+
+def _origins(
+    data: NDArray[np.uint8], offset: int, offsets: NDArray[np.int64], key_offsets: NDArray[np.int32]
+) -> tuple[Bytes, Bytes]:
+    count = len(offsets)
+    starts, ends = np.empty((2, count), np.int64), np.empty((2, count + 1), np.int32)
+    row = kernel.scan_origins(data, offset, offsets, key_offsets, _LABELS, tuple(starts), tuple(ends))
+    if row < count:
+        raise _damage(data, offset, Kind.STORED)
+    sources, streams = (_gathered(data, start, end) for start, end in zip(starts, ends, strict=True))
+    return sources, streams
+
+
+def _gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int32]) -> Bytes:
+    out = np.empty(ends[-1], np.uint8)
+    kernel.gather(data, starts, ends, out)
+    return Bytes(ends, out.data)
+
+
+def _decode_raw(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Events:
+    room = len(data) // HEADER_SIZE + 1
+    offsets, ends = np.empty(room, np.int64), np.empty(room, np.int32)
+    count, end, why = kernel.scan_raw(data, offset, offsets, ends)
+    if why != kernel.WELL:
+        raise _damage(data, offset, Kind.RAW)
+    offsets, ends = offsets[:count], ends[: count + 1]
+    values = None
+    if wanted.values:
+        values = Bytes(ends, (out := np.empty(ends[count], np.uint8)).data)
+        kernel.gather_raw(data, offset, offsets, ends, out)
+    return Events(offsets, offset + end, values=values)
+
+
+def _damage(data: NDArray[np.uint8], offset: int, kind: Kind) -> Damaged:
+    """What is wrong, in the words of the plain decoder, which finds the same."""
+    try:
+        fallback.decode(data.data, offset, kind)
+    except Damaged as error:
+        return error
+    raise AssertionError(f"nothing is wrong with the events at {offset}")
+
+
+def encode(
+    values: Bytes,
+    *,
+    keys: Bytes | None = None,
+    event_times: Column | None = None,
+    stream_ids: Column | None = None,
+    event_ids: Column | None = None,
+    sources: Bytes | None = None,
+    streams: Bytes | None = None,
+) -> Encoded:
+    """Rows as stored events, in their order.
+
+    A column that is None stands for empty keys, no times (NO_TIME), ids of 0, no origin. There are no nulls: an empty
+    source or stream is one that is not told. Ids are u64 or the same bits as i64. `sources` and `streams` are UTF-8.
+
+    Raises LimitExceeded, with the number of the row, when one is too large to be stored; nothing is given then.
+    """
+    count = len(values)
+    check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams))
+    texts = (values, keys, sources, streams)
+    offsets = tuple(_offsets(column, count) for column in texts)
+    data = tuple(_EMPTY if column is None else _bytes(column.data) for column in texts)
+    starts = np.empty(count + 1, np.int64)
+    problem, row, size = kernel.measure(offsets, tuple(map(len, data)), starts)
+    if problem != kernel.WELL:
+        raise _refusal(problem, row, size)
+    out = np.empty(starts[count], np.uint8)
+    numbers = (_numbers(stream_ids, count, 0), _numbers(event_ids, count, 0), _numbers(event_times, count, NO_TIME))
+    kernel.write(offsets, data, numbers, _LABELS, starts, out)
+    return Encoded(out.data, starts)
+
+
+def _refusal(problem: int, row: int, size: int) -> LimitExceeded | ValueError:
+    if problem == kernel.OFFSETS:
+        return ValueError("the offsets of a column do not fit its data")
+    return too_large(row, _WHAT[problem], size)
+
+
+def _bytes(data: Buffer) -> NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8) if len(data) else _EMPTY
+
+
+def _offsets(column: Bytes | None, count: int) -> NDArray[np.int64]:
+    return np.zeros(count + 1, np.int64) if column is None else np.ascontiguousarray(column.offsets, np.int64)
+
+
+def _numbers(column: Column | None, count: int, otherwise: int) -> NDArray[np.int64]:
+    if column is None:
+        return np.full(count, otherwise, np.int64)
+    numbers = np.ascontiguousarray(column)
+    return numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers.astype(np.int64, copy=False)

@@ -1,0 +1,107 @@
+"""The head of an ingest record: for each stream in it the last event id and the highest event time, and the marks.
+
+`[ids, last ids, highest times, marks, count]` in msgpack: three columns of little-endian 64-bit numbers, a list of
+`[stream id, mark, name]`, the number of events in the record. What may be acknowledged at a cut, and the watermark
+there, are folds over these heads (`head_fold.py`). The store keeps each head's own checksum with it.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgpack
+
+from penstock.core.errors import Damaged
+from penstock.core.types import Buffer
+
+
+class StreamColumns(NamedTuple):
+    """Little-endian 64-bit numbers, one for each stream: its id, its last event id, its highest event time."""
+
+    stream_ids: Buffer
+    last_ids: Buffer
+    highest_times: Buffer
+
+
+NO_COLUMNS = StreamColumns(b"", b"", b"")
+
+
+class MarkKind(IntEnum):
+    STARTED = 1
+    ENDED = 2
+    IDLE = 3
+    ACTIVE_AGAIN = 4
+
+
+class Mark(NamedTuple):
+    """Something that happened to a stream, at this place in its segment."""
+
+    stream_id: int
+    kind: MarkKind
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedHead:
+    """A head whose columns are still bytes: what a fold over very many of them needs."""
+
+    columns: StreamColumns
+    marks: list[Mark]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`last` has the last event id of each stream, `highest` the highest event time, in microseconds."""
+
+    last: dict[int, int]
+    highest: dict[int, int]
+    marks: list[Mark]
+    count: int
+    """Events in the record; those that only carry marks do not count."""
+
+
+def encode_head(columns: StreamColumns, marks: Sequence[Mark], count: int) -> bytes:
+    packed: bytes = msgpack.packb([*columns, marks, count])
+    return packed
+
+
+def decode_head(data: Buffer) -> Head | None:
+    """None for a record without a head: somebody else has written it, over the segment protocol. Raises Damaged."""
+    packed = unpack_head(data)
+    if packed is None:
+        return None
+    ids, last, highest = packed.columns
+    keys = numbers("Q", ids)
+    return Head(
+        dict(zip(keys, numbers("Q", last), strict=True)),
+        dict(zip(keys, numbers("q", highest), strict=True)),
+        packed.marks,
+        packed.count,
+    )
+
+
+def unpack_head(data: Buffer) -> PackedHead | None:
+    """As `decode_head`, with the columns left as they are."""
+    if not data:
+        return None
+    try:
+        *columns, marks, count = msgpack.unpackb(data)
+        packed = StreamColumns(*columns)
+        if len({len(column) for column in packed}) != 1 or len(packed.stream_ids) % 8:
+            raise ValueError("its columns are not of the same length")
+        return PackedHead(packed, [Mark(stream_id, MarkKind(kind), name) for stream_id, kind, name in marks], count)
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"the head of a record cannot be read: {error}") from None
+
+
+def numbers(code: str, data: Buffer) -> "array[int]":
+    """A column's bytes as numbers; `code` is "Q", or "q" where they have a sign."""
+    values = array(code)
+    values.frombytes(data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

@@ -1,0 +1,146 @@
+"""Which segments a source has, and which source a segment belongs to.
+
+    sensors               a connector: `connector/sensors/0`, `/1`, …             stored events
+    pipeline:counts/out   an output port of a pipeline: `pipeline/counts/out`     stored events
+    segment:NAME          any other segment, written over the segment protocol    raw events
+
+What belongs to nobody but the worker itself (tables of streams, the coordinator's ledger, what is staged) is no source.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.core.errors import RequestError
+
+CONNECTOR_PREFIX = "connector/"
+OUTPUT_PREFIX = "pipeline/"
+STAGING_PREFIX = "staging/"
+COORDINATOR_PREFIX = "coordinator/"
+LEDGER = "coordinator/ledger"
+
+_OUTPUT_SCHEME, _SEGMENT_SCHEME = "pipeline:", "segment:"
+_OWN_PREFIXES = (CONNECTOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX, COORDINATOR_PREFIX)
+_PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_CONNECTOR_SEGMENT = re.compile(r"connector/([^/]+)/(0|[1-9][0-9]*)")
+_OUTPUT_SEGMENT = re.compile(r"pipeline/([A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100})")
+
+_HINT = "Write a connector's name, pipeline:NAME/PORT or segment:NAME; several are separated by commas."
+
+
+class Kind(Enum):
+    """What the events of a segment are."""
+
+    STORED = "stored"
+    """They carry stream, id, time, key and metadata before the payload."""
+    RAW = "raw"
+    """Whatever their writer put there: all of it is the value."""
+
+
+class Form(Enum):
+    """What a source is."""
+
+    CONNECTOR = "connector"
+    OUTPUT = "output"
+    SEGMENT = "segment"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Source:
+    """`name` is the connector's, `PIPELINE/PORT`, or the segment's. `str()` is what `parse` takes."""
+
+    form: Form
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Source":
+        """Raises RequestError for what cannot be a source. Whether it exists is another question."""
+        text = text.strip()
+        if text.startswith(_OUTPUT_SCHEME):
+            return _output(text, text.removeprefix(_OUTPUT_SCHEME))
+        if text.startswith(_SEGMENT_SCHEME):
+            return _segment(text, text.removeprefix(_SEGMENT_SCHEME))
+        if not text or "/" in text or not text.isprintable():
+            raise RequestError(f"{text!r} is no source", _HINT)
+        return cls(Form.CONNECTOR, text)
+
+    def __str__(self) -> str:
+        match self.form:
+            case Form.CONNECTOR:
+                return self.name
+            case Form.OUTPUT:
+                return _OUTPUT_SCHEME + self.name
+            case Form.SEGMENT:
+                return _SEGMENT_SCHEME + self.name
+
+    @property
+    def segment(self) -> str | None:
+        """Its only segment; None for a connector, which has as many as there are from number 0 on."""
+        match self.form:
+            case Form.CONNECTOR:
+                return None
+            case Form.OUTPUT:
+                return OUTPUT_PREFIX + self.name
+            case Form.SEGMENT:
+                return self.name
+
+    def owns(self, segment: str) -> bool:
+        """Whether these are data of this source."""
+        if self.form is not Form.CONNECTOR:
+            return segment == self.segment
+        match = _CONNECTOR_SEGMENT.fullmatch(segment)
+        return match is not None and match[1] == self.name
+
+
+def parse_sources(text: str) -> list[Source]:
+    """`sensors,pipeline:counts/out`: each once, in order. Raises RequestError if there is none, or one is wrong."""
+    return [*dict.fromkeys(map(Source.parse, text.split(",")))]
+
+
+def check_pipeline_name(name: str, what: str = "pipeline") -> str:
+    """The name of a pipeline or of a port, as it is. Raises RequestError."""
+    if not _PIPELINE_NAME.fullmatch(name):
+        raise RequestError(f"{name!r} is no name for a {what}", "1 to 100 letters, digits, dots, dashes, underscores.")
+    return name
+
+
+def connector_segment(connector: str, number: int) -> str:
+    return f"{CONNECTOR_PREFIX}{connector}/{number}"
+
+
+def output_segment(pipeline: str, port: str) -> str:
+    return f"{OUTPUT_PREFIX}{pipeline}/{port}"
+
+
+class Owner(NamedTuple):
+    source: str
+    """As `Source.parse` takes it."""
+    kind: Kind
+
+
+def kind_of(segment: str) -> Owner:
+    """The source that a segment's data belong to, and what its events are. RequestError if it holds no events."""
+    if match := _CONNECTOR_SEGMENT.fullmatch(segment):
+        return Owner(match[1], Kind.STORED)
+    if match := _OUTPUT_SEGMENT.fullmatch(segment):
+        return Owner(_OUTPUT_SCHEME + match[1], Kind.STORED)
+    if segment.startswith(_OWN_PREFIXES):
+        raise RequestError(f"segment {segment!r} is the worker's own: it holds no events", _HINT)
+    return Owner(_SEGMENT_SCHEME + segment, Kind.RAW)
+
+
+def _output(text: str, name: str) -> Source:
+    pipeline, _, port = name.partition("/")
+    if not _PIPELINE_NAME.fullmatch(pipeline) or not _PIPELINE_NAME.fullmatch(port):
+        raise RequestError(f"{text!r} is no output of a pipeline", "Write pipeline:NAME/PORT.")
+    return Source(Form.OUTPUT, name)
+
+
+def _segment(text: str, name: str) -> Source:
+    if not name:
+        raise RequestError(f"{text!r} names no segment", _HINT)
+    source, kind = kind_of(name)
+    if kind is not Kind.RAW:
+        raise RequestError(f"segment {name!r} holds stored events", f"Read it as source {source!r}.")
+    return Source(Form.SEGMENT, name)

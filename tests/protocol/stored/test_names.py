@@ -1,0 +1,106 @@
+"""Sources and the segments that are theirs."""
+
+import pytest
+
+from penstock.core.errors import RequestError
+from penstock.protocol.stored.names import (
+    LEDGER,
+    Form,
+    Kind,
+    Owner,
+    Source,
+    check_pipeline_name,
+    connector_segment,
+    kind_of,
+    output_segment,
+    parse_sources,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("sensors", Source(Form.CONNECTOR, "sensors")),
+        (" a b ", Source(Form.CONNECTOR, "a b")),
+        ("pipeline:counts/out", Source(Form.OUTPUT, "counts/out")),
+        ("segment:numbers", Source(Form.SEGMENT, "numbers")),
+        ("segment:a/b", Source(Form.SEGMENT, "a/b")),
+    ],
+)
+def test_a_source_is_read_and_written_back(text: str, source: Source) -> None:
+    assert Source.parse(text) == source
+    assert str(source) == text.strip()
+    assert Source.parse(str(source)) == source
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "'' is no source"),
+        ("a/b", "'a/b' is no source"),
+        ("a\nb", "is no source"),
+        ("pipeline:counts", "is no output of a pipeline"),
+        ("pipeline:a/b/c", "is no output of a pipeline"),
+        ("pipeline:/out", "is no output of a pipeline"),
+        ("segment:", "names no segment"),
+        ("segment:connector/sensors/0", "segment 'connector/sensors/0' holds stored events"),
+        ("segment:pipeline/counts/out", "holds stored events"),
+        ("segment:connector/sensors/streams", "is the worker's own"),
+        (f"segment:{LEDGER}", "is the worker's own"),
+        ("segment:staging/a", "is the worker's own"),
+    ],
+)
+def test_what_is_no_source_is_refused(text: str, what: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        Source.parse(text)
+    assert what in str(caught.value)
+    assert caught.value.hint
+
+
+def test_the_hint_says_how_to_read_a_segment_of_stored_events() -> None:
+    with pytest.raises(RequestError) as caught:
+        Source.parse("segment:pipeline/counts/out")
+    assert caught.value.hint == "Read it as source 'pipeline:counts/out'."
+
+
+def test_several_sources_are_separated_by_commas_and_counted_once() -> None:
+    assert list(map(str, parse_sources("b, a,pipeline:p/out,b"))) == ["b", "a", "pipeline:p/out"]
+    with pytest.raises(RequestError):
+        parse_sources("a,,b")
+
+
+@pytest.mark.parametrize(
+    ("segment", "owner"),
+    [
+        (connector_segment("sensors", 0), Owner("sensors", Kind.STORED)),
+        (connector_segment("sensors", 12), Owner("sensors", Kind.STORED)),
+        (output_segment("counts", "out"), Owner("pipeline:counts/out", Kind.STORED)),
+        ("numbers", Owner("segment:numbers", Kind.RAW)),
+        ("connectors", Owner("segment:connectors", Kind.RAW)),
+    ],
+)
+def test_a_segment_belongs_to_a_source_that_owns_it(segment: str, owner: Owner) -> None:
+    assert kind_of(segment) == owner
+    assert Source.parse(owner.source).owns(segment)
+    assert Source.parse(owner.source).segment in (segment, None)
+
+
+@pytest.mark.parametrize(
+    "segment", ["connector/a/streams", "connector/a/01", "connector/a/0/1", "staging/a", "coordinator/streams/a"]
+)
+def test_the_workers_own_segments_belong_to_nobody(segment: str) -> None:
+    with pytest.raises(RequestError, match="the worker's own"):
+        kind_of(segment)
+    assert not Source.parse("a").owns(segment)
+
+
+def test_a_source_does_not_own_the_segments_of_others() -> None:
+    assert not Source.parse("sens").owns("connector/sensors/0")
+    assert not Source.parse("pipeline:a/b").owns("pipeline/a/bc")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "ä", "a" * 101, "a b"])
+def test_names_of_pipelines_are_plain(name: str) -> None:
+    with pytest.raises(RequestError, match="is no name for a port"):
+        check_pipeline_name(name, "port")
+    assert check_pipeline_name("A.b-c_9") == "A.b-c_9"
