@@ -59,6 +59,9 @@ def settings_for(random: Random) -> StoreSettings:
 class Simulation:
     """One store through all its lives. Every method may raise SimulatedCrash or StoreFailed: then call `recover`."""
 
+    notes = False
+    """Whether merges share their record with an append: it changes what a seed does."""
+
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.settings = settings_for(self.random)
@@ -198,7 +201,19 @@ class Simulation:
             for _ in range(self.random.randint(0, 3) if kept else 0)
         ]
         wanted = [AttributeUpdate(*update) for update in updates]
-        self.issue(lambda: self.store.merge(merges, wanted), lambda s: model.merged(s, merges, updates), draining=True)
+        note = self.note([n for n in kept if not self.state[n].sealed and n not in {target for target, _ in merges}])
+
+        def state(old: State) -> State:
+            new = model.merged(old, merges, updates)
+            return new if note is None else model.appended(new, note[0], note[1], b"", b"", 0)
+
+        self.issue(lambda: self.store.merge(merges, wanted, note=note), state, draining=True)
+
+    def note(self, names: Sequence[str]) -> tuple[str, bytes] | None:
+        """An append that shares the record of a merge."""
+        if not self.notes or not names or self.random.random() < 0.2:
+            return None
+        return self.random.choice(names), self.random.randbytes(self.random.randint(1, 200))
 
     def truncate(self) -> None:
         if (name := self.pick()) is None:

@@ -13,6 +13,15 @@ def simulate(seed: int) -> None:
     _run(Simulation, seed)
 
 
+class NotingSimulation(Simulation):
+    notes = True
+
+
+def simulate_notes(seed: int) -> None:
+    """As `simulate`, with appends that share a record with merges."""
+    _run(NotingSimulation, seed)
+
+
 def simulate_damage(seed: int) -> None:
     """Operations, then flipped bits: right bytes or an error, never wrong bytes."""
     _run(DamageSimulation, seed)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.store.driver import Simulation
-from tests.store.simulation import simulate, simulate_damage
+from tests.store.simulation import simulate, simulate_damage, simulate_notes
 
 # Each of these failed once: on the store as it was, or with the one line taken out that mends it.
 CRASH_SEEDS = [
@@ -35,6 +35,11 @@ DAMAGE_SEEDS = [
 @pytest.mark.parametrize("seed", [*range(40), *CRASH_SEEDS])
 def test_what_is_acknowledged_survives_any_crash_and_the_rest_is_whole_or_gone(seed: int) -> None:
     simulate(seed)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_merges_and_the_note_that_tells_of_them_survive_a_crash_together_or_not_at_all(seed: int) -> None:
+    simulate_notes(seed)
 
 
 @pytest.mark.parametrize("seed", [*range(60), *DAMAGE_SEEDS])

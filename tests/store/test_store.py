@@ -303,6 +303,70 @@ def test_after_a_failed_fsync_everything_raises_the_failure() -> None:
         store.journal.wait(store.journal.end)
 
 
+class TestRecords:
+    def test_the_append_that_holds_a_byte_is_found_also_after_a_merge(self) -> None:
+        store = open_store(FaultyFiles())
+        for name in ("a", "b"):
+            store.create(name)
+        ends = [store.append("b", [bytes(10)], head=b"head").end for _ in range(3)]
+        store.append("a", [bytes(7)])
+        store.merge([("a", "b")])
+        commit(store)
+        assert [store.record("a", at) for at in (0, 6, 7, 16, 17, 36)] == [
+            (0, 7), (0, 7), (7, 17), (7, 17), (17, 27), (27, 37)
+        ]  # fmt: skip
+        assert ends == [10, 20, 30]
+        with pytest.raises(ConditionFailed, match="there is no byte at 37"):
+            store.record("a", 37)
+        store.truncate("a", 9)
+        assert store.record("a", 9) == (7, 17), "as a whole"
+        with pytest.raises(SegmentTruncated):
+            store.record("a", 8)
+
+    def test_only_what_is_durable_counts(self, store: SegmentStore) -> None:
+        store.append("a", [b"12"])
+        with pytest.raises(ConditionFailed):
+            store.record("a", 0)
+
+
+class TestNotes:
+    def test_a_note_is_appended_in_the_record_of_the_merges(self) -> None:
+        store = open_store(FaultyFiles())
+        for name in ("target", "source", "notes"):
+            store.create(name)
+        store.append("source", [b"data"])
+        commit(store)
+        before = len(entries(store))
+        store.merge([("target", "source")], note=("notes", b"merged"))
+        commit(store)
+        assert len(entries(store)) == before + 1
+        assert (store.read("target", 0, 9), store.read("notes", 0, 9)) == (b"data", b"merged")
+
+    def test_a_note_goes_to_none_of_the_merged(self) -> None:
+        store = open_store(FaultyFiles())
+        for name in ("target", "source", "sealed"):
+            store.create(name)
+        store.seal("sealed")
+        for name, error in (("target", ConditionFailed), ("source", ConditionFailed), ("sealed", SegmentSealed)):
+            with pytest.raises(error):
+                store.merge([("target", "source")], note=(name, b"1"))
+        assert store.exists("source")
+
+
+def test_names_that_are_followed_are_found_as_all_others(store: SegmentStore) -> None:
+    store.create("x/1")
+    store.table.follow("x/")
+    for name in ("x/2", "x/3", "y/1"):
+        store.create(name)
+    store.delete("x/2")
+    assert [info.name for info in store.segments("x/")] == ["x/1", "x/3"]
+    assert [info.name for info in store.segments("x/3")] == ["x/3"]
+    assert [info.name for info in store.segments("x")] == ["x/1", "x/3"]
+    assert [info.name for info in store.segments("y/")] == ["y/1"]
+    store.table.restore(store.table.encode())
+    assert [info.name for info in store.segments("x/")] == ["x/1", "x/3"]
+
+
 def test_a_segment_exists_once(store: SegmentStore) -> None:
     with pytest.raises(SegmentExists):
         store.create("a")

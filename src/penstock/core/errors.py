@@ -7,7 +7,10 @@
     │   ├── SegmentSealed
     │   ├── SegmentTruncated       the bytes asked for were removed by retention
     │   ├── ConditionFailed        a conditional append or update lost the race
-    │   └── LimitExceeded          a named limit would be passed
+    │   ├── LimitExceeded          a named limit would be passed
+    │   ├── Fenced                 a newer generation of the pipeline has taken over
+    │   ├── DataLoss               bytes that a reader needs were removed
+    │   └── PipelineError          the ledger of a pipeline says otherwise
     ├── NoRoom                     wait, or make room: nothing was stored
     │   ├── QuotaReached
     │   └── DiskFull
@@ -64,6 +67,24 @@ class ConditionFailed(RequestError):
 
 class LimitExceeded(RequestError):
     """A named limit would be passed; nothing was changed."""
+
+
+class Fenced(RequestError):
+    """A newer generation of the pipeline has taken over; the older one changes nothing any more."""
+
+    hint = "Stop this run of the pipeline: another one has been started under the same name."
+
+
+class DataLoss(RequestError):
+    """Bytes that a reader needs were removed before it had read them."""
+
+    hint = "Read with failOnDataLoss=false to pass over them, or begin anew: penstock pipeline reset NAME"
+
+
+class PipelineError(RequestError):
+    """What a pipeline asks for contradicts what the ledger holds of it; nothing was changed."""
+
+    hint = "Look at the pipeline: penstock pipeline list"
 
 
 class NoRoom(PenstockError):

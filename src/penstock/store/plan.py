@@ -1,14 +1,32 @@
-"""What a merge or an update of attributes will write: worked out and checked before anything is changed. No I/O."""
+"""What appends, merges and updates of attributes will write: worked out and checked before anything is changed."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from penstock.core.attributes import NO_VALUE
-from penstock.core.errors import ConditionFailed, Damaged, LimitExceeded, NoSuchSegment, SegmentSealed
-from penstock.core.types import Offset
-from penstock.store.operations import Merge, SetAttribute
+from penstock.core.attributes import NO_VALUE, QUOTA
+from penstock.core.errors import ConditionFailed, Damaged, LimitExceeded, NoSuchSegment, QuotaReached, SegmentSealed
+from penstock.core.types import Buffer, Offset
+from penstock.store.operations import NO_WRITER, Append, Merge, SetAttribute
+from penstock.store.record import HEAD_CHECKSUM_BYTES, checksum, head_checksum
 from penstock.store.segment import Segment
+from penstock.store.settings import StoreSettings
 from penstock.store.table import SegmentTable
+
+
+class Addition(NamedTuple):
+    """Buffers to append to a segment as one, with the head of the append."""
+
+    segment: str
+    buffers: Sequence[Buffer]
+    head: Buffer = b""
+
+
+class PlannedAppend(NamedTuple):
+    """An append, and the bytes that its record must hold for it, `length` together."""
+
+    operation: Append
+    buffers: list[Buffer]
+    length: int
 
 
 class AttributeUpdate(NamedTuple):
@@ -34,6 +52,38 @@ def check_writable(segment: Segment) -> None:
         raise Damaged(f"segment {segment.name!r} is refused: {segment.damage.reason}")
 
 
+def plan_append(
+    segment: Segment,
+    buffers: Sequence[Buffer],
+    head: Buffer,
+    settings: StoreSettings,
+    writer: bytes = NO_WRITER,
+    number: int = 0,
+) -> PlannedAppend:
+    """To a segment that is writable, as far as its quota allows."""
+    length = sum(map(len, buffers))
+    _check_quota(segment, length, settings)
+    head_length = len(head) and HEAD_CHECKSUM_BYTES + len(head)
+    stored = [head_checksum(head), head, *buffers] if head_length else [*buffers]
+    operation = Append(segment.id, segment.length, writer, number, head_length, length, checksum(stored))
+    return PlannedAppend(operation, stored, head_length + length)
+
+
+def _check_quota(segment: Segment, length: int, settings: StoreSettings) -> None:
+    if length > settings.append_bytes_max:
+        raise LimitExceeded(
+            f"{length} bytes in one append; the limit is {settings.append_bytes_max} (append_bytes_max)"
+        )
+    quota = (segment.attributes or {}).get(QUOTA, settings.segment_quota_bytes)
+    if quota is None:
+        return
+    if length > quota:
+        raise LimitExceeded(f"an append of {length} bytes can never fit: segment {segment.name!r} may hold {quota}")
+    held = segment.length - segment.start
+    if held + length > quota:
+        raise QuotaReached(f"segment {segment.name!r} holds {held} of {quota} bytes: no room for {length} more")
+
+
 def plan_merges(table: SegmentTable, merges: Sequence[tuple[str, str]]) -> list[Merge]:
     """For each (target, source) in turn; several sources of one target follow each other."""
     sources = {source for _, source in merges}
@@ -56,6 +106,12 @@ def _check_mergeable(source: Segment) -> None:
         raise Damaged(f"segment {source.name!r} is refused: {source.damage.reason}")
     if source.start:
         raise ConditionFailed(f"segment {source.name!r} is truncated and cannot be merged")
+
+
+def plan_note(table: SegmentTable, name: str, data: bytes) -> Append:
+    segment = find(table, name)
+    check_writable(segment)
+    return Append(segment.id, segment.length, NO_WRITER, 0, 0, len(data), checksum([data]))
 
 
 def plan_updates(table: SegmentTable, updates: Sequence[AttributeUpdate], limit: int) -> list[SetAttribute]:

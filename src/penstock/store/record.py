@@ -25,6 +25,9 @@ _RECORD_MAGIC = int.from_bytes(RECORD_MAGIC, "little")
 RECORD_HEADER_BYTES = _RECORD.size
 _CHECKED_FROM = RECORD_HEADER_BYTES - _CHECKED.size
 
+HEAD_CHECKSUM_BYTES = 4
+"""In front of a head that is not empty stands its own checksum: so it can be read, and trusted, without the data."""
+
 
 class RecordHeader(NamedTuple):
     checksum: int
@@ -62,6 +65,11 @@ def checksum(buffers: Iterable[Buffer]) -> int:
     for buffer in buffers:
         value = crc32c(buffer, value)
     return value
+
+
+def head_checksum(head: Buffer) -> bytes:
+    """What stands in front of a head."""
+    return crc32c(head).to_bytes(HEAD_CHECKSUM_BYTES, "little")
 
 
 def record_head(

@@ -4,17 +4,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import nsmallest
-from typing import NamedTuple
 
-from penstock.core.attributes import QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     Damaged,
     DiskFull,
     LimitExceeded,
-    QuotaReached,
     SegmentExists,
     SegmentTruncated,
 )
@@ -23,7 +19,6 @@ from penstock.store.index import INDEX_BYTES_PER_ROW_MAX
 from penstock.store.journal import Journal
 from penstock.store.operations import (
     NO_WRITER,
-    Append,
     Create,
     Delete,
     Operation,
@@ -32,10 +27,21 @@ from penstock.store.operations import (
     Truncate,
     pack,
 )
-from penstock.store.plan import AttributeUpdate, check_attributes, check_writable, find, plan_merges, plan_updates
+from penstock.store.plan import (
+    Addition,
+    AttributeUpdate,
+    PlannedAppend,
+    check_attributes,
+    check_writable,
+    find,
+    plan_append,
+    plan_merges,
+    plan_note,
+    plan_updates,
+)
 from penstock.store.reading import Indexes, Piece, fetch, fetch_heads, pieces
-from penstock.store.record import checksum
 from penstock.store.replay import replay
+from penstock.store.results import Appended, Located, Record, SegmentInfo, info_of
 from penstock.store.scan import Entry
 from penstock.store.segment import Segment
 from penstock.store.settings import StoreSettings
@@ -44,36 +50,6 @@ from penstock.store.table import SegmentTable
 log = logging.getLogger(__name__)
 
 _DAMAGE_KEPT = 100
-
-
-class Appended(NamedTuple):
-    """`end` is the segment's length after the append; it is durable once the journal is, up to `position`."""
-
-    end: Offset
-    position: Position
-    stored: bool
-    """False for a number that was stored before: the append is acknowledged again, and nothing is added."""
-
-
-class Located(NamedTuple):
-    """Where the bytes of a read are; `fetch` brings them, from any thread."""
-
-    pieces: list[Piece]
-    at_tail: bool
-    end_of_segment: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    name: str
-    number: int
-    """Never used again: a segment of the same name that is made later has another one."""
-    start: int
-    length: int
-    sealed: bool
-    writers: int
-    attributes: Mapping[bytes, int]
-    damage: str | None
 
 
 class SegmentStore:
@@ -93,6 +69,7 @@ class SegmentStore:
         self.indexes.open = replay(recovered, self.table, self._read_snapshot)
         self._unsettled: deque[tuple[Position, Segment, Offset]] = deque()
         self._sealing: dict[SegmentId, Position] = {}
+        self._noted_damage: set[SegmentId] = set()
         self._grown: set[str] = set()
         self._before_truncate: list[Callable[[str], None]] = []
         if self.damage:
@@ -108,7 +85,8 @@ class SegmentStore:
 
     # Changes.
 
-    def create(self, name: str, attributes: Mapping[bytes, int] | None = None) -> Position:
+    def create(self, name: str, attributes: Mapping[bytes, int] | None = None, *, draining: bool = False) -> Position:
+        """Only a `draining` one, which a merge needs, may use the reserve."""
         if self.table.named(name) is not None:
             raise SegmentExists(f"segment {name!r} exists already")
         if not 0 < len(name.encode()) <= self.settings.name_bytes_max:
@@ -118,7 +96,7 @@ class SegmentStore:
         check_attributes(name, attributes or {}, self.settings.attributes_per_segment_max)
         number = self.table.next_id()
         updates = [SetAttribute(number, k, v) for k, v in (attributes or {}).items()]
-        return self.write([Create(number, name), *updates], draining=False)
+        return self.write([Create(number, name), *updates], draining=draining)
 
     def append(
         self,
@@ -142,28 +120,34 @@ class SegmentStore:
         check_writable(segment)
         if expected_offset is not None and expected_offset != segment.length:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, not {expected_offset}")
-        length = sum(map(len, buffers))
-        self._check_quota(segment, length)
-        if head:
-            buffers = [head, *buffers]
-        operation = Append(segment.id, segment.length, writer, number, len(head), length, checksum(buffers))
-        position = self.write([operation], buffers, len(head) + length, draining=draining)
-        self._unsettled.append((position, segment, segment.length))
+        planned = plan_append(segment, buffers, head, self.settings, writer, number)
+        position = self._append([segment], [planned], draining=draining)
         return Appended(segment.length, position, stored=True)
 
-    def _check_quota(self, segment: Segment, length: int) -> None:
-        if length > self.settings.append_bytes_max:
-            raise LimitExceeded(
-                f"{length} bytes in one append; the limit is {self.settings.append_bytes_max} (append_bytes_max)"
-            )
-        quota = (segment.attributes or {}).get(QUOTA, self.settings.segment_quota_bytes)
-        if quota is None:
-            return
-        if length > quota:
-            raise LimitExceeded(f"an append of {length} bytes can never fit: segment {segment.name!r} may hold {quota}")
-        held = segment.length - segment.start
-        if held + length > quota:
-            raise QuotaReached(f"segment {segment.name!r} holds {held} of {quota} bytes: no room for {length} more")
+    def append_all(self, additions: Sequence[Addition]) -> list[Appended]:
+        """Append to several segments, each once, in one record: all or none."""
+        segments = [self._segment(addition.segment) for addition in additions]
+        if len(segments) > 1 and len(set(segments)) < len(segments):
+            raise ConditionFailed("a segment can be appended to once in a record")
+        planned = []
+        for segment, (_, buffers, head) in zip(segments, additions, strict=True):
+            check_writable(segment)
+            planned.append(plan_append(segment, buffers, head, self.settings))
+        position = self._append(segments, planned, draining=False)
+        return [Appended(segment.length, position, stored=True) for segment in segments]
+
+    def _append(self, segments: Sequence[Segment], planned: Sequence[PlannedAppend], *, draining: bool) -> Position:
+        operations: list[Operation] = []
+        buffers: list[Buffer] = []
+        length = 0
+        for operation, parts, size in planned:
+            operations.append(operation)
+            buffers += parts
+            length += size
+        position = self.write(operations, buffers, length, draining=draining)
+        for segment in segments:
+            self._unsettled.append((position, segment, segment.length))
+        return position
 
     def seal(self, name: str) -> Position:
         segment = self._segment(name)
@@ -194,17 +178,27 @@ class SegmentStore:
         limit = self.settings.attributes_per_segment_max
         return self.write(plan_updates(self.table, updates, limit), draining=False)
 
-    def merge(self, merges: Sequence[tuple[str, str]], updates: Sequence[AttributeUpdate] = ()) -> Position:
+    def merge(
+        self,
+        merges: Sequence[tuple[str, str]],
+        updates: Sequence[AttributeUpdate] = (),
+        *,
+        note: tuple[str, bytes] | None = None,
+    ) -> Position:
         """Make each (target, source): the source's bytes become the target's next ones, and the source is gone.
-        All merges and attribute updates happen in one record: all or none. Never refused for quota.
+        All merges and attribute updates happen in one record, and so does the append of a `note`, a segment and the
+        bytes that tell of them: all or none. Never refused for quota.
         """
         planned = plan_merges(self.table, merges)
         attributes = plan_updates(self.table, updates, self.settings.attributes_per_segment_max)
-        if {a.segment for a in attributes} & {m.source for m in planned}:
-            raise ConditionFailed("an attribute of a segment that is merged away cannot be set")
-        position = self.write([*planned, *attributes])
-        for merge in planned:
-            target = self.table.numbered(merge.target)
+        appends = [] if note is None else [plan_note(self.table, *note)]
+        gone, changed = {m.source for m in planned}, {m.target for m in planned}
+        if {a.segment for a in attributes} & gone or {a.segment for a in appends} & (gone | changed):
+            raise ConditionFailed("a segment that is merged away cannot be changed, nor a target be noted in")
+        data = [] if note is None else [note[1]]
+        position = self.write([*planned, *attributes, *appends], data, sum(map(len, data)))
+        for number in [*(m.target for m in planned), *(a.segment for a in appends)]:
+            target = self.table.numbered(number)
             assert target is not None
             self._unsettled.append((position, target, target.length))
         return position
@@ -252,14 +246,23 @@ class SegmentStore:
 
     def info(self, name: str) -> SegmentInfo:
         self._settle()
-        return _info(self._segment(name))
+        return info_of(self._segment(name))
 
     def segments(self, prefix: str = "", after: str = "", limit: int | None = None) -> list[SegmentInfo]:
         """In the order of their names: those that begin with `prefix` and come after `after`, the first `limit`."""
         self._settle()
-        names = (name for name in self.table.names() if name.startswith(prefix) and name > after)
+        names = (name for name in self.table.names(prefix) if name.startswith(prefix) and name > after)
         chosen = sorted(names) if limit is None else nsmallest(limit, names)
-        return [_info(self._segment(name)) for name in chosen]
+        return [info_of(self._segment(name)) for name in chosen]
+
+    def record(self, name: str, offset: int) -> Record:
+        """The append that holds the durable byte at `offset`. As `locate`; ConditionFailed where there is no byte."""
+        self._settle()
+        segment = self._segment(name)
+        _check_start(segment, offset)
+        for piece in self._readable(segment, offset, min(offset + 1, segment.durable)):
+            return Record(piece.offset, Offset(piece.offset + piece.row.length))
+        raise ConditionFailed(f"segment {name!r} ends at {segment.durable}: there is no byte at {offset}")
 
     def grown(self) -> set[str]:
         """The names of the segments that have new durable bytes since the last call."""
@@ -322,10 +325,28 @@ class SegmentStore:
 
     def heads(self, name: str, start: int, end: int) -> list[tuple[Offset, memoryview]]:
         """The heads of the appends in [start, end), each with the offset at which its bytes end. As `locate`."""
+        return self.fetch_heads(self.locate_heads(name, start, end))
+
+    def locate_heads(
+        self, name: str, start: int, end: int, *, rows_max: int | None = None, bytes_max: int | None = None
+    ) -> list[Piece]:
+        """Where the heads of the appends in [start, end) are: of the first `rows_max` of them, no more than fit into
+        `bytes_max`, one at least. `fetch_heads` brings them, from any thread. As `locate`.
+        """
         self._settle()
         segment = self._segment(name)
         _check_start(segment, start)
-        located = list(self._readable(segment, start, min(end, segment.durable)))
+        located: list[Piece] = []
+        size = 0
+        for piece in self._readable(segment, start, min(end, segment.durable)):
+            size += piece.row.head_length
+            if located and (len(located) == rows_max or (bytes_max is not None and size > bytes_max)):
+                break
+            located.append(piece)
+        return located
+
+    def fetch_heads(self, located: list[Piece]) -> list[tuple[Offset, memoryview]]:
+        """The located heads, without the data between them. As `fetch`."""
         return fetch_heads(self.journal, located)
 
     def _segment(self, name: str) -> Segment:
@@ -335,8 +356,15 @@ class SegmentStore:
         """Raise what an append would: NoSuchSegment, SegmentSealed or Damaged."""
         check_writable(self._segment(name))
 
+    def is_damaged(self, name: str) -> bool:
+        """Whether some of its bytes are known to be lost, or were found to be."""
+        segment = self.table.named(name)
+        return segment is not None and (segment.damage is not None or segment.id in self._noted_damage)
+
     def note_damage(self, name: str, error: Damaged) -> None:
         """A reader has found damage: say so loudly, once for each place."""
+        if self.exists(name):
+            self._noted_damage.add(self._segment(name).id)
         text = f"segment {name!r}: {error}"
         if text not in self.damage and len(self.damage) < _DAMAGE_KEPT:
             log.error("%s", text)
@@ -349,16 +377,3 @@ def _check_start(segment: Segment, offset: int) -> None:
             f"segment {segment.name!r} begins at {segment.start}; offset {offset} was truncated",
             start=segment.start,
         )
-
-
-def _info(segment: Segment) -> SegmentInfo:
-    return SegmentInfo(
-        name=segment.name,
-        number=segment.id,
-        start=segment.start,
-        length=segment.durable,
-        sealed=segment.sealed,
-        writers=len(segment.writers or ()),
-        attributes=dict(segment.attributes or {}),
-        damage=segment.damage.reason if segment.damage else None,
-    )

@@ -37,6 +37,7 @@ class SegmentTable:
         self._next_id = 1
         self._by_id: dict[SegmentId, Segment] = {}
         self._by_name: dict[str, Segment] = {}
+        self._followed: dict[str, set[str]] = {}
         self.live: Counter[Position] = Counter()
 
     def __len__(self) -> int:
@@ -45,8 +46,17 @@ class SegmentTable:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._by_id.values())
 
-    def names(self) -> Iterable[str]:
+    def names(self, prefix: str = "") -> Iterable[str]:
+        """Those that begin with `prefix` are among them, and few others if it is followed."""
+        for followed, names in self._followed.items():
+            if prefix.startswith(followed):
+                return names
         return self._by_name
+
+    def follow(self, prefix: str) -> None:
+        """Keep the names that begin with `prefix` apart: finding them costs nothing for all the others."""
+        if prefix not in self._followed:
+            self._followed[prefix] = {name for name in self._by_name if name.startswith(prefix)}
 
     def named(self, name: str) -> Segment | None:
         return self._by_name.get(name)
@@ -92,7 +102,7 @@ class SegmentTable:
         if (old := self._by_name.get(create.name)) is not None:  # its end was in damaged bytes
             self._delete(old)
         segment = Segment(create.segment, create.name)
-        self._by_id[segment.id] = self._by_name[segment.name] = segment
+        self._add(segment)
         self.skip_id(segment.id)
 
     def _append(self, append: Append, data: Position, chapter: Position, index: OpenIndex) -> None:
@@ -144,9 +154,17 @@ class SegmentTable:
             segment.attributes = {}
         segment.attributes[operation.key] = operation.value
 
+    def _add(self, segment: Segment) -> None:
+        self._by_id[segment.id] = self._by_name[segment.name] = segment
+        for prefix, names in self._followed.items():
+            if segment.name.startswith(prefix):
+                names.add(segment.name)
+
     def _forget(self, segment: Segment) -> None:
         del self._by_id[segment.id]
         del self._by_name[segment.name]
+        for names in self._followed.values():
+            names.discard(segment.name)
 
     def _count(self, segment: Segment, start: Offset, end: Offset, sign: int) -> None:
         """Add to (or take from) each chapter's live bytes what the segment has there in [start, end)."""
@@ -171,6 +189,8 @@ class SegmentTable:
         """Take the place of everything in the table by a snapshot."""
         self._by_id.clear()
         self._by_name.clear()
+        for names in self._followed.values():
+            names.clear()
         self.live.clear()
         if not data:  # the snapshot of a new journal
             return
@@ -178,7 +198,7 @@ class SegmentTable:
         self._next_id = unpacked["next"]
         for row in unpacked["segments"]:
             segment = _from_row(row)
-            self._by_id[segment.id] = self._by_name[segment.name] = segment
+            self._add(segment)
             self._count(segment, segment.start, segment.length, +1)
 
 

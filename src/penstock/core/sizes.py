@@ -1,0 +1,27 @@
+"""Sizes as people write them: 64KiB, 256MiB, 10GB."""
+
+import re
+
+from penstock.core.errors import RequestError
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def parse_size(text: str) -> int:
+    """In bytes. Raises RequestError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise RequestError(f"{text!r} is not a size", "Write for example 512KiB, 64MiB or 10GB.")
+    number, unit = match[1], _UNITS[match[2]]
+    return int(float(number) * unit) if "." in number else int(number) * unit

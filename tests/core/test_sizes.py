@@ -1,0 +1,28 @@
+import pytest
+
+from penstock.core.errors import RequestError
+from penstock.core.sizes import parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1234", 1234),
+        ("512 B", 512),
+        ("64KiB", 64 * 1024),
+        (" 1.5 mib ", 3 << 19),
+        ("10GB", 10**10),
+        ("2TiB", 2 << 40),
+        ("9007199254740993", 9007199254740993),
+    ],
+)
+def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 parsec", "1e3", "1.MiB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="is not a size") as caught:
+        parse_size(text)
+    assert "64MiB" in caught.value.hint
