@@ -1,0 +1,218 @@
+"""The blocking client of the coordinator: a method for each of its routes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+from uuid import uuid4
+
+from penstock.client.coordinator.connection import Connection
+from penstock.client.segments.address import Address
+from penstock.client.segments.failures import Interrupted
+from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS, retrying
+from penstock.coordinator.messages import (
+    Cut,
+    InputOffset,
+    InputSpec,
+    Limits,
+    Merged,
+    PipelineStatus,
+    Range,
+    Segments,
+    Splits,
+    Staged,
+    Started,
+    Starting,
+    starting_as_json,
+)
+
+PORT = 7102
+"""The HTTP port of a worker that was told nothing else."""
+
+NO_LIMITS = Limits()
+
+
+class CoordinatorClient:
+    """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised.
+
+    What an answer says is durable. Refusals are raised at once, as the errors of `penstock.core.errors`. It connects
+    when it is first used. Not for several threads at once: give each its own.
+    """
+
+    def __init__(
+        self,
+        worker: str = f"127.0.0.1:{PORT}",
+        retry_seconds: float = RETRY_SECONDS,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self.address = Address.parse(worker.removeprefix("http://").rstrip("/"), PORT)
+        self._retry_seconds = retry_seconds
+        self._connection = Connection(self.address, timeout_seconds)
+
+    def start(
+        self,
+        name: str,
+        inputs: Mapping[str, InputSpec],
+        outputs: Sequence[str] | None = None,
+        limits: Limits = NO_LIMITS,
+        *,
+        fresh: bool | None = None,
+        request: str | None = None,
+    ) -> Started:
+        """Begin a new generation; the older ones are fenced. The same `request` text gets the same generation again,
+        and its inputs are added; None is a new one. `outputs`: [] for Spark's own sinks, None if not known yet.
+        `fresh`: True says that there is no checkpoint, which is refused if the ledger has epochs.
+        """
+        body = {
+            "inputs": {key: spec.as_json() for key, spec in inputs.items()},
+            "outputs": None if outputs is None else list(outputs),
+            "limits": asdict(limits),
+            "fresh": fresh,
+            "request": request or str(uuid4()),
+        }
+        return Started(**self._pipeline(name, "start", body))
+
+    def initial(self, name: str, generation: int, input: str) -> InputOffset:  # noqa: A002  the contract's word
+        """The offset of epoch 0. Refused when the ledger has epochs: Spark asks this without a checkpoint only."""
+        return InputOffset.from_json(self._pipeline(name, "initial", {"generation": generation, "input": input}))
+
+    def cut(
+        self,
+        name: str,
+        generation: int,
+        input: str,  # noqa: A002
+        start: InputOffset,
+        *,
+        upto: Segments | None = None,
+        limits: Limits | None = None,
+        wait_ms: int = 0,
+    ) -> Cut:
+        """The end of the epoch that begins at `start`: the same one whenever it is asked. It proves that everything
+        before `start` is committed. Waits up to `wait_ms` for something new.
+        """
+        body = {
+            "generation": generation,
+            "input": input,
+            "start": start.as_json(),
+            "upto": None if upto is None else dict(upto),
+            "limits": None if limits is None else {"bytes": limits.bytes, "rows": limits.rows},
+            "wait_ms": wait_ms,
+        }
+        answer = self._pipeline(name, "cut", body, wait_ms / 1000)
+        return Cut(InputOffset.from_json(answer["offset"]), answer["held"])
+
+    def reading(
+        self,
+        name: str,
+        generation: int,
+        input: str,  # noqa: A002
+        start: InputOffset,
+        end: InputOffset,
+    ) -> None:
+        """Say that Spark reads this range again without having asked for the cut."""
+        body = {"generation": generation, "input": input, "start": start.as_json(), "end": end.as_json()}
+        self._pipeline(name, "reading", body)
+
+    def merge(self, name: str, batch: int, staged: Iterable[Staged], *, generation: int | None = None) -> Merged:
+        """Make what was staged, in this order, part of the output segments: all of it, once."""
+        body = {"generation": generation, "batch": batch, "staged": [asdict(s) for s in staged]}
+        return Merged(**self._pipeline(name, "merge", body))
+
+    def abort(self, name: str, batch: int, *, generation: int | None = None) -> None:
+        """Delete what the batch has staged."""
+        self._pipeline(name, "abort", {"generation": generation, "batch": batch})
+
+    def complete(self, name: str, generation: int, epoch: int) -> None:
+        """Say that Spark has committed all epochs up to this one."""
+        self._pipeline(name, "complete", {"generation": generation, "epoch": epoch})
+
+    def heartbeat(self, name: str, generation: int, *, stopped: bool = False) -> None:
+        """Say that this generation lives, or that it has `stopped` as it should. Raises Fenced when it is not the
+        newest.
+        """
+        self._pipeline(name, "heartbeat", {"generation": generation, "stopped": stopped})
+
+    def reset(self, name: str) -> None:
+        """Begin a new incarnation: the next start decides anew where to begin."""
+        self._pipeline(name, "reset", {})
+
+    def drop(self, name: str, *, outputs: bool = False) -> None:
+        """Forget the pipeline: it holds nothing back any more. It is well if it is not there. With `outputs` its output
+        segments are deleted, too.
+        """
+        self._pipeline(name, "drop", {"outputs": outputs})
+
+    def pipelines(self) -> list[PipelineStatus]:
+        return [PipelineStatus.from_json(p) for p in self._ask("GET", "/pipelines")["pipelines"]]
+
+    def status(self) -> dict[str, Any]:
+        """The worker's /status."""
+        answer: dict[str, Any] = self._ask("GET", "/status")
+        return answer
+
+    def resolve(self, sources: Sequence[str], position: Starting) -> dict[str, int]:
+        """The sources' segments, and where in them `position` is."""
+        body = {"sources": list(sources), "position": starting_as_json(position)}
+        answer: dict[str, int] = self._ask("POST", "/sources/resolve", body)["segments"]
+        return answer
+
+    def cut_sources(
+        self,
+        sources: Sequence[str],
+        start: Segments,
+        *,
+        upto: Segments | None = None,
+        limits: Limits | None = None,
+        wait_ms: int = 0,
+    ) -> dict[str, int]:
+        """A cut for a reader without a pipeline; nothing is written down, so the same start may get another end."""
+        body = {
+            "sources": list(sources),
+            "start": dict(start),
+            "upto": None if upto is None else dict(upto),
+            "limits": None if limits is None else {"bytes": limits.bytes, "rows": limits.rows},
+            "wait_ms": wait_ms,
+        }
+        answer: dict[str, int] = self._ask("POST", "/sources/cut", body, wait_ms / 1000)["segments"]
+        return answer
+
+    def splits(self, ranges: Iterable[Range], parts: int, *, bytes_min: int = 0, skip_lost: bool = False) -> Splits:
+        """The ranges in about `parts` pieces, in order, on record ends. Raises DataLoss where bytes are gone, unless
+        `skip_lost` passes over them.
+        """
+        body = {
+            "ranges": [r.as_json() for r in ranges],
+            "parts": parts,
+            "bytes_min": bytes_min,
+            "skip_lost": skip_lost,
+        }
+        answer = self._ask("POST", "/splits", body)
+        return Splits([*map(Range.from_json, answer["splits"])], [*map(Range.from_json, answer.get("lost", []))])
+
+    def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:
+        """The names of a connector's streams, in the order of the ids; "" for one that is not known."""
+        path = f"/sources/{quote(source, safe='')}/streams"
+        answer: list[str] = self._ask("POST", path, {"ids": list(ids)})["names"]
+        return answer
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _pipeline(self, name: str, verb: str, body: Any, wait_seconds: float = 0.0) -> Any:
+        return self._ask("POST", f"/pipelines/{quote(name, safe='')}/{verb}", body, wait_seconds)
+
+    def _ask(self, method: str, path: str, body: Any = None, wait_seconds: float = 0.0) -> Any:
+        for attempt in retrying(self._retry_seconds, Interrupted):
+            with attempt:
+                return self._connection.ask(method, path, body, wait_seconds)
+        raise AssertionError("tenacity returns or raises")

@@ -1,0 +1,80 @@
+"""One kept-alive HTTP connection to a worker, opened when it is needed and again when it is lost."""
+
+import http.client
+import json
+from typing import Any
+
+from penstock.client.coordinator.failures import error_of
+from penstock.client.segments.address import Address
+from penstock.client.segments.failures import Interrupted, no_answer, unreachable
+from penstock.core.errors import ProtocolError
+
+_JSON = {"Content-Type": "application/json"}
+_BODY_BYTES_MAX = 256 << 20
+"""Largest answer; a cut of 10,000 segments takes a megabyte."""
+
+
+class Connection:
+    """`http.client` turns Nagle's algorithm off by itself. Not for several threads at once."""
+
+    def __init__(self, address: Address, timeout_seconds: float) -> None:
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+        self._http: http.client.HTTPConnection | None = None
+
+    def ask(self, method: str, path: str, body: Any, wait_seconds: float = 0.0) -> Any:
+        """The decoded answer. Raises the error that the worker tells of, Interrupted when it cannot be reached or
+        does not answer. `wait_seconds`: how long the worker was asked to wait.
+        """
+        kept = self._http is not None
+        try:
+            return self._exchange(method, path, body, wait_seconds)
+        except Interrupted:
+            if not kept:
+                raise
+        # The worker closes connections that are idle, and a restarted one knows none: that says nothing of it now.
+        return self._exchange(method, path, body, wait_seconds)
+
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def _exchange(self, method: str, path: str, body: Any, wait_seconds: float) -> Any:
+        seconds = self._timeout_seconds + wait_seconds
+        try:
+            status, data = self._send(method, path, body, seconds)
+        except TimeoutError:
+            self.close()
+            raise no_answer(self._address, seconds) from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise unreachable(self._address, error) from error
+        except BaseException:
+            self.close()  # an answer that was not read would be taken for the next one
+            raise
+        return self._decoded(status, data)
+
+    def _send(self, method: str, path: str, body: Any, seconds: float) -> tuple[int, bytes]:
+        if self._http is None:
+            self._http = http.client.HTTPConnection(self._address.host, self._address.port, timeout=seconds)
+            self._http.connect()
+        self._http.timeout = seconds
+        self._http.sock.settimeout(seconds)
+        sent = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        self._http.request(method, path, sent, _JSON if sent is not None else {})
+        response = self._http.getresponse()
+        data = response.read(_BODY_BYTES_MAX)
+        if response.will_close or not response.isclosed():
+            self.close()
+        return response.status, data
+
+    def _decoded(self, status: int, data: bytes) -> Any:
+        try:
+            decoded = json.loads(data)
+        except ValueError:
+            text = f"{self._address} answered {status} with what is no JSON"
+            raise ProtocolError(text, "Give the worker's HTTP port (--http-port); is it a worker?") from None
+        if status != http.HTTPStatus.OK:
+            raise error_of(status, decoded)
+        return decoded

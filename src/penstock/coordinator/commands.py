@@ -1,0 +1,156 @@
+"""What changes the coordinator's state, as it stands in the ledger: an array in msgpack that begins with a number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import msgpack
+
+from penstock.coordinator.messages import Segments
+from penstock.core.errors import Damaged
+from penstock.core.types import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A new generation, or more inputs for the one that the same request has begun."""
+
+    pipeline: str
+    request: str
+    inputs: Mapping[str, tuple[tuple[str, ...], Segments]]
+    """Input → its sources, and where those of their segments begin that it did not read before."""
+    outputs: tuple[str, ...] | None
+    limits: tuple[int | None, int | None, int | None]
+    """Bytes and rows of an epoch, bytes undelivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next cut, asked for by the leader, whose start proves that everything before it is committed."""
+
+    pipeline: str
+    generation: int
+    input: str
+    ends: Segments
+    """Those that differ from the last cut's."""
+    watermark: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Spark has asked from epoch `start` and was told `end`, which was known before."""
+
+    pipeline: str
+    generation: int
+    input: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Spark reads the epochs after `start` up to `end` without having asked."""
+
+    pipeline: str
+    generation: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A batch becomes part of the output segments. It holds the running epochs."""
+
+    pipeline: str
+    generation: int | None
+    batch: int
+    ends: Mapping[str, int]
+    """Where each port's output segment ends after it."""
+    staged: tuple[tuple[str, str], ...] = ()
+    """(port, segment) in order. Not in the ledger: the record that holds the entry merges them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Spark has committed all epochs up to this one."""
+
+    pipeline: str
+    generation: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """Another retention."""
+
+    mode: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkTime:
+    """How long the segments are that have grown since the last mark."""
+
+    time_us: int
+    segments: Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """What the marks up to this time say may be given up."""
+
+    time_us: int
+
+
+Command: TypeAlias = Start | Plan | Ask | Read | Merge | Complete | Reset | Drop | Retain | MarkTime | Expire
+
+_BY_NUMBER: dict[int, type[Command]] = {
+    1: Start,
+    2: Plan,
+    3: Ask,
+    4: Read,
+    5: Merge,
+    6: Complete,
+    7: Reset,
+    8: Drop,
+    9: Retain,
+    10: MarkTime,
+    11: Expire,
+}
+_NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
+_STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}
+
+
+def encode(command: Command) -> list[Any]:
+    kind = type(command)
+    return [_NUMBERS[kind], *(getattr(command, name) for name in _STORED[kind])]
+
+
+def decode(entry: tuple[Any, ...]) -> Command:
+    """Raises Damaged for what this version does not know."""
+    number, *values = entry
+    kind = _BY_NUMBER.get(number)
+    if kind is None or len(values) != len(_STORED[kind]):
+        raise Damaged(f"the ledger has an entry {number!r} of {len(values)} fields", "Update this worker.")
+    return kind(*values)
+
+
+def pack(entry: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(entry)
+    return packed
+
+
+def unpack(data: Buffer) -> tuple[Any, ...]:
+    """Arrays come back as tuples, so that equal commands are equal."""
+    entry: tuple[Any, ...] = msgpack.unpackb(data, use_list=False, strict_map_key=False)
+    return entry

@@ -1,0 +1,131 @@
+"""How pipelines begin, begin anew and end."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.coordinator.commands import Complete, Drop, Reset, Start
+from penstock.coordinator.ledger import NO_QUOTA
+from penstock.coordinator.machine import check_fresh, check_initial, current
+from penstock.coordinator.messages import InputOffset, InputSpec, Limits, Segments, Started
+from penstock.coordinator.shared import Shared
+from penstock.coordinator.sources import normalised
+from penstock.coordinator.state import Pipeline
+from penstock.core.errors import PipelineError, RequestError
+from penstock.protocol.stored.names import check_pipeline_name, output_segment
+
+INPUTS_MAX = 100
+"""Loads of one pipeline: each is a process of its own in Spark's driver."""
+
+OUTPUTS_MAX = 100
+"""Ports of one pipeline: each is a segment of its own for every partition of every batch."""
+
+
+class Lifecycle:
+    """`address` tells the segment port, and whether it speaks TLS."""
+
+    def __init__(self, shared: Shared, address: Callable[[], tuple[int, bool]]) -> None:
+        self._shared = shared
+        self._address = address
+
+    async def start(
+        self,
+        name: str,
+        inputs: Mapping[str, InputSpec],
+        outputs: Sequence[str] | None,
+        limits: Limits,
+        *,
+        fresh: bool | None,
+        request: str,
+    ) -> Started:
+        """A new generation. The same request again: the same generation, with these inputs too."""
+        _check(name, inputs, outputs, request)
+        shared = self._shared
+        async with shared.lock(name):
+            old = shared.state.pipelines.get(name)
+            if fresh and old is not None and old.request != request:
+                check_fresh(name, old)
+            given = {key: await self._input(old, key, spec) for key, spec in inputs.items()}
+            for port in outputs or ():
+                self._make_output(output_segment(name, port))
+            numbers = (limits.bytes, limits.rows, limits.undelivered_bytes)
+            shared.keeper.commit(Start(name, request, given, None if outputs is None else tuple(outputs), numbers))
+            shared.heartbeats.beat(name)
+            pipeline = shared.state.pipelines[name]
+            await shared.keeper.settled()
+        return Started(pipeline.generation, pipeline.incarnation, pipeline.planned, *self._address())
+
+    async def _input(self, old: Pipeline | None, key: str, spec: InputSpec) -> tuple[tuple[str, ...], Segments]:
+        """Where it starts is found out for those of its sources that it does not read already."""
+        sources = normalised(spec.sources)
+        known = old.inputs.get(key) if old is not None else None
+        read = known.sources if known is not None and known.resolved else ()
+        new = [source for source in sources if source not in read]
+        return sources, await self._shared.sources.resolve(new, spec.starting) if new else {}
+
+    def _make_output(self, segment: str) -> None:
+        if not self._shared.store.exists(segment):
+            self._shared.store.create(segment, NO_QUOTA)
+
+    async def initial(self, name: str, generation: int, key: str) -> InputOffset:
+        """Where epoch 0 ends. Refused if the first batch is known to be over: then the checkpoint is lost."""
+        shared = self._shared
+        async with shared.lock(name):
+            pipeline = shared.living(name, generation)
+            check_initial(name, pipeline)
+            if key not in pipeline.inputs:
+                raise PipelineError(f"pipeline {name!r} has no input {key!r}", f"It has: {', '.join(pipeline.inputs)}.")
+            await shared.keeper.settled()
+            return InputOffset(pipeline.offset(key, 0), 0, pipeline.incarnation, pipeline.cuts[0].watermark)
+
+    async def complete(self, name: str, generation: int, epoch: int) -> None:
+        """Spark has committed all epochs up to this one."""
+        shared = self._shared
+        async with shared.lock(name):
+            shared.living(name, generation)
+            shared.keeper.commit(Complete(name, generation, epoch))
+            await shared.keeper.settled()
+
+    def heartbeat(self, name: str, generation: int, *, stopped: bool) -> None:
+        current(self._shared.state, name, generation)
+        self._shared.heartbeats.beat(name, stopped=stopped)
+
+    async def reset(self, name: str) -> None:
+        """A new incarnation: the next start decides anew where to begin."""
+        shared = self._shared
+        async with shared.lock(name):
+            shared.keeper.commit(Reset(name))
+            shared.heartbeats.forget(name)
+            await shared.keeper.settled()
+
+    async def drop(self, name: str, *, outputs: bool = False) -> None:
+        """The pipeline holds nothing back any more; with `outputs` what it has made goes with it."""
+        shared = self._shared
+        async with shared.lock(name):
+            segments = self._outputs(name) if outputs else []
+            shared.keeper.commit(Drop(name))
+            # Behind it in the journal: a crash leaves segments of nobody, and never a pipeline without its segments.
+            for segment in segments:
+                shared.store.delete(segment)
+            shared.watermarks.forget(name)
+            shared.heartbeats.forget(name)
+            shared.keeper.cover()
+            await shared.keeper.settled()
+
+    def _outputs(self, name: str) -> list[str]:
+        """Its output segments. Raises PipelineError if somebody reads one."""
+        shared = self._shared
+        found = [info.name for info in shared.store.segments(output_segment(check_pipeline_name(name), ""))]
+        for reader, pipeline in shared.state.pipelines.items():
+            read = set(found) & set(pipeline.segments(pipeline.planned))
+            if reader != name and read:
+                raise PipelineError(f"{read.pop()} is read by pipeline {reader!r}", "Drop that one first.")
+        return found
+
+
+def _check(name: str, inputs: Mapping[str, InputSpec], outputs: Sequence[str] | None, request: str) -> None:
+    check_pipeline_name(name)
+    if not request:
+        raise RequestError("a start without a request text", "Give one: it makes a repeated start the same start.")
+    if len(inputs) > INPUTS_MAX or len(outputs or ()) > OUTPUTS_MAX:
+        raise RequestError(f"a pipeline has at most {INPUTS_MAX} inputs and {OUTPUTS_MAX} outputs")
+    for port in outputs or ():
+        check_pipeline_name(port, "port")

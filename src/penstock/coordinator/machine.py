@@ -1,0 +1,228 @@
+"""The coordinator's state machine: `apply` is the only place where a state becomes another one. No I/O, no clock.
+
+A command that is not legal raises and leaves the state as it was; one that changes nothing returns the same state.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from penstock.coordinator.commands import (
+    Ask,
+    Command,
+    Complete,
+    Drop,
+    Expire,
+    MarkTime,
+    Merge,
+    Plan,
+    Read,
+    Reset,
+    Retain,
+    Start,
+)
+from penstock.coordinator.effects import Effect, Sweep, Truncate
+from penstock.coordinator.epochs import ask, plan, read
+from penstock.coordinator.merging import batch_prefix, merge, staging_prefix
+from penstock.coordinator.messages import Limits, Segments
+from penstock.coordinator.releasing import settled, truncatable
+from penstock.coordinator.retention import Retention
+from penstock.coordinator.state import Input, Mark, Pipeline, State
+from penstock.core.errors import Fenced, LimitExceeded, PipelineError
+
+PIPELINES_MAX = 1000
+"""Each keeps a thousand cuts in memory, and all are looked at whenever one completes an epoch."""
+
+Applied = tuple[State, tuple[Effect, ...]]
+
+
+def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of commands
+    match command:
+        case Start():
+            return _start(state, command)
+        case Plan():
+            pipeline = current(state, command.pipeline, command.generation)
+            return _changed(state, command.pipeline, plan(pipeline, command))
+        case Ask():
+            pipeline = current(state, command.pipeline, command.generation)
+            return _changed(state, command.pipeline, ask(pipeline, command))
+        case Read():
+            pipeline = current(state, command.pipeline, command.generation)
+            return _changed(state, command.pipeline, read(pipeline, command))
+        case Merge():
+            return _merge(state, command)
+        case Complete():
+            return _complete(state, command)
+        case Reset():
+            return _reset(state, command)
+        case Drop():
+            return _drop(state, command)
+        case Retain():
+            return _retain(state, command)
+        case MarkTime():
+            return _mark(state, command)
+        case Expire():
+            return _expire(state, command)
+    assert_never(command)
+
+
+def current(state: State, name: str, generation: int) -> Pipeline:
+    """The pipeline, if this is its newest generation. Raises Fenced."""
+    pipeline = state.pipelines.get(name)
+    if pipeline is None:
+        raise Fenced(f"pipeline {name!r} is not registered", "It was dropped, or never started: start it anew.")
+    if generation != pipeline.generation:
+        raise Fenced(f"generation {generation} of pipeline {name!r} was followed by generation {pipeline.generation}")
+    return pipeline
+
+
+def check_fresh(name: str, pipeline: Pipeline) -> None:
+    """A query without a checkpoint would begin again with what is done already. Raises PipelineError."""
+    if pipeline.batches or pipeline.proved:
+        raise _no_checkpoint(name, pipeline)
+
+
+def check_initial(name: str, pipeline: Pipeline) -> None:
+    """Spark asks where to begin when it has no checkpoint, and also when it runs its first batch again: the entry of
+    that one in the commit log is not safe before the sync of the second. Raises PipelineError.
+    """
+    if len(pipeline.batches) > 1 or (not pipeline.batches and pipeline.proved > 1):
+        raise _no_checkpoint(name, pipeline)
+
+
+def _no_checkpoint(name: str, pipeline: Pipeline) -> PipelineError:
+    return PipelineError(
+        f"pipeline {name!r} has no checkpoint, but has done {max(pipeline.merged, pipeline.proved)} epochs",
+        f"Give back its checkpoint; or begin anew, with everything it reads: penstock pipeline reset {name}",
+    )
+
+
+def _changed(state: State, name: str, new: Pipeline, *effects: Effect) -> Applied:
+    """The state with the pipeline as it is now, and what follows for the sources it reads, or has read."""
+    old = state.pipelines.get(name)
+    if new is old:
+        return state, effects
+    sources = new.sources if old is None else old.sources | new.sources
+    changed = replace(state, pipelines={**state.pipelines, name: new})
+    changed, follow = settled(state, changed, sources)
+    return changed, (*effects, *follow)
+
+
+def _renumbered(state: State) -> State:
+    return replace(state, incarnations=state.incarnations + 1, generations=state.generations + 1)
+
+
+def _start(state: State, start: Start) -> Applied:
+    old = state.pipelines.get(start.pipeline)
+    if old is None:
+        if len(state.pipelines) >= PIPELINES_MAX:
+            raise LimitExceeded(
+                f"there are {len(state.pipelines)} pipelines already", "Drop some: penstock pipeline drop"
+            )
+        state = replace(state, incarnations=state.incarnations + 1)
+        old = Pipeline(incarnation=state.incarnations, generation=0)
+    inputs = {name: _input(old.inputs.get(name), *given) for name, given in start.inputs.items()}
+    limits = Limits(*start.limits)
+    if start.request == old.request:
+        new = replace(old, inputs={**old.inputs, **inputs}, limits=limits)
+        return _changed(state, start.pipeline, old if new == old else new)
+    if start.outputs is None:  # whoever does not know the outputs does not know all inputs either
+        inputs = {**old.inputs, **inputs}
+    outputs = old.outputs if start.outputs is None else start.outputs
+    at = old.merged if old.batches else old.proved
+    state = replace(state, generations=state.generations + 1)
+    new = replace(
+        old,
+        generation=state.generations,
+        request=start.request,
+        inputs=inputs,
+        outputs=outputs,
+        limits=limits,
+        leader=None,
+        running=(at, at),
+    )
+    return _changed(state, start.pipeline, new, Sweep(staging_prefix(start.pipeline)))
+
+
+def _input(old: Input | None, sources: tuple[str, ...], starting: Segments) -> Input:
+    """Where an input starts is decided once."""
+    if old is not None and old.resolved:
+        starting = {**starting, **old.starting}
+        if old == Input(sources, starting):
+            return old
+    return Input(sources, starting)
+
+
+def _merge(state: State, command: Merge) -> Applied:
+    name = command.pipeline
+    if command.generation is not None:
+        pipeline = current(state, name, command.generation)
+    elif name in state.pipelines:
+        pipeline = state.pipelines[name]
+    else:  # a sink alone: its first merge is what makes it known
+        state = _renumbered(state)
+        pipeline = Pipeline(incarnation=state.incarnations, generation=state.generations)
+    sweep = Sweep(batch_prefix(name, command.generation, command.batch))
+    new, effects = merge(pipeline, command)
+    if name not in state.pipelines or new is not pipeline:
+        return _changed(state, name, new, *effects, sweep)
+    return state, (sweep,)
+
+
+def _complete(state: State, command: Complete) -> Applied:
+    pipeline = current(state, command.pipeline, command.generation)
+    if command.epoch > pipeline.planned:
+        raise PipelineError(f"pipeline {command.pipeline!r} has not planned epoch {command.epoch}")
+    if command.epoch <= pipeline.proved:
+        return state, ()
+    return _changed(state, command.pipeline, pipeline.proven(command.epoch))
+
+
+def _reset(state: State, command: Reset) -> Applied:
+    name = command.pipeline
+    old = state.pipelines.get(name)
+    if old is None:
+        raise PipelineError(f"there is no pipeline {name!r}", "Look which there are: penstock pipeline list")
+    state = _renumbered(state)
+    inputs = {key: Input(spec.sources, old.offset(key, old.floor), resolved=False) for key, spec in old.inputs.items()}
+    new = Pipeline(
+        incarnation=state.incarnations,
+        generation=state.generations,
+        inputs=inputs,
+        outputs=old.outputs,
+        limits=old.limits,
+    )
+    return _changed(state, name, new, Sweep(staging_prefix(name)))
+
+
+def _drop(state: State, command: Drop) -> Applied:
+    old = state.pipelines.get(command.pipeline)
+    if old is None:
+        return state, ()
+    left = {name: pipeline for name, pipeline in state.pipelines.items() if name != command.pipeline}
+    dropped, follow = settled(state, replace(state, pipelines=left), old.sources)
+    return dropped, (Sweep(staging_prefix(command.pipeline)), *follow)
+
+
+def _retain(state: State, command: Retain) -> Applied:
+    retention = Retention(command.mode, command.amount)  # type: ignore[arg-type]  # the ledger holds only known ones
+    if retention == state.retention:
+        return state, ()
+    marks = state.marks if retention.mode == "time" else ()
+    changed = replace(state, retention=retention, marks=marks)
+    return changed, (Truncate(truncatable(changed, changed.released)),)
+
+
+def _mark(state: State, command: MarkTime) -> Applied:
+    if state.marks and command.time_us <= state.marks[-1].time_us:
+        raise PipelineError("a mark of time that is not later than the last one", "Look at the clock of this machine.")
+    return replace(state, marks=(*state.marks, Mark(command.time_us, command.segments))), ()
+
+
+def _expire(state: State, command: Expire) -> Applied:
+    expired = [mark for mark in state.marks if mark.time_us <= command.time_us]
+    if not expired:
+        return state, ()
+    segments: dict[str, int] = {}
+    for mark in expired:
+        segments |= mark.segments
+    return replace(state, marks=state.marks[len(expired) :]), (Truncate(segments),)

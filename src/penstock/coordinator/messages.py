@@ -1,0 +1,208 @@
+"""What the coordinator is asked and what it answers, as both sides of its HTTP routes write it in JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self, TypeAlias
+
+from penstock.core.errors import RequestError
+
+Segments: TypeAlias = Mapping[str, int]
+"""Segment → offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """From the first record on whose highest event time is not below this one."""
+
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtSegments:
+    """At these offsets; a segment of the source that is not named is read from its start."""
+
+    segments: Segments
+
+
+Starting: TypeAlias = Literal["earliest", "latest"] | AtTime | AtSegments
+"""Where a reader that has no offset yet begins."""
+
+
+def starting_as_json(starting: Starting) -> Any:
+    return starting if isinstance(starting, str) else asdict(starting)
+
+
+def starting_from_json(data: Any) -> Starting:
+    match data:
+        case "earliest" | "latest":
+            return data  # type: ignore[no-any-return]  # narrowed by the pattern
+        case {"timestamp_us": int(at), **rest} if not rest:
+            return AtTime(at)
+        case {"segments": dict(segments), **rest} if not rest:
+            return AtSegments(segments_from_json(segments))
+    raise RequestError(
+        f"{data!r} is no place to start at", 'Give "earliest", "latest", {"timestamp_us": n} or {"segments": {…}}.'
+    )
+
+
+def segments_from_json(data: Any) -> dict[str, int]:
+    """Checked: names are text, offsets whole and not negative. In the order of the names."""
+    if not isinstance(data, dict) or not all(isinstance(k, str) and _is_offset(v) for k, v in data.items()):
+        raise RequestError(f"{data!r} is no map from segments to offsets", 'Give {"segment": offset, …}.')
+    return dict(sorted(data.items()))
+
+
+def _is_offset(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One load of a pipeline: the sources it reads, and where its first epoch begins."""
+
+    sources: Sequence[str]
+    starting: Starting = "earliest"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"sources": list(self.sources), "starting": starting_as_json(self.starting)}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much an epoch takes, and how much of a pipeline's output may wait; None: the worker's default."""
+
+    bytes: int | None = None
+    rows: int | None = None
+    undelivered_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputOffset:
+    """A place in all of an input's segments, as Spark keeps it. `epoch` is None where no pipeline was named."""
+
+    segments: Segments
+    epoch: int | None = None
+    incarnation: int | None = None
+    watermark: int | None = None
+    """In microseconds; None while nothing is known."""
+
+    def as_json(self) -> dict[str, Any]:
+        if self.epoch is None:
+            return {"segments": dict(sorted(self.segments.items()))}
+        return {
+            "epoch": self.epoch,
+            "incarnation": self.incarnation,
+            "segments": dict(sorted(self.segments.items())),
+            "watermark": self.watermark,
+        }
+
+    def text(self) -> str:
+        """Compact JSON with sorted keys: equal offsets have equal texts."""
+        return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        match data:
+            case {"segments": segments, "epoch": int(epoch), "incarnation": int(incarnation), "watermark": watermark}:
+                if watermark is None or isinstance(watermark, int):
+                    return cls(segments_from_json(segments), epoch, incarnation, watermark)
+            case {"segments": segments, **rest} if not rest:
+                return cls(segments_from_json(segments))
+        raise RequestError(
+            f"{data!r} is no offset", "Spark's checkpoint holds offsets of another source, or is damaged."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A new generation of a pipeline. `epoch` is the last one that was planned."""
+
+    generation: int
+    incarnation: int
+    epoch: int
+    segment_port: int
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`offset` is the start itself when there is nothing new; `held` says why, if it is not that nothing came."""
+
+    offset: InputOffset
+    held: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A segment that a task has staged for an output port, and its length."""
+
+    port: str
+    segment: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """`merged` is False for a batch that was merged before. `epoch` is the last one the batch holds."""
+
+    merged: bool
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The bytes [start, end) of a segment."""
+
+    segment: str
+    start: int
+    end: int
+
+    def as_json(self) -> list[Any]:
+        return [self.segment, self.start, self.end]
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        match data:
+            case [str(segment), int(start), int(end)] if 0 <= start <= end:
+                return cls(segment, start, end)
+        raise RequestError(f"{data!r} is no range", "Give [segment, start, end].")
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """`splits` follow each other in order; `lost` is what was asked for and is gone."""
+
+    splits: Sequence[Range]
+    lost: Sequence[Range] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStatus:
+    """A pipeline as `penstock pipeline list` shows it. Epochs: the last one of each kind."""
+
+    name: str
+    state: Literal["RUNNING", "FAILING", "STOPPED"]
+    incarnation: int
+    generation: int
+    planned: int
+    merged: int
+    delivered: int
+    complete: int
+    proved: int
+    lag_bytes: int
+    undelivered_bytes: int
+    watermark: int | None
+    held: str | None
+    heartbeat_age_seconds: float | None
+    inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Input → its sources."""
+    outputs: Sequence[str] | None = None
+    """Output segments' ports; None: not known yet."""
+    batch: int | None = None
+    """The number of the last of Spark's batches that was merged."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What a newer worker tells besides is passed over."""
+        return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})

@@ -1,0 +1,108 @@
+"""What people are shown: how each pipeline stands, and who holds the chain when nothing moves."""
+
+from collections.abc import Iterator
+
+from penstock.coordinator.heartbeats import Heartbeats
+from penstock.coordinator.messages import PipelineStatus
+from penstock.coordinator.records import Records
+from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.sources import Sources
+from penstock.coordinator.state import CUTS_MAX, State, source_of
+from penstock.protocol.stored.names import Form, Source, output_segment
+
+
+class Reports:
+    """Computed from the state whenever somebody asks."""
+
+    def __init__(
+        self, records: Records, sources: Sources, heartbeats: Heartbeats, settings: CoordinatorSettings
+    ) -> None:
+        self._records = records
+        self._sources = sources
+        self._heartbeats = heartbeats
+        self._settings = settings
+
+    def lag_bytes(self, state: State, name: str) -> int:
+        """Durable bytes of its sources that the pipeline has not completed."""
+        pipeline = state.pipelines[name]
+        segments = self._sources.all_segments(pipeline.sources)
+        return sum(max(0, self._records.end(s) - pipeline.position(pipeline.complete, s)) for s in segments)
+
+    def undelivered(self, state: State, name: str) -> dict[str, int]:
+        """Of each output that a pipeline reads, the bytes that not all of its readers have completed."""
+        found = {}
+        for port in state.pipelines[name].ports:
+            segment = output_segment(name, port)
+            released = state.released.get(source_of(segment))
+            if released is not None:
+                found[port] = max(0, self._records.end(segment) - released.get(segment, 0))
+        return found
+
+    def held(self, state: State, name: str) -> str | None:
+        """Why the pipeline's cut does not advance though there is something new."""
+        pipeline = state.pipelines[name]
+        waiting = self.undelivered(state, name)
+        limit = pipeline.limits.undelivered_bytes
+        limit = self._settings.undelivered_bytes if limit is None else limit
+        if waiting and sum(waiting.values()) > limit:
+            port = max(waiting, key=lambda port: waiting[port])
+            who = ", ".join(self._last_readers(state, output_segment(name, port)))
+            return f"{sum(waiting.values())} bytes of its output are not completed by {who}; the limit is {limit}"
+        unfinished = pipeline.planned - pipeline.proven(pipeline.planned).complete
+        return f"{unfinished} of its epochs wait for completion" if unfinished >= CUTS_MAX else None
+
+    def _last_readers(self, state: State, segment: str) -> list[str]:
+        """Those who are farthest behind in it."""
+        source = source_of(segment)
+        behind = {
+            name: pipeline.position(pipeline.complete, segment)
+            for name, pipeline in state.pipelines.items()
+            if source in pipeline.sources
+        }
+        least = min(behind.values(), default=0)
+        return [f"{name} ({self._heartbeats.state(name)})" for name, at in behind.items() if at == least]
+
+    def pipelines(self, state: State) -> list[PipelineStatus]:
+        return [self._pipeline(state, name) for name in sorted(state.pipelines)]
+
+    def _pipeline(self, state: State, name: str) -> PipelineStatus:
+        pipeline = state.pipelines[name]
+        return PipelineStatus(
+            name=name,
+            state=self._heartbeats.state(name),
+            incarnation=pipeline.incarnation,
+            generation=pipeline.generation,
+            planned=pipeline.planned,
+            merged=pipeline.merged,
+            delivered=pipeline.delivered,
+            complete=pipeline.complete,
+            proved=pipeline.proved,
+            lag_bytes=self.lag_bytes(state, name),
+            undelivered_bytes=sum(self.undelivered(state, name).values()),
+            watermark=pipeline.watermark,
+            held=self.held(state, name),
+            heartbeat_age_seconds=self._heartbeats.age(name),
+            inputs={key: list(spec.sources) for key, spec in pipeline.inputs.items()},
+            outputs=None if pipeline.outputs is None and not pipeline.batches else list(pipeline.ports),
+            batch=pipeline.last_batch,
+        )
+
+    def holds(self, state: State) -> Iterator[str]:
+        """Sentences, of pipelines that do not run, and of output that is not read."""
+        for name in sorted(state.pipelines):
+            standing = self._heartbeats.state(name)
+            lag = self.lag_bytes(state, name)
+            if standing != "RUNNING" and lag:
+                yield f"pipeline {name} is {standing}: {lag} bytes of {self._read_by(state, name)} wait for it"
+            held = self.held(state, name)
+            if held is not None:
+                yield f"pipeline {name} is held: {held}"
+
+    def _read_by(self, state: State, name: str) -> str:
+        return ", ".join(sorted(state.pipelines[name].sources))
+
+    def slowest(self, state: State, connector: str) -> list[str]:
+        """The pipelines that a connector's data wait for."""
+        source = str(Source(Form.CONNECTOR, connector))
+        segments = self._sources.segments(source)
+        return [*dict.fromkeys(who for segment in segments for who in self._last_readers(state, segment))]

@@ -1,0 +1,139 @@
+"""The coordinator at work, in the worker's loop: its parts put together, and what goes on besides its answers."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from penstock.coordinator.commands import Retain
+from penstock.coordinator.completions import Completions, Releases
+from penstock.coordinator.cuts import Cuts
+from penstock.coordinator.effects import Effect, Release, Sweep, Truncate
+from penstock.coordinator.heartbeats import Heartbeats
+from penstock.coordinator.keeper import Keeper
+from penstock.coordinator.lifecycle import Lifecycle
+from penstock.coordinator.merger import Merger
+from penstock.coordinator.messages import PipelineStatus
+from penstock.coordinator.news import News
+from penstock.coordinator.readers import Readers
+from penstock.coordinator.records import Records
+from penstock.coordinator.releasing import truncatable
+from penstock.coordinator.reports import Reports
+from penstock.coordinator.retaining import Retaining
+from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.shared import Shared
+from penstock.coordinator.sources import Sources
+from penstock.coordinator.sweeping import Sweeper
+from penstock.coordinator.watermarks import Watermarks
+from penstock.core.errors import PenstockError, StoreFailed
+from penstock.store.durability import Durability
+from penstock.store.store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Answers come when what they say is durable, and so do effects: what is released, what is removed.
+
+    Make it when everything in the store is durable, and `start` it before sources are let in: a connector that
+    pipelines read acknowledges from then on what they have completed. Raises Damaged when the ledger cannot be read.
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        durability: Durability,
+        settings: CoordinatorSettings,
+        completions: Completions,
+        address: Callable[[], tuple[int, bool]],
+        *,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        records, news = Records(store), News()
+        sources = Sources(store, records)
+        heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock)
+        reports = Reports(records, sources, heartbeats, settings)
+        watermarks = Watermarks(store, records, settings.table_bytes)
+        keeper = Keeper(store, durability, self._perform)
+        self._releases = Releases(completions)
+        self._sweeper = Sweeper(store, settings.orphan_seconds, clock)
+        self._retaining = Retaining(store, settings, clock, now_us)
+        self._shared = Shared(store, keeper, records, sources, watermarks, heartbeats, reports, news, settings)
+        self._tasks: list[asyncio.Task[None]] = []
+        durability.after_each_group(news.ring)
+        self.lifecycle = Lifecycle(self._shared, address)
+        self.cuts = Cuts(self._shared)
+        self.merger = Merger(self._shared, self._sweeper)
+        self.readers = Readers(self._shared)
+
+    async def start(self) -> None:
+        """Bring the tables of streams back, hold what is held, and remove what a crash has left."""
+        shared = self._shared
+        for name, pipeline in shared.state.pipelines.items():
+            try:
+                await shared.watermarks.recover(name, pipeline)
+            except PenstockError as error:  # its watermark knows of fewer streams; nothing else depends on it
+                log.error("the table of streams of pipeline %r is lost: %s", name, error)
+        for source, segments in shared.state.released.items():
+            self._releases.perform(Release(source, segments))
+        self._retaining.allow(Truncate(truncatable(shared.state, shared.state.released)))
+        retention = shared.settings.retention
+        shared.keeper.commit(Retain(retention.mode, retention.amount))
+        self._sweeper.sweep_orphans(shared.state)
+        self._tasks = [
+            asyncio.create_task(self._every(shared.settings.retention_seconds, self._retain)),
+            asyncio.create_task(self._every(shared.settings.sweep_seconds, self._sweep)),
+        ]
+
+    async def stop(self) -> None:
+        """Whoever waits is told so."""
+        self._shared.news.end()
+        self._shared.keeper.stop()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                work()
+            except StoreFailed:
+                return
+            except PenstockError as error:
+                log.error("coordinator: %s", error)
+
+    def _retain(self) -> None:
+        self._retaining.tick(self._shared.keeper)
+
+    def _sweep(self) -> None:
+        self._sweeper.sweep_orphans(self._shared.state)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Release():
+                self._releases.perform(effect)
+            case Truncate():
+                self._retaining.allow(effect)
+            case Sweep():
+                self._sweeper.sweep(effect.prefix)
+            case _:
+                raise AssertionError(f"{effect} stands in the record itself")
+
+    # What /pipelines, /status and /metrics show.
+
+    def pipelines(self) -> list[PipelineStatus]:
+        return self._shared.reports.pipelines(self._shared.state)
+
+    def holds(self, full_sources: dict[str, int]) -> list[str]:
+        """Who holds the chain. `full_sources`: connectors at their quota, and the bytes they hold."""
+        shared = self._shared
+        sentences = [*shared.reports.holds(shared.state)]
+        for name, size in full_sources.items():
+            slowest = ", ".join(shared.reports.slowest(shared.state, name)) or "nobody reads it"
+            sentences.append(f"source {name} is at its quota with {size} bytes, and gets no credits: {slowest}")
+        return sentences

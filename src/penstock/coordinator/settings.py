@@ -1,0 +1,43 @@
+"""The coordinator's limits, each with its reason."""
+
+from dataclasses import dataclass
+
+from penstock.coordinator.retention import COMPLETE, Retention
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    retention: Retention = COMPLETE
+
+    epoch_bytes: int = GIB
+    """What an epoch takes at most if nobody says otherwise: a failed batch is run again as a whole."""
+
+    undelivered_bytes: int = GIB
+    """Output that no reader has completed, before the pipeline's cut stops advancing."""
+
+    heartbeat_lapse_seconds: float = 15.0
+    """Silence after which a pipeline counts as failing: five heartbeats."""
+
+    wait_seconds_max: float = 60.0
+    """How long a request may wait for something new: below the silence that proxies take for an end."""
+
+    table_bytes: int = 64 * MIB
+    """Data after which a pipeline's table of streams is written down again: bounds what a restart must read."""
+
+    truncate_bytes: int = 8 * MIB
+    """So much of a segment can be given up: do it at once. It costs a copy of every table of streams that reads it."""
+
+    truncate_seconds: float = 5.0
+    """Less than that can be given up: do it so often."""
+
+    retention_seconds: float = 1.0
+    """How often to look what can be given up."""
+
+    sweep_seconds: float = 30.0
+    """How often to look for staged segments that nobody will merge."""
+
+    orphan_seconds: float = 3600.0
+    """Staged by a pipeline that is not known: it may be about to merge for the first time, but not after an hour."""

@@ -1,0 +1,169 @@
+"""What the coordinator knows: pipelines, their cuts, what was merged of them. Values that never change."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from penstock.coordinator.messages import Limits, Segments
+from penstock.coordinator.retention import COMPLETE, Retention
+from penstock.protocol.stored.names import kind_of
+
+CUTS_MAX = 1000
+"""Cuts kept of a pipeline: Spark's own checkpoint holds far fewer, and asks for none that is older."""
+
+BATCHES_MAX = 1000
+"""Merged batches kept of a pipeline, for the same reason."""
+
+RERUN_EPOCHS = 2
+"""Epochs before the last proved one that Spark may still read: a power cut can take its newest files with it."""
+
+
+class Cut(NamedTuple):
+    """Where an epoch ends, in every segment that the pipeline reads, and the watermark there."""
+
+    segments: Segments
+    watermark: int | None = None
+
+
+class Batch(NamedTuple):
+    """A merged batch: it holds the epochs after `start`, up to `end`."""
+
+    start: int
+    end: int
+    ends: Mapping[str, int]
+    """Where each port's output segment ended after it."""
+    watermark: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    sources: tuple[str, ...]
+    starting: Segments
+    """Where its first epoch begins; a segment that is not named begins at 0."""
+    resolved: bool = True
+    """False after a reset, until the next start decides anew; until then `starting` is only held back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    incarnation: int
+    generation: int
+    request: str = ""
+    inputs: dict[str, Input] = field(default_factory=dict)
+    outputs: tuple[str, ...] | None = None
+    """Ports; () for Spark's own sinks, None if they are not known yet."""
+    limits: Limits = field(default_factory=Limits)
+    cuts: dict[int, Cut] = field(default_factory=lambda: {0: Cut({})})
+    """By epoch, ascending; the last of them is the last one planned. Epoch 0 ends where the inputs start."""
+    batches: dict[int, Batch] = field(default_factory=dict)
+    """By number, ascending."""
+    proved: int = 0
+    """The last epoch that Spark is known to have committed."""
+    complete: int = 0
+    """The last epoch whose effect is durable wherever it has to be. Never goes back."""
+    leader: str | None = None
+    """The first input that has asked in this generation: its asking decides cuts."""
+    running: tuple[int, int] = (0, 0)
+    """The epochs that Spark's current batch begins and ends with."""
+
+    @property
+    def planned(self) -> int:
+        return next(reversed(self.cuts))
+
+    @property
+    def last_batch(self) -> int | None:
+        return next(reversed(self.batches), None)
+
+    @property
+    def merged(self) -> int:
+        last = self.last_batch
+        return 0 if last is None else self.batches[last].end
+
+    @property
+    def delivered(self) -> int:
+        """No sink is bound to an output yet: what is merged is delivered."""
+        return self.merged
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Those that were declared, or those that something was merged into."""
+        if self.outputs is not None:
+            return self.outputs
+        last = self.last_batch
+        return () if last is None else tuple(self.batches[last].ends)
+
+    @property
+    def floor(self) -> int:
+        """The epoch behind which Spark reads nothing again, whatever a crash takes from its checkpoint."""
+        return max(0, min(self.complete, self.proved - RERUN_EPOCHS - 1))
+
+    def proven(self, epoch: int) -> "Pipeline":
+        """As it is when Spark has committed all epochs up to this one: of Spark's own sinks these are complete."""
+        done = self.delivered if self.outputs else max(self.delivered, epoch)
+        return replace(self, proved=epoch, complete=max(self.complete, done))
+
+    @property
+    def watermark(self) -> int | None:
+        return self.cuts[self.planned].watermark
+
+    @property
+    def sources(self) -> frozenset[str]:
+        return frozenset(source for spec in self.inputs.values() for source in spec.sources)
+
+    def position(self, epoch: int, segment: str) -> int:
+        """How far the pipeline is in a segment at the end of an epoch."""
+        found = self.cuts[epoch].segments.get(segment)
+        if found is not None:
+            return found
+        starts = [spec.starting[segment] for spec in self.inputs.values() if segment in spec.starting]
+        return min(starts, default=0)
+
+    def segments(self, epoch: int) -> dict[str, int]:
+        """The position in every segment of its inputs that was known at the end of the epoch."""
+        return {name: self.position(epoch, name) for name in self._known(epoch)}
+
+    def _known(self, epoch: int) -> Iterator[str]:
+        sources = self.sources
+        known = dict.fromkeys(self.cuts[epoch].segments)
+        for spec in self.inputs.values():
+            known |= dict.fromkeys(spec.starting)
+        return (name for name in known if source_of(name) in sources)
+
+    def offset(self, name: str, epoch: int) -> dict[str, int]:
+        """As `segments`, for one input: it begins where it was told to, though another may have begun earlier."""
+        spec = self.inputs[name]
+        known = dict.fromkeys([*self.cuts[epoch].segments, *spec.starting])
+        return {
+            segment: max(self.position(epoch, segment), spec.starting.get(segment, 0))
+            for segment in sorted(known)
+            if source_of(segment) in spec.sources
+        }
+
+
+class Mark(NamedTuple):
+    """How long the segments that had grown were, at a time: what is older than retention allows ends there."""
+
+    time_us: int
+    segments: Segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    released: dict[str, Segments] = field(default_factory=dict)
+    """Of every source that a pipeline reads: how far all of them have completed its segments. Never goes back."""
+    retention: Retention = COMPLETE
+    marks: tuple[Mark, ...] = ()
+    generations: int = 0
+    """The last generation that any pipeline was given: one that is dropped and made again has no old number."""
+    incarnations: int = 0
+
+    def readers(self, source: str) -> list[Pipeline]:
+        return [pipeline for pipeline in self.pipelines.values() if source in pipeline.sources]
+
+
+@lru_cache(maxsize=10_000)
+def source_of(segment: str) -> str:
+    """The source that a segment's data belong to."""
+    return kind_of(segment).source

@@ -1,0 +1,285 @@
+"""Where an epoch ends is decided once, on record ends, within limits, for all inputs of a pipeline."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from penstock.coordinator.messages import AtSegments, AtTime, InputOffset, InputSpec, Limits
+from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError, Unavailable
+from tests.coordinator.scene import Scene, raw, stored
+
+A, B = "connector/s/0", "connector/s/1"
+
+
+async def test_a_cut_ends_where_the_durable_bytes_do(scene: Scene) -> None:
+    end = await scene.ingest(A, {1: 5})
+    await scene.start()
+    start = await scene.initial()
+    assert start == InputOffset({A: 0}, 0, 1, None)
+    scene.paused = True
+    scene.store.append(A, [stored(1, 2, 9)])
+    cutting = asyncio.create_task(scene.cut(start))
+    await asyncio.sleep(0.01)
+    scene.paused = False
+    assert (await cutting).offset == InputOffset({A: end}, 1, 1, 5)
+
+
+async def test_the_same_start_has_the_same_end_whatever_comes_and_whoever_asks(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    start = await scene.initial()
+    cut = await scene.cut(start)
+    await scene.ingest(A, {1: 6})
+    assert await scene.cut(start) == cut
+    await scene.reopen()
+    assert await scene.cut(start) == cut
+    await scene.start()
+    assert await scene.cut(start) == cut
+    later = await scene.cut(cut.offset)
+    assert (later.offset.epoch, later.offset.watermark) == (2, 6)
+
+
+async def test_no_answer_is_given_before_it_is_durable(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    start = await scene.initial()
+    scene.paused = True
+    cutting = asyncio.create_task(scene.cut(start))
+    again = asyncio.create_task(scene.cut(start))
+    await asyncio.sleep(0.02)
+    assert not cutting.done()
+    assert not again.done(), "nor one that was given before"
+    scene.paused = False
+    assert await cutting == await again
+
+
+async def test_a_source_that_is_not_there_yet_is_empty_and_taken_up_when_it_appears(scene: Scene) -> None:
+    await scene.start(starting="latest")
+    start = await scene.initial()
+    assert start.segments == {}
+    assert (await scene.cut(start)).offset == start
+    first = await scene.ingest(A, {1: 5})
+    cut = await scene.cut(start)
+    assert cut.offset.segments == {A: first}
+    other = await scene.ingest(B, {2: 7})
+    assert (await scene.cut(cut.offset)).offset.segments == {A: first, B: other}
+
+
+async def test_nothing_new_is_waited_for(scene: Scene) -> None:
+    scene.create(A)
+    await scene.start()
+    start = await scene.initial()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert (await scene.cut(start, wait_seconds=0.05)).offset == start
+    assert loop.time() - began >= 0.05
+    waiting = asyncio.create_task(scene.cut(start, wait_seconds=30))
+    await asyncio.sleep(0.01)
+    await scene.ingest(A, {1: 5})
+    assert (await asyncio.wait_for(waiting, 5)).offset.epoch == 1
+
+
+async def test_whoever_waits_when_the_worker_stops_is_told_so() -> None:
+    scene = Scene()
+    await scene.open()
+    scene.create(A)
+    await scene.start()
+    start = await scene.initial()
+    waiting = asyncio.create_task(scene.cut(start, wait_seconds=30))
+    await asyncio.sleep(0.01)
+    await scene.close()
+    with pytest.raises(Unavailable, match="the worker stops"):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_new_generation_ends_the_waiting_of_an_older_one(scene: Scene) -> None:
+    scene.create(A)
+    await scene.start()
+    start = await scene.initial()
+    waiting = asyncio.create_task(scene.cut(start, wait_seconds=30))
+    await asyncio.sleep(0.01)
+    await scene.start()
+    with pytest.raises(Fenced, match="generation 1 of pipeline 'p' was followed by generation 2"):
+        await asyncio.wait_for(waiting, 5)
+
+
+class TestLimits:
+    async def test_bytes_are_spread_over_segments_in_proportion_to_what_waits_there(self, scene: Scene) -> None:
+        for _ in range(30):
+            size = await scene.append("a", raw(b"x" * 92))
+        for _ in range(10):
+            await scene.append("b", raw(b"x" * 92))
+        await scene.start(source=["segment:a", "segment:b"], limits=Limits(bytes=2000))
+        cut = await scene.cut(await scene.initial())
+        assert cut.offset.segments == {"a": 1500, "b": 500}
+        assert size == 3000
+
+    async def test_at_least_one_record_is_taken_where_there_is_any(self, scene: Scene) -> None:
+        await scene.append("a", raw(b"x" * 992))
+        await scene.append("a", raw(b"x" * 992))
+        await scene.append("b", raw(b"x"))
+        await scene.start(source=["segment:a", "segment:b"], limits=Limits(bytes=1))
+        assert (await scene.cut(await scene.initial())).offset.segments == {"a": 1000, "b": 9}
+
+    async def test_rows_of_a_connector_are_counted_from_the_heads(self, scene: Scene) -> None:
+        ends = [await scene.ingest(A, {1: 5}, count=10) for _ in range(5)]
+        await scene.start(limits=Limits(rows=25))
+        cut = await scene.cut(await scene.initial())
+        assert cut.offset.segments == {A: ends[1]}
+        assert (await scene.cut(cut.offset)).offset.segments == {A: ends[3]}
+
+    async def test_rows_of_other_segments_are_counted_from_their_events(self, scene: Scene) -> None:
+        ends = [await scene.append("a", raw(b"1", b"", b"3")) for _ in range(5)]
+        await scene.start(source="segment:a")
+        cut = await scene.cut(await scene.initial(), limits=Limits(rows=7))
+        assert cut.offset.segments == {"a": ends[1]}
+
+    async def test_a_cut_goes_no_farther_than_was_said(self, scene: Scene) -> None:
+        ends = [await scene.ingest(A, {1: 5}) for _ in range(3)]
+        await scene.start()
+        cut = await scene.cut(await scene.initial(), upto={A: ends[1]})
+        assert cut.offset.segments == {A: ends[1]}
+        assert (await scene.cut(cut.offset, upto={A: ends[1]})).offset == cut.offset
+
+
+class TestStarting:
+    async def test_latest_begins_where_the_durable_bytes_end_now(self, scene: Scene) -> None:
+        end = await scene.ingest(A, {1: 5})
+        await scene.start(starting="latest")
+        await scene.ingest(A, {1: 6})
+        assert (await scene.initial()).segments == {A: end}
+
+    async def test_a_time_is_the_first_record_with_an_event_of_it_or_later(self, scene: Scene) -> None:
+        ends = [await scene.ingest(A, {1: time, 2: 0}) for time in (10, 20, 15, 30)]
+        outputs = [await scene.append("pipeline/q/out", stored(1, 1, time)) for time in (10, 20)]
+        inputs = {str(at): InputSpec(["s", "pipeline:q/out"], AtTime(at)) for at in (0, 15, 20, 21, 99)}
+        await scene.start(inputs=inputs)
+        found = {at: (await scene.initial(key=str(at))).segments for at in (0, 15, 20, 21, 99)}
+        assert [found[at][A] for at in found] == [0, ends[0], ends[0], ends[2], ends[3]]
+        assert [found[at]["pipeline/q/out"] for at in found] == [0, outputs[0], outputs[0], outputs[1], outputs[1]]
+
+    async def test_given_offsets_are_taken_and_the_other_segments_read_from_their_start(self, scene: Scene) -> None:
+        first = await scene.ingest(A, {1: 5})
+        await scene.ingest(A, {1: 6})
+        await scene.ingest(B, {1: 5})
+        await scene.start(starting=AtSegments({A: first}))
+        assert (await scene.initial()).segments == {A: first, B: 0}
+        for wrong in ({A: 10_000}, {"connector/other/0": 0}):
+            with pytest.raises(RequestError):
+                await scene.start("q", starting=AtSegments(wrong))
+
+    async def test_it_is_decided_once_for_an_incarnation(self, scene: Scene) -> None:
+        end = await scene.ingest(A, {1: 5})
+        await scene.start(starting="latest")
+        await scene.ingest(A, {1: 6})
+        await scene.start(starting="earliest")
+        assert (await scene.initial()).segments == {A: end}
+
+    async def test_a_source_that_is_added_begins_where_the_start_says_that_adds_it(self, scene: Scene) -> None:
+        end = await scene.ingest(A, {1: 5})
+        await scene.start()
+        cut = await scene.cut(await scene.initial())
+        other = await scene.append("new", raw(b"1"))
+        await scene.start(source=["s", "segment:new"], starting="latest")
+        await scene.append("new", raw(b"2"))
+        later = await scene.cut(cut.offset)
+        assert later.offset.segments == {A: end, "new": other + 9}
+        spec = scene.coordinator._shared.state.pipelines["p"].inputs["in"]
+        assert spec.starting == {A: 0, "new": other}
+
+
+class TestSeveralInputs:
+    async def start(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.append("other", raw(b"1"))
+        await scene.start(inputs={"x": InputSpec(["s"]), "y": InputSpec(["segment:other"])})
+
+    async def test_the_first_to_ask_decides_for_all(self, scene: Scene) -> None:
+        await self.start(scene)
+        x, y = await scene.initial(key="x"), await scene.initial(key="y")
+        one = await scene.cut(x, key="x")
+        await scene.append("other", raw(b"2"))
+        two = await scene.cut(y, key="y", wait_seconds=30)
+        assert one.offset.epoch == two.offset.epoch == 1
+        assert two.offset.segments == {"other": 9}
+        # Nobody but the leader moves on.
+        assert (await scene.cut(two.offset, key="y", wait_seconds=30)).offset == two.offset
+        assert (await scene.cut(one.offset, key="x")).offset.epoch == 2
+        assert (await scene.cut(two.offset, key="y")).offset.segments == {"other": 18}
+
+    async def test_who_leads_is_known_after_a_restart_of_the_worker(self, scene: Scene) -> None:
+        await self.start(scene)
+        x, y = await scene.initial(key="x"), await scene.initial(key="y")
+        await scene.cut(x, key="x")
+        await scene.reopen()
+        await scene.append("other", raw(b"2"))
+        two = await scene.cut(y, key="y")
+        assert (await scene.cut(two.offset, key="y")).offset == two.offset
+
+    async def test_a_cut_that_was_lost_with_spark_s_log_is_told_to_all_again(self, scene: Scene) -> None:
+        await self.start(scene)
+        x, y = await scene.initial(key="x"), await scene.initial(key="y")
+        told = [await scene.cut(x, key="x"), await scene.cut(y, key="y")]
+        await scene.start(inputs={"x": InputSpec(["s"]), "y": InputSpec(["segment:other"])})
+        await scene.append("other", raw(b"2"))
+        assert [await scene.cut(x, key="x"), await scene.cut(y, key="y")] == told
+
+    async def test_each_says_how_far_it_goes_and_the_leader_goes_on_until_all_are_there(self, scene: Scene) -> None:
+        await self.start(scene)
+        at = {"x": await scene.initial(key="x"), "y": await scene.initial(key="y")}
+        for _ in range(3):
+            await scene.append("other", raw(b"2"))
+        upto = {"x": {A: scene.store.length(A)}, "y": {"other": 36}}
+        limits = Limits(bytes=1)
+        for epoch in range(1, 5):
+            for key in at:
+                at[key] = (await scene.cut(at[key], key=key, upto=upto[key], limits=limits)).offset
+                assert at[key].epoch == epoch
+        await scene.append("other", raw(b"3"))
+        assert (await scene.cut(at["x"], key="x", upto=upto["x"])).offset == at["x"]
+        assert at["y"].segments == {"other": 36}
+
+
+async def test_a_segment_that_was_deleted_and_made_again_is_a_loss_and_no_silence(scene: Scene) -> None:
+    await scene.append("raw", raw(b"12345"))
+    await scene.start(source="segment:raw")
+    cut = (await scene.cut(await scene.initial())).offset
+    scene.store.delete("raw")
+    for _ in range(2):
+        with pytest.raises(DataLoss, match="has read segment 'raw' up to 13, but it ends before that"):
+            await scene.cut(cut)
+        await scene.append("raw", raw(b"1"))
+
+
+class TestOffsetsThatAreNotOurs:
+    async def test_are_refused(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        cut = (await scene.cut(await scene.initial())).offset
+        for wrong, why in [
+            (replace(cut, segments={A: 3}), "ends at"),
+            (replace(cut, segments={}), "ends at"),
+            (replace(cut, segments={**cut.segments, B: 7}), "ends at"),
+            (replace(cut, epoch=7), "epoch 7 is not among those that are kept: 0 to 1"),
+            (replace(cut, incarnation=2), "incarnation 2"),
+            (InputOffset(cut.segments), "incarnation None"),
+        ]:
+            with pytest.raises(PipelineError, match=why):
+                await scene.cut(wrong)
+        with pytest.raises(PipelineError, match="there is no input 'nobody'"):
+            await scene.cut(cut, key="nobody")
+
+    async def test_a_batch_that_is_read_again_must_be_one_that_was_cut(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        start = await scene.initial()
+        end = (await scene.cut(start)).offset
+        reading = scene.coordinator.cuts.reading
+        await reading("p", 1, "in", start, end)
+        with pytest.raises(PipelineError):
+            await reading("p", 1, "in", start, replace(end, segments={A: 3}))
+        with pytest.raises(PipelineError, match="there are no epochs after 1 up to 0"):
+            await reading("p", 1, "in", end, start)
+        with pytest.raises(Fenced):
+            await reading("p", 7, "in", start, end)

@@ -1,0 +1,130 @@
+"""Worker and driver are killed in every window of an epoch: every event's effect is there once, and in order."""
+
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
+from penstock.core.errors import Fenced
+from tests.coordinator.driver import PIPELINE, SOURCE, Checkpoint, Driver, DriverDied, numbers, output
+from tests.running_worker import RunningWorker
+from tests.worker_process import WorkerProcess, free_port
+
+
+def run(worker: str, segments: str, checkpoint: Checkpoint, random: Random, until: int, deaths: dict[str, int]) -> None:
+    """Drivers one behind the other, each until it dies, until all has been put out."""
+
+    def die(window: str) -> None:
+        if random.random() < 0.12:
+            deaths[window] = deaths.get(window, 0) + 1
+            raise DriverDied(window)
+
+    with SegmentClient(segments, retry_seconds=60) as reader:
+        end = reader.info(SOURCE).length
+        while checkpoint.end is None or checkpoint.end.segments.get(SOURCE, 0) < end or len(output(reader)) < until:
+            driver = Driver(worker, segments, checkpoint, die, random)
+            try:
+                while driver.batch() or checkpoint.end is None:
+                    pass
+            except DriverDied:
+                pass
+            finally:
+                driver.close()
+
+
+def fill(segments: str, count: int) -> None:
+    with SegmentClient(segments) as client:
+        for first in range(0, count, 10):
+            with client.appender(SOURCE, create=True) as appender:
+                for event in numbers(10, first):
+                    appender.append(event)
+
+
+def test_drivers_that_die_anywhere_put_everything_out_once(worker: RunningWorker) -> None:
+    fill(worker.address, 300)
+    deaths: dict[str, int] = {}
+    address = f"127.0.0.1:{worker.ports['http']}"
+    run(address, worker.address, Checkpoint(), Random(7), 300, deaths)
+    with SegmentClient(worker.address) as client:
+        assert output(client) == numbers(300)
+    assert len(deaths) >= 5, f"they died in too few windows: {deaths}"
+    with CoordinatorClient(address) as coordinator:
+        assert coordinator.pipelines()[0].generation == sum(deaths.values()) + 1
+
+
+def test_an_old_driver_that_comes_back_can_do_nothing(worker: RunningWorker) -> None:
+    fill(worker.address, 10)
+    address = f"127.0.0.1:{worker.ports['http']}"
+    checkpoint = Checkpoint()
+    old = Driver(address, worker.address, checkpoint, lambda _: None, Random(1))
+    start = old._coordinator.initial(PIPELINE, old._run.generation, "in")
+    end = old._coordinator.cut(PIPELINE, old._run.generation, "in", start).offset
+    staged = old._stage(0, 0, start, end)
+    new = Driver(address, worker.address, checkpoint, lambda _: None, Random(2))
+    assert new.batch()
+    with pytest.raises(Fenced):
+        old._coordinator.merge(PIPELINE, 0, [staged], generation=old._run.generation)
+    with pytest.raises(Fenced):
+        old.batch()
+    with SegmentClient(worker.address) as client:
+        assert output(client) == numbers(10)
+    old.close()
+    new.close()
+
+
+def test_offsets_that_were_lost_with_the_power_are_planned_again_as_they_were(worker: RunningWorker) -> None:
+    fill(worker.address, 100)
+    address = f"127.0.0.1:{worker.ports['http']}"
+    checkpoint, random = Checkpoint(), Random(3)
+    driver = Driver(address, worker.address, checkpoint, lambda _: None, random)
+    for _ in range(3):
+        driver.batch()
+    lost = checkpoint.offsets.pop(2)
+    checkpoint.committed = 1
+    driver.close()
+    fill(worker.address, 50)
+    driver = Driver(address, worker.address, checkpoint, lambda _: None, random)
+    driver.batch()
+    driver.close()
+    assert checkpoint.offsets[2] == lost
+    with SegmentClient(worker.address) as client:
+        put_out = output(client)
+    assert put_out == numbers(100)[: len(put_out)]
+    assert len(put_out) > 0
+
+
+@pytest.mark.process
+def test_a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    worker = WorkerProcess(tmp_path)
+    worker.http_port = free_port()
+    random = Random(11)
+    deaths: dict[str, int] = {}
+    errors: list[BaseException] = []
+    with worker:
+        fill(worker.address, 250)
+        address = f"127.0.0.1:{worker.http_port}"
+
+        def drive() -> None:
+            try:
+                run(address, worker.address, Checkpoint(), random, 250, deaths)
+            except BaseException as error:
+                errors.append(error)
+
+        driving = threading.Thread(target=drive)
+        driving.start()
+        kills = 0
+        while driving.is_alive():
+            time.sleep(0.3)
+            if kills < 4 and driving.is_alive():
+                worker.kill()
+                worker.start()
+                kills += 1
+        driving.join()
+        assert not errors, errors
+        with SegmentClient(worker.address) as client:
+            assert output(client) == numbers(250)
+    assert kills >= 2

@@ -1,0 +1,156 @@
+"""The ledger brings the state back; a merge and the entry that tells of it are one."""
+
+import contextlib
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.coordinator import ledger as ledgers
+from penstock.coordinator.commands import Ask, Command, Merge, Plan, Start
+from penstock.coordinator.ledger import Ledger
+from penstock.coordinator.machine import apply
+from penstock.coordinator.snapshot import encode_state
+from penstock.coordinator.state import State
+from penstock.core.errors import Damaged, StoreFailed
+from penstock.protocol.stored.names import LEDGER
+from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
+from penstock.store.files import Files
+from penstock.store.memory_files import MemoryFiles
+from penstock.store.store import SegmentStore
+from tests.store.small import commit, journal_of, open_store
+
+A, OUT = "connector/s/0", "pipeline/p/out"
+
+
+class Book:
+    """A store, its ledger and the state, without the service."""
+
+    def __init__(self, files: Files) -> None:
+        self.store: SegmentStore = open_store(files)
+        self.ledger = Ledger(self.store)
+        self.state: State = self.ledger.recover()
+
+    def do(self, command: Command, *pairs: tuple[str, str]) -> None:
+        self.state, _ = apply(self.state, command)
+        if pairs:
+            self.ledger.merge(command, pairs)
+        else:
+            self.ledger.append(command)
+        self.ledger.compact_if_due(self.state)
+
+    def start(self, request: str = "r") -> None:
+        self.do(Start("p", request, {"in": (("s",), {A: 0})}, ("out",), (None, None, None)))
+
+    def epoch(self, number: int) -> None:
+        """A cut, or the one that was decided before, something staged, and the merge."""
+        pipeline = self.state.pipelines["p"]
+        generation = pipeline.generation
+        if pipeline.planned > number:
+            self.do(Ask("p", generation, "in", number, number + 1))
+        else:
+            self.do(Plan("p", generation, "in", {A: number + 1}, None))
+        staged = f"staging/p/{generation}/{number}/0-0/out"
+        self.store.create(staged)
+        self.store.append(staged, [b"%d;" % number])
+        ends = {"out": self.store.length(OUT) + self.store.length(staged)}
+        self.do(Merge("p", generation, number, ends), (OUT, staged))
+
+
+def test_a_worker_without_pipelines_has_no_ledger() -> None:
+    book = Book(MemoryFiles())
+    assert book.state == State()
+    assert not book.store.exists(LEDGER)
+
+
+def test_the_state_comes_back_from_the_commands() -> None:
+    files = MemoryFiles()
+    book = Book(files)
+    book.store.create(OUT)
+    book.start()
+    for number in range(5):
+        book.epoch(number)
+    commit(book.store)
+    journal_of(book.store).close()
+    again = Book(files)
+    assert again.state == book.state
+    assert again.store.read(OUT, 0, 100) == b"0;1;2;3;4;"
+
+
+def test_it_is_written_anew_when_it_has_grown_and_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "COMPACT_BYTES", 500)
+    files = MemoryFiles()
+    book = Book(files)
+    book.store.create(OUT)
+    book.start()
+    sizes = []
+    for number in range(200):
+        book.epoch(number)
+        commit(book.store)
+        info = book.store.info(LEDGER)
+        sizes.append(info.length - info.start)
+    assert max(sizes[100:]) < 5 * max(sizes[:100])
+    journal_of(book.store).close()
+    assert Book(files).state == book.state
+
+
+def test_a_snapshot_that_was_not_finished_counts_for_nothing() -> None:
+    files = MemoryFiles()
+    book = Book(files)
+    book.store.create(OUT)
+    book.start()
+    book.epoch(0)
+    entries = [*encode_state(book.state)]
+    for entry in entries[:-1]:
+        book.ledger._append(ledgers._framed(entry))
+    book.epoch(1)
+    for entry in entries[:-1]:
+        book.ledger._append(ledgers._framed(entry))
+    book.ledger.compact(book.state)
+    book.epoch(2)
+    commit(book.store)
+    journal_of(book.store).close()
+    assert Book(files).state == book.state
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_after_a_crash_a_batch_is_in_the_ledger_and_in_the_output_or_in_neither(seed: int) -> None:
+    random = Random(seed)
+    files = FaultyFiles(random)
+    written: list[Any] = []
+    for life in range(4):
+        files.crash_at(files.operations + random.randint(20, 120))
+        with contextlib.suppress(SimulatedCrash, StoreFailed):
+            run(files, life, written)
+        files = files.crash() if random.random() < 0.7 else files.restart()
+    book = Book(files)
+    pipeline = book.state.pipelines.get("p")
+    merged = [*pipeline.batches] if pipeline else []
+    assert merged == [*range(len(merged))]
+    assert len(merged) >= len(written), "what was acknowledged is there"
+    output = book.store.read(OUT, 0, 1 << 20) if book.store.exists(OUT) else b""
+    assert output == b"".join(b"%d;" % number for number in merged), "each once, and in order"
+
+
+def run(files: FaultyFiles, life: int, written: list[Any]) -> None:
+    """One life of a worker and its driver: it goes on with the batch that follows the last one merged."""
+    book = Book(files)
+    if not book.store.exists(OUT):
+        book.store.create(OUT)
+    book.start(f"life {life}")
+    pipeline = book.state.pipelines["p"]
+    for number in range(len(pipeline.batches), 1000):
+        book.epoch(number)
+        commit(book.store)
+        written[:] = range(number + 1)
+
+
+def test_a_ledger_that_cannot_be_read_is_a_loud_error() -> None:
+    for wrong in (b"\0\0", b"\0\0\0\1\xc1", ledgers._framed([99, "x"]), ledgers._framed([8])):
+        files = MemoryFiles()
+        store = open_store(files)
+        store.create(LEDGER)
+        store.append(LEDGER, [wrong])
+        commit(store)
+        with pytest.raises(Damaged, match="ledger"):
+            Ledger(store).recover()

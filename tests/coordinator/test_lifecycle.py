@@ -1,0 +1,171 @@
+"""Generations, incarnations, and what is left of a pipeline when it ends."""
+
+import pytest
+
+from penstock.coordinator import machine
+from penstock.coordinator.messages import InputSpec
+from penstock.core.errors import Fenced, LimitExceeded, PipelineError, RequestError
+from tests.coordinator.scene import Scene, opened, raw
+
+A = "connector/s/0"
+
+
+async def test_every_start_has_a_greater_generation_and_a_repeated_one_the_same(scene: Scene) -> None:
+    first = await scene.start(request="one")
+    assert (first.generation, first.incarnation, first.epoch) == (1, 1, 0)
+    assert (first.segment_port, first.tls) == (7101, False)
+    assert await scene.start(request="one") == first
+    assert (await scene.start(request="two")).generation == 2
+    await scene.reopen()
+    assert (await scene.start(request="two")).generation == 2
+    assert (await scene.start(request="three")).generation == 3
+
+
+async def test_a_repeated_start_adds_inputs(scene: Scene) -> None:
+    await scene.start(request="one", inputs={"x": InputSpec(["s"])}, outputs=None)
+    await scene.start(request="one", inputs={"y": InputSpec(["t"])}, outputs=None)
+    assert scene.status().inputs == {"x": ["s"], "y": ["t"]}
+    # Nobody has said that x is gone.
+    await scene.start(request="two", inputs={"y": InputSpec(["t"])}, outputs=None)
+    assert set(scene.status().inputs) == {"x", "y"}
+    await scene.start(request="three", inputs={"y": InputSpec(["t"])}, outputs=["out"])
+    assert set(scene.status().inputs) == {"y"}
+
+
+async def test_a_start_without_a_checkpoint_is_refused_when_the_ledger_has_epochs(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start(fresh=True)
+    start = await scene.initial()
+    await scene.cut(start)
+    await scene.start(fresh=True)
+    assert await scene.initial() == start, "a cut alone is no epoch that was done"
+    await scene.epoch(start, 0, b"1")
+    with pytest.raises(PipelineError, match="has no checkpoint, but has done 1 epochs") as caught:
+        await scene.start(fresh=True)
+    assert "penstock pipeline reset p" in caught.value.hint
+    assert (await scene.start(fresh=False)).epoch == 1
+
+
+async def test_the_first_batch_may_be_run_again_from_its_beginning_until_the_second_is_merged(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    start = await scene.initial()
+    end = await scene.epoch(start, 0, b"1")
+    assert await scene.initial() == start
+    await scene.ingest(A, {1: 6})
+    await scene.epoch(end, 1, b"2")
+    with pytest.raises(PipelineError, match="has no checkpoint, but has done 2 epochs"):
+        await scene.initial()
+
+
+async def test_of_spark_s_own_sinks_proved_epochs_are_enough_to_refuse_it(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start(outputs=[])
+    first = (await scene.cut(await scene.initial())).offset
+    await scene.coordinator.lifecycle.complete("p", 1, 1)
+    await scene.initial()
+    await scene.ingest(A, {1: 6})
+    await scene.cut(first)
+    await scene.coordinator.lifecycle.complete("p", 1, 2)
+    with pytest.raises(PipelineError, match="has no checkpoint"):
+        await scene.initial()
+
+
+async def test_a_reset_begins_anew_and_fences_whoever_runs(scene: Scene) -> None:
+    end = await scene.ingest(A, {1: 5})
+    await scene.start()
+    at = await scene.epoch(await scene.initial(), 0, b"1")
+    await scene.coordinator.lifecycle.reset("p")
+    with pytest.raises(Fenced):
+        await scene.cut(at, generation=1)
+    started = await scene.start(fresh=True, starting="latest")
+    assert (started.incarnation, started.epoch) == (2, 0)
+    again = await scene.initial()
+    assert again.segments == {A: end}
+    with pytest.raises(PipelineError, match="the checkpoint is of incarnation 1"):
+        await scene.cut(at)
+    await scene.ingest(A, {1: 6})
+    await scene.epoch(again, 0, b"2")
+    assert scene.output() == b"12"
+
+
+async def test_a_dropped_pipeline_is_forgotten_with_what_it_has_staged(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    await scene.epoch(await scene.initial(), 0, b"1")
+    await scene.stage(b"2", 1)
+    await scene.coordinator.lifecycle.drop("p")
+    await scene.durable()
+    assert scene.coordinator.pipelines() == []
+    assert scene.names("staging/") == []
+    assert scene.output() == b"1"
+    await scene.coordinator.lifecycle.drop("p")
+    with pytest.raises(Fenced, match="is not registered"):
+        scene.coordinator.lifecycle.heartbeat("p", 1, stopped=False)
+    with pytest.raises(PipelineError, match="there is no pipeline"):
+        await scene.coordinator.lifecycle.reset("p")
+
+
+async def test_its_output_goes_with_it_if_that_is_wanted_and_nobody_reads_it(scene: Scene) -> None:
+    await scene.start(outputs=["out", "late"])
+    await scene.start("reader", "pipeline:p/late")
+    with pytest.raises(PipelineError, match="is read by pipeline 'reader'"):
+        await scene.coordinator.lifecycle.drop("p", outputs=True)
+    await scene.coordinator.lifecycle.drop("reader")
+    await scene.coordinator.lifecycle.drop("p", outputs=True)
+    assert scene.names("pipeline/p/") == []
+    assert scene.journal.durable == scene.journal.end
+
+
+async def test_what_cannot_be_a_pipeline_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {str(number): InputSpec(["s"]) for number in range(101)}
+    for wrong in (
+        {"name": "a/b"},
+        {"name": ""},
+        {"outputs": ["a/b"]},
+        {"source": "connector/s/0"},
+        {"source": "segment:staging/p"},
+        {"inputs": many},
+    ):
+        with pytest.raises(RequestError):
+            await scene.start(**wrong)
+    monkeypatch.setattr(machine, "PIPELINES_MAX", 1)
+    await scene.start("one")
+    with pytest.raises(LimitExceeded):
+        await scene.start("two")
+
+
+class TestSweeping:
+    async def test_a_new_generation_sweeps_what_older_ones_have_staged(self, scene: Scene) -> None:
+        await scene.start()
+        await scene.stage(b"1", 0)
+        await scene.append("staging/p/-/0/0-0/out", b"1")
+        await scene.append("staging/other/1/0/0-0/out", b"1")
+        await scene.start()
+        await scene.durable()
+        assert scene.names("staging/") == ["staging/other/1/0/0-0/out"]
+
+    async def test_what_comes_from_the_dead_afterwards_is_swept_soon(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        await scene.start()
+        await scene.epoch(await scene.initial(), 0, b"1")
+        useless = ["staging/p/1/7/0-0/out", "staging/p/2/0/0-9/out", "staging/p/-/0/0-9/out", "staging/p/what"]
+        useful = ["staging/p/-/1/0-0/out", "staging/p/2/1/0-0/out", "staging/unknown/1/0/0-0/out"]
+        for name in (*useless, *useful):
+            await scene.append(name, raw(b"1"))
+        await scene.until(lambda: not set(scene.names("staging/")) & set(useless))
+        assert scene.names("staging/") == useful
+
+    async def test_what_a_crash_has_left_is_swept_at_the_start(self) -> None:
+        async with opened(sweep_seconds=1000) as scene:
+            await scene.start()
+            await scene.start()
+            await scene.append("staging/p/1/0/0-0/out", b"1")
+            await scene.reopen()
+            assert scene.names("staging/") == []
+
+    async def test_a_pipeline_that_never_becomes_known_is_not_waited_for_for_ever(self) -> None:
+        async with opened(orphan_seconds=0.03) as scene:
+            await scene.append("staging/unknown/1/0/0-0/out", b"1")
+            await scene.until(lambda: not scene.names("staging/"))

@@ -1,0 +1,168 @@
+"""A batch's output is merged once, as a whole, by whoever may."""
+
+import asyncio
+
+import pytest
+
+from penstock.coordinator.messages import Staged
+from penstock.core.attributes import QUOTA
+from penstock.core.errors import Fenced, PipelineError, QuotaReached, RequestError, Unavailable
+from penstock.store.faulty_files import FaultyFiles
+from tests.coordinator.scene import Scene, raw
+
+A = "connector/s/0"
+
+
+async def test_what_was_staged_is_put_out_in_its_order_and_is_staged_no_more(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start(outputs=["out", "late"])
+    cut = await scene.cut(await scene.initial())
+    staged = [
+        await scene.stage(b"1", 0, part="0-7"),
+        await scene.stage(b"late", 0, port="late", part="0-7"),
+        await scene.stage(b"2", 0, part="1-3"),
+    ]
+    merged = await scene.merge(0, *staged)
+    assert (merged.merged, merged.epoch) == (True, 1)
+    assert (scene.output(), scene.output(port="late")) == (b"12", b"late")
+    assert scene.names("staging/") == []
+    assert (scene.status().merged, scene.status().complete) == (1, 1)
+    assert cut.offset.epoch == 1
+
+
+async def test_a_second_merge_changes_nothing_and_removes_what_was_staged_again(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    start = await scene.initial()
+    end = await scene.epoch(start, 0, b"once")
+    await scene.start()
+    await scene.coordinator.cuts.reading("p", 2, "in", start, end)
+    again = await scene.stage(b"once", 0)
+    merged = await scene.merge(0, again)
+    assert (merged.merged, merged.epoch) == (False, 1)
+    await scene.durable()
+    assert scene.output() == b"once"
+    assert scene.names("staging/") == []
+
+
+async def test_losing_attempts_are_swept_with_the_merge(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    await scene.cut(await scene.initial())
+    won, _ = await scene.stage(b"won", 0, part="0-1"), await scene.stage(b"lost", 0, part="0-2")
+    other = await scene.stage(b"next", 1)
+    await scene.merge(0, won)
+    await scene.durable()
+    assert scene.names("staging/") == [other.segment]
+
+
+async def test_an_older_generation_merges_nothing(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    await scene.cut(await scene.initial())
+    staged = await scene.stage(b"old", 0)
+    await scene.start()
+    with pytest.raises(Fenced):
+        await scene.merge(0, staged, generation=1)
+    assert scene.output() == b""
+
+
+async def test_another_range_under_the_same_batch_is_an_error(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    end = await scene.epoch(await scene.initial(), 0)
+    await scene.ingest(A, {1: 6})
+    await scene.cut(end)
+    with pytest.raises(PipelineError, match="batch 0 was merged with the epochs after 0 up to 1"):
+        await scene.merge(0)
+
+
+async def test_a_batch_must_follow_the_last_one(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    end = await scene.epoch(await scene.initial(), 7)
+    await scene.ingest(A, {1: 6})
+    await scene.cut(end)
+    with pytest.raises(PipelineError, match="batch 9 does not follow batch 7"):
+        await scene.merge(9)
+
+
+async def test_a_batch_without_anything_new_holds_no_epoch(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    end = await scene.epoch(await scene.initial(), 0, b"a")
+    await scene.cut(end)
+    assert (await scene.merge(1, await scene.stage(b"b", 1))).epoch == 1
+    await scene.start()
+    assert not (await scene.merge(1, await scene.stage(b"b", 1))).merged
+    assert scene.output() == b"ab"
+
+
+async def test_what_is_not_staged_as_the_task_said_is_refused(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    await scene.cut(await scene.initial())
+    staged = await scene.stage(b"123", 0)
+    for wrong in (Staged("out", staged.segment, 4), Staged("out", "staging/p/1/0/9-9/out", 3)):
+        with pytest.raises(PipelineError, match="holds"):
+            await scene.merge(0, wrong)
+    for segment in ("staging/p/1/1/0-0/out", "staging/q/1/0/0-0/out", A, "pipeline/p/out"):
+        with pytest.raises(RequestError, match="was not staged by this batch"):
+            await scene.merge(0, Staged("out", segment, 0))
+    with pytest.raises(RequestError, match="staged twice"):
+        await scene.merge(0, staged, staged)
+    with pytest.raises(PipelineError, match="no output port 'late'"):
+        await scene.merge(0, Staged("late", staged.segment, 3))
+    assert not scene.store.exists("pipeline/p/late")
+    assert (await scene.merge(0, staged)).merged
+
+
+async def test_a_merge_is_never_refused_for_a_quota(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    scene.store.create("pipeline/p/out", {QUOTA: 2})
+    await scene.start()
+    await scene.cut(await scene.initial())
+    scene.store.append("pipeline/p/out", [b"1"])
+    with pytest.raises(QuotaReached):
+        scene.store.append("pipeline/p/out", [b"23"])
+    assert (await scene.merge(0, await scene.stage(b"234", 0))).merged
+
+
+async def test_a_sink_alone_makes_its_pipeline_known(scene: Scene) -> None:
+    segment = "staging/alone/-/0/0-0/out"
+    length = await scene.append(segment, raw(b"1"))
+    merge = scene.coordinator.merger.merge
+    assert (await merge("alone", None, 0, [Staged("out", segment, length)])).merged
+    assert not (await merge("alone", None, 0, [])).merged
+    assert scene.status("alone").outputs == ["out"]
+    assert scene.status("alone").state == "RUNNING"
+    with pytest.raises(PipelineError, match="does not follow"):
+        await merge("alone", None, 5, [])
+
+
+async def test_an_abort_leaves_nothing(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    await scene.stage(b"1", 3, part="0-0")
+    await scene.stage(b"1", 3, part="1-0")
+    other = await scene.stage(b"1", 33)
+    await scene.coordinator.merger.abort("p", 1, 3)
+    assert scene.names("staging/") == [other.segment]
+
+
+async def test_a_journal_that_fails_answers_nobody_as_if_it_had_not() -> None:
+    files = FaultyFiles()
+    scene = Scene(files)
+    await scene.open()
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    await scene.cut(await scene.initial())
+    staged = await scene.stage(b"1", 0)
+    files.fail_next_sync()
+    merging = asyncio.create_task(scene.merge(0, staged))
+    await scene.until(lambda: scene.journal.failed)
+    assert not merging.done()
+    await scene.coordinator.stop()
+    for answer in (merging, scene.merge(0, staged)):
+        with pytest.raises(Unavailable, match="the worker stops"):
+            await answer

@@ -1,0 +1,227 @@
+"""What completed epochs set free: acknowledgements, the producer of an output, old data."""
+
+import asyncio
+
+import pytest
+
+from penstock.coordinator.messages import InputOffset, Limits, Range
+from penstock.coordinator.retention import Retention
+from penstock.core.errors import DataLoss
+from tests.coordinator.scene import Scene, opened, raw
+
+A, B = "connector/s/0", "connector/s/1"
+
+
+class TestAcknowledgements:
+    async def test_follow_what_every_registered_pipeline_has_completed(self, scene: Scene) -> None:
+        ends = [await scene.ingest(A, {1: 5})]
+        await scene.start("p")
+        await scene.start("q")
+        p, q = await scene.initial("p"), await scene.initial("q")
+        p = await scene.epoch(p, 0, name="p")
+        await scene.durable()
+        said = scene.completions["s"].said
+        assert said == [("hold", {A: 0})]
+        q = await scene.epoch(q, 0, name="q")
+        await scene.durable()
+        assert said[1:] == [("advance", {A: ends[0]})]
+        ends.append(await scene.ingest(A, {1: 6}))
+        await scene.epoch(q, 1, name="q")
+        await scene.coordinator.lifecycle.drop("p")
+        await scene.durable()
+        assert said[2:] == [("advance", {A: ends[1]})]
+        await scene.coordinator.lifecycle.drop("q")
+        await scene.durable()
+        assert said[3:] == [("let go", {})]
+
+    async def test_wait_until_the_merge_is_durable(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        await scene.cut(await scene.initial())
+        said = scene.completions["s"].said
+        scene.paused = True
+        merging = asyncio.create_task(scene.merge(0))
+        await asyncio.sleep(0.02)
+        assert said == [("hold", {A: 0})]
+        scene.paused = False
+        await merging
+        await scene.until(lambda: len(said) == 2)
+
+    async def test_of_spark_s_own_sinks_come_when_it_asks_for_more_or_says_so(self, scene: Scene) -> None:
+        ends = [await scene.ingest(A, {1: 5})]
+        await scene.start(outputs=[])
+        cut = (await scene.cut(await scene.initial())).offset
+        await scene.durable()
+        said = scene.completions["s"].said
+        assert said == [("hold", {A: 0})]
+        await scene.cut(cut)
+        await scene.durable()
+        assert said[-1] == ("advance", {A: ends[0]})
+        ends.append(await scene.ingest(A, {1: 6}))
+        await scene.cut(cut)
+        await scene.coordinator.lifecycle.complete("p", 1, 2)
+        await scene.durable()
+        assert said[-1] == ("advance", {A: ends[1]})
+
+    async def test_are_held_again_after_a_restart_before_anything_else(self, scene: Scene) -> None:
+        end = await scene.ingest(A, {1: 5})
+        await scene.start()
+        await scene.epoch(await scene.initial(), 0)
+        await scene.reopen()
+        assert scene.completions["s"].said == [("hold", {A: end})]
+
+    async def test_of_a_segment_that_appears_later_are_held_from_its_beginning(self, scene: Scene) -> None:
+        end = await scene.ingest(A, {1: 5})
+        await scene.start()
+        at = await scene.epoch(await scene.initial(), 0)
+        await scene.ingest(B, {2: 5})
+        cut = await scene.cut(at)
+        await scene.durable()
+        assert scene.completions["s"].said[-1] == ("advance", {A: end})
+        await scene.merge(1)
+        await scene.durable()
+        assert scene.completions["s"].said[-1] == ("advance", dict(cut.offset.segments))
+
+
+class TestBackpressure:
+    async def test_output_that_nobody_completes_holds_the_cut(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start("p", limits=Limits(undelivered_bytes=100))
+        await scene.start("reader", "pipeline:p/out")
+        at = await scene.epoch(await scene.initial(), 0, raw(b"x" * 200))
+        await scene.ingest(A, {1: 6})
+        held = await scene.cut(at)
+        assert held.offset == at
+        assert held.held is not None
+        assert "208 bytes of its output are not completed by reader (RUNNING); the limit is 100" in held.held
+        assert scene.status("p").undelivered_bytes == 208
+        assert any("pipeline p is held" in line for line in scene.coordinator.holds({}))
+        waiting = asyncio.create_task(scene.cut(at, wait_seconds=30))
+        await asyncio.sleep(0.01)
+        reading = await scene.initial("reader")
+        await scene.epoch(reading, 0, name="reader")
+        assert (await asyncio.wait_for(waiting, 5)).offset.epoch == 2
+
+    async def test_output_that_nobody_reads_holds_nothing(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start("p", limits=Limits(undelivered_bytes=1))
+        at = await scene.epoch(await scene.initial(), 0, raw(b"x" * 200))
+        await scene.ingest(A, {1: 6})
+        assert (await scene.cut(at)).held is None
+
+
+class TestHolds:
+    async def test_a_pipeline_that_does_not_run_is_named_with_what_waits_for_it(self, scene: Scene) -> None:
+        end = await scene.ingest(A, {1: 5})
+        await scene.start()
+        assert scene.coordinator.holds({}) == []
+        scene.coordinator.lifecycle.heartbeat("p", 1, stopped=True)
+        assert scene.coordinator.holds({}) == [f"pipeline p is STOPPED: {end} bytes of s wait for it"]
+        scene.coordinator.lifecycle.heartbeat("p", 1, stopped=False)
+        await scene.until(lambda: scene.status().state == "FAILING")
+        assert scene.coordinator.holds({}) == [f"pipeline p is FAILING: {end} bytes of s wait for it"]
+        await scene.reopen()
+        assert scene.status().state == "STOPPED"
+
+    async def test_a_source_at_its_quota_says_whom_it_waits_for(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        (line,) = scene.coordinator.holds({"s": 42})
+        assert line == "source s is at its quota with 42 bytes, and gets no credits: p (RUNNING)"
+
+
+async def epochs(scene: Scene, count: int) -> list[InputOffset]:
+    """So many, each of one record; the last one is proved."""
+    at = [await scene.initial()]
+    for number in range(count):
+        await scene.ingest(A, {1: number})
+        at.append(await scene.epoch(at[-1], number))
+    await scene.cut(at[-1])
+    return at
+
+
+class TestRetention:
+    async def test_complete_keeps_what_spark_may_read_again(self, scene: Scene) -> None:
+        scene.create(A)
+        await scene.start()
+        at = await epochs(scene, 6)
+        await scene.until(lambda: scene.store.info(A).start > 0)
+        await asyncio.sleep(0.03)
+        assert scene.store.info(A).start == at[3].segments[A]
+
+    async def test_complete_keeps_what_another_pipeline_has_not_read(self, scene: Scene) -> None:
+        scene.create(A)
+        await scene.start()
+        await scene.start("slow")
+        await epochs(scene, 6)
+        await asyncio.sleep(0.03)
+        assert scene.store.info(A).start == 0
+        await scene.coordinator.lifecycle.drop("slow")
+        await scene.until(lambda: scene.store.info(A).start > 0)
+
+    async def test_complete_goes_on_after_a_restart(self) -> None:
+        async with opened(retention_seconds=1000) as slow:
+            slow.create(A)
+            await slow.start()
+            at = await epochs(slow, 6)
+            await slow.reopen(retention_seconds=0.01)
+            await slow.until(lambda: slow.store.info(A).start == at[3].segments[A])
+
+    async def test_complete_leaves_segments_alone_that_others_write(self, scene: Scene) -> None:
+        scene.create("raw")
+        await scene.start(source="segment:raw")
+        at = await scene.initial()
+        for number in range(6):
+            await scene.append("raw", raw(b"1"))
+            at = await scene.epoch(at, number)
+        await scene.cut(at)
+        await asyncio.sleep(0.03)
+        assert scene.store.info("raw").start == 0
+
+    async def test_small_steps_are_saved_up(self) -> None:
+        async with opened(truncate_seconds=1000, truncate_bytes=140) as patient:
+            patient.create(A)
+            await patient.start()
+            at = await epochs(patient, 5)
+            await asyncio.sleep(0.03)
+            assert patient.store.info(A).start == 0
+            for number in range(5, 8):
+                await patient.ingest(A, {1: number})
+                at.append(await patient.epoch(at[-1], number))
+            await patient.until(lambda: patient.store.info(A).start >= 140)
+
+    async def test_keep_truncates_nothing(self) -> None:
+        async with opened(retention=Retention("keep")) as scene:
+            scene.create(A)
+            await scene.start()
+            await epochs(scene, 6)
+            await asyncio.sleep(0.03)
+            assert scene.store.info(A).start == 0
+
+    async def test_a_size_is_kept_of_each_segment_whoever_reads_it(self) -> None:
+        async with opened(retention=Retention("size", 100)) as scene:
+            scene.create(A)
+            await scene.start()
+            for number in range(10):
+                end = await scene.ingest(A, {1: number})
+            start = end - 3 * (end // 10)  # so many records are 100 bytes
+            await scene.until(lambda: scene.store.info(A).start == start)
+            cut = await scene.cut(await scene.initial())
+            with pytest.raises(DataLoss, match=f"the bytes 0 to {start} of segment '{A}' were removed"):
+                scene.coordinator.readers.splits([Range(A, 0, cut.offset.segments[A])], 4, 0, skip_lost=False)
+
+    async def test_a_time_is_kept_over_a_restart(self) -> None:
+        async with opened(retention=Retention("time", 50_000_000)) as scene:
+            ends = [await scene.ingest(A, {1: 1})]
+            await scene.append("pipeline/p/out", raw(b"old"))
+            await scene.until(lambda: len(scene.coordinator._shared.state.marks) == 1)
+            await scene.reopen()
+            scene.now_us += 30_000_000
+            ends.append(await scene.ingest(A, {1: 2}))
+            scene.coordinator._retaining._marked_at = -1000
+            await scene.until(lambda: len(scene.coordinator._shared.state.marks) == 2)
+            assert scene.store.info(A).start == 0
+            scene.now_us += 30_000_000
+            scene.coordinator._retaining._marked_at = -1000
+            await scene.until(lambda: scene.store.info(A).start == ends[0])
+            assert scene.store.info("pipeline/p/out").start == 11

@@ -1,0 +1,133 @@
+"""A pipeline sees the watermark of its own place, also after a restart and when the data behind it are gone."""
+
+import asyncio
+
+from penstock.coordinator import table_log
+from penstock.coordinator.messages import AtSegments
+from penstock.protocol.stored.head import Mark, MarkKind
+from tests.coordinator.scene import Scene, opened, raw
+
+A, B = "connector/s/0", "connector/s/1"
+
+
+def started(stream_id: int) -> Mark:
+    return Mark(stream_id, MarkKind.STARTED, f"stream {stream_id}")
+
+
+async def test_a_pipeline_that_lags_sees_the_watermark_of_its_own_place(scene: Scene) -> None:
+    first = await scene.ingest(A, {1: 10, 2: 20})
+    await scene.ingest(A, {1: 100, 2: 200})
+    await scene.start()
+    cut = await scene.cut(await scene.initial(), upto={A: first})
+    assert cut.offset.watermark == 10
+    assert (await scene.cut(cut.offset, upto={A: 1 << 40})).offset.watermark == 100
+
+
+async def test_it_is_null_while_nothing_is_known_and_for_raw_segments(scene: Scene) -> None:
+    await scene.ingest(A, {}, [started(1)])
+    await scene.append("raw", raw(b"1"))
+    await scene.start(source=["s", "segment:raw"])
+    cut = await scene.cut(await scene.initial())
+    assert cut.offset.watermark is None
+    await scene.ingest(A, {1: 7})
+    assert (await scene.cut(cut.offset)).offset.watermark == 7
+
+
+async def test_streams_are_remembered_over_a_restart_though_their_records_are_gone(scene: Scene) -> None:
+    await scene.ingest(A, {1: 10})
+    await scene.start()
+    at = await scene.epoch(await scene.initial(), 0)
+    for number in range(6):
+        await scene.ingest(B, {2: 1000 + number})
+        at = await scene.epoch(at, number + 1)
+    await scene.until(lambda: scene.store.info(A).start > 0)
+    await scene.reopen()
+    await scene.ingest(B, {2: 5000})
+    at = (await scene.cut(at)).offset
+    assert at.watermark == 10, "stream 1 has not moved on"
+    await scene.ingest(A, {1: 3000})
+    assert (await scene.cut(at)).offset.watermark == 3000
+
+
+async def test_the_table_is_written_down_every_so_many_bytes() -> None:
+    async with opened(table_bytes=10) as scene:
+        await scene.ingest(A, {1: 10})
+        await scene.start()
+        assert not scene.store.exists("coordinator/streams/p")
+        at = await scene.initial()
+        for number in range(500):
+            scene.store.append(A, [bytes(40)])
+            if number % 100 == 0:
+                at = (await scene.cut(at)).offset
+        await scene.durable()
+        at = (await scene.cut(at)).offset
+        await scene.durable()
+        written = table_log.read(scene.store, "p", 1)
+        assert written is not None
+        assert written.table.active == {"s": {1: 10}}
+        assert table_log.read(scene.store, "p", 2) is None, "it is of another incarnation"
+
+
+async def test_a_table_of_many_streams_comes_back_as_it_was(scene: Scene) -> None:
+    table_log._ROWS_PER_PART, before = 3, table_log._ROWS_PER_PART
+    try:
+        await scene.ingest(A, {number: number * 7 for number in range(10)})
+        await scene.ingest(A, {}, [Mark(4, MarkKind.IDLE), Mark(2**63 + 5, MarkKind.STARTED)])
+        await scene.start()
+        await scene.cut(await scene.initial())
+        kept = scene.coordinator._shared.watermarks._kept["p"]
+        for _ in range(2):
+            table_log.write(scene.store, "p", 1, table_log.Written(kept.table, kept.offsets))
+        await scene.durable()
+        written = table_log.read(scene.store, "p", 1)
+    finally:
+        table_log._ROWS_PER_PART = before
+    assert written is not None
+    assert vars(written.table) == vars(kept.table)
+    assert written.offsets == kept.offsets
+
+
+async def test_a_reset_pipeline_begins_with_an_empty_table(scene: Scene) -> None:
+    end = await scene.ingest(A, {1: 10})
+    await scene.ingest(A, {2: 500})
+    await scene.start()
+    await scene.cut(await scene.initial())
+    await scene.coordinator.lifecycle.reset("p")
+    await scene.start(starting=AtSegments({A: end}))
+    assert (await scene.cut(await scene.initial())).offset.watermark == 500
+
+
+async def test_an_output_carries_the_watermark_of_its_pipeline(scene: Scene) -> None:
+    await scene.ingest(A, {1: 10})
+    await scene.start("p")
+    at = await scene.epoch(await scene.initial(), 0, raw(b"first"))
+    await scene.ingest("connector/t/0", {9: 1_000_000})
+    await scene.start("reader", ["pipeline:p/out", "t"])
+    cut = await scene.cut(await scene.initial("reader"), "reader")
+    assert cut.offset.watermark == 10
+    await scene.ingest(A, {1: 300})
+    await scene.epoch(at, 1, raw(b"second"))
+    cut = await scene.cut(cut.offset, "reader")
+    assert cut.offset.watermark == 300
+    await scene.reopen()
+    await scene.ingest("connector/t/0", {9: 2_000_000})
+    assert (await scene.cut(cut.offset, "reader")).offset.watermark == 300
+
+
+async def test_a_long_fold_leaves_the_loop_its_turn(scene: Scene) -> None:
+    for number in range(3000):
+        if not scene.store.exists(A):
+            scene.create(A)
+        scene.store.append(A, [bytes(8)])
+        if number % 500 == 0:
+            await scene.durable()
+    await scene.ingest(A, {1: 10})
+    await scene.start()
+    start = await scene.initial()
+    cutting = asyncio.create_task(scene.cut(start))
+    turns = 0
+    while not cutting.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 3
+    assert cutting.result().offset.watermark == 10
