@@ -75,6 +75,7 @@ class RunningGateway:
         """Nothing is written any more: what is on the disk now is what the next one finds."""
         self.committer.stop()
         self.gateway.store.append = _crashed  # type: ignore[method-assign,assignment]
+        self.gateway.store.append_all = _crashed  # type: ignore[method-assign,assignment]
         await self.gateway.stop()
         self.journal.close()
         self.crashed = True

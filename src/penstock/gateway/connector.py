@@ -4,15 +4,17 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from penstock.core.attributes import QUOTA
 from penstock.core.errors import NoRoom, PenstockError, StoreFailed
-from penstock.core.types import Buffer, Position
-from penstock.gateway.head import NO_COLUMNS, Mark, MarkKind, encode_head
+from penstock.core.types import Buffer, Offset, Position
+from penstock.gateway.counters import ConnectorCounters
 from penstock.gateway.settings import ConnectorSettings
 from penstock.gateway.stream_log import KnownStream, StreamLog
-from penstock.protocol.connector.bulk import StreamColumns
 from penstock.protocol.connector.credits import LargestFrame
+from penstock.protocol.stored.head import NO_COLUMNS, Mark, MarkKind, StreamColumns, encode_head
+from penstock.store.plan import Addition
 from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,25 @@ def data_segment(name: str, route: int) -> str:
     return f"{PREFIX}{name}/{route}"
 
 
+class Placed(NamedTuple):
+    """Where a record of a segment ends; it is durable once the journal is, up to `position`."""
+
+    position: Position
+    end: Offset
+    before: Offset
+    """Where the last events before it end. Records of marks alone may lie between: no stream waits for these."""
+
+
+class Batch(NamedTuple):
+    """So many `events` for the segment of one route, their bytes, and what the head of their record says."""
+
+    route: int
+    marks: Sequence[Mark]
+    events: int = 0
+    data: Buffer = _EMPTY_EVENT
+    streams: StreamColumns = NO_COLUMNS
+
+
 class Connector:
     """Owned by the gateway; outlives its sessions. All changes go through the store's one thread."""
 
@@ -41,10 +62,12 @@ class Connector:
         self.name = name
         self.settings = settings
         self.largest_frame = LargestFrame()
+        self.counters = ConnectorCounters()
         self._store = store
         self._snapshot_bytes = snapshot_bytes
         self._appended = 0
         self.segments = self._open_segments()
+        self._events_end = [store.length(segment) for segment in self.segments]
         self._log = StreamLog(store, streams_segment(name), self.segments)
         self.streams = self._log.recover()
         self.current_ids: Callable[[], None] = lambda: None
@@ -77,16 +100,25 @@ class Connector:
             stream = self.streams[stream_id] = KnownStream(name, route)
         return stream
 
-    def append(self, route: int, data: Buffer, columns: StreamColumns, marks: Sequence[Mark] = ()) -> Position:
-        """Store events with the head that tells of them. Raises DiskFull, with nothing stored."""
-        buffers: list[Buffer] = [data] if len(data) else [_EMPTY_EVENT]
-        head = encode_head(columns, marks)
-        position = self._store.append(self.segments[route], buffers, head=head).position
-        self._appended += len(data) + len(head)
-        return position
+    def append(self, batches: Sequence[Batch]) -> list[Placed]:
+        """Store events with the heads that tell of them, all or none. Raises DiskFull, with nothing stored."""
+        additions = [self._addition(batch) for batch in batches]
+        appended = self._store.append_all(additions)
+        self._appended += sum(len(a.buffers[0]) + len(a.head) for a in additions)
+        return [
+            Placed(position, end, self._events_end_before(batch, end))
+            for batch, (end, position, _) in zip(batches, appended, strict=True)
+        ]
 
-    def mark(self, route: int, marks: Sequence[Mark]) -> Position:
-        return self.append(route, b"", NO_COLUMNS, marks)
+    def _addition(self, batch: Batch) -> Addition:
+        head = encode_head(batch.streams, batch.marks, batch.events)
+        return Addition(self.segments[batch.route], [batch.data], head)
+
+    def _events_end_before(self, batch: Batch, end: Offset) -> Offset:
+        before = self._events_end[batch.route]
+        if batch.events:
+            self._events_end[batch.route] = end
+        return before
 
     def snapshot_if_due(self) -> None:
         """Write the table down if much was stored since. Not in the middle of a run: the ids that a session has

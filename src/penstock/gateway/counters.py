@@ -4,6 +4,18 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(slots=True)
+class ConnectorCounters:
+    """Of one connector."""
+
+    messages: int = 0
+    message_bytes: int = 0
+    duplicates: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
 class Counters:
     sessions_joined: int = 0
     sessions_refused: int = 0

@@ -3,13 +3,16 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 
 from penstock.core.errors import Damaged, PenstockError, RequestError
+from penstock.gateway.completion import Completion
 from penstock.gateway.connector import PREFIX, Connector
 from penstock.gateway.counters import Counters
-from penstock.gateway.registry import LocalRegistry, StreamRegistry, Use
+from penstock.gateway.opened_streams import OpenedStreams
+from penstock.gateway.registry import LocalRegistry, StreamKey, StreamRegistry, Use
 from penstock.gateway.session import SourceSession
 from penstock.gateway.settings import GatewaySettings
 from penstock.store.durability import Durability
@@ -23,7 +26,9 @@ _NAME_MAX = 200
 
 
 class Gateway:
-    """Serves one store, in one event loop. A point of reference is acknowledged only when it is durable."""
+    """Serves one store, in one event loop. A point of reference is acknowledged only when it is durable, and, where
+    `completion` is held, complete.
+    """
 
     def __init__(self, store: SegmentStore, durability: Durability, settings: GatewaySettings) -> None:
         self.store = store
@@ -33,10 +38,12 @@ class Gateway:
         self.registry: StreamRegistry = LocalRegistry()
         self.loop = asyncio.get_running_loop()
         self._sessions: set[SourceSession] = set()
+        self._half_closed: dict[SourceSession, None] = {}
         self._to_flush: set[SourceSession] = set()
         self._flush_called = False
         self._errors: deque[dict[str, str]] = deque(maxlen=_ERRORS_KEPT)
         self._connectors: dict[str, Connector] = {}
+        self._completions: dict[str, Completion] = {}
         self._damaged: dict[str, str] = {}
         for name in self._known_names():
             self._open_again(name)
@@ -71,9 +78,13 @@ class Gateway:
         return port
 
     async def stop(self) -> None:
-        """Acknowledge what was received, take nothing new; sources resume elsewhere or later."""
+        """Acknowledge what was received, as far as no pipeline holds it; take nothing new. Sources resume elsewhere or
+        later.
+        """
         self._listener.close()
         self._ticking.cancel()
+        for completion in self._completions.values():
+            completion.stop()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.durability.caught_up(), self.settings.drain_seconds)
         for session in list(self._sessions):
@@ -107,16 +118,42 @@ class Gateway:
             raise RequestError(f"there are {len(self._connectors)} sources already (connectors_max)")
         return self._open(name)
 
+    def stream_names(self, connector: str, ids: Iterable[int]) -> list[str]:
+        """In the order of the ids; "" for a stream, or a connector, that is not known."""
+        known = self._connectors.get(connector)
+        found = [known.streams.get(stream_id) if known is not None else None for stream_id in ids]
+        return ["" if stream is None else stream.name for stream in found]
+
+    def full_sources(self) -> dict[str, int]:
+        """The connectors that are at their quota, and the bytes they hold."""
+        held = {name: (c.held_bytes, c.settings.quota_bytes) for name, c in self._connectors.items()}
+        return {name: size for name, (size, quota) in held.items() if quota is not None and size >= quota}
+
     def _open(self, name: str) -> Connector:
         connector = Connector(name, self.store, self.settings.connector, self.settings.snapshot_bytes)
         connector.current_ids = lambda: self._update_known(connector)
         self._connectors[name] = connector
+        self.completion(name).attach(connector)
         return connector
 
+    def completion(self, name: str) -> Completion:
+        """What decides when this connector's messages are acknowledged; also before there is such a connector."""
+        if name not in self._completions:
+            self._completions[name] = Completion(self, name)
+        return self._completions[name]
+
     def _update_known(self, connector: Connector) -> None:
-        for session in self._sessions:
-            if session.is_of(connector):
-                session.streams.update_known()
+        for streams in self.streams_of(connector.name):
+            streams.update_known()
+
+    def streams_of(self, connector: str) -> list[OpenedStreams]:
+        """Of all sessions of this connector."""
+        return [session.streams for session in self._sessions if session.is_of(connector)]
+
+    def owner_of(self, key: StreamKey) -> OpenedStreams | None:
+        """The streams of the session that has this one; None where none has."""
+        owner = self.registry.owner(key)
+        return owner.streams if isinstance(owner, SourceSession) else None
 
     def _before_truncate(self, segment: str) -> None:
         """The heads below the truncation are lost to the fold: write the table of streams down first."""
@@ -128,17 +165,28 @@ class Gateway:
 
     def opened(self, session: SourceSession) -> bool:
         """False when there are too many."""
+        if len(self._sessions) >= self.settings.sessions_max and self._half_closed:
+            self._give_up(next(iter(self._half_closed)))
         if len(self._sessions) >= self.settings.sessions_max:
             self.counters.sessions_refused += 1
             return False
         self._sessions.add(session)
         return True
 
+    def half_closed(self, session: SourceSession) -> None:
+        """It only waits for acknowledgements: the first to go when there are too many sessions."""
+        self._half_closed[session] = None
+
+    def _give_up(self, session: SourceSession) -> None:
+        session.close()
+        self.closed(session)
+
     def joined(self, _: SourceSession) -> None:
         self.counters.sessions_joined += 1
 
     def closed(self, session: SourceSession) -> None:
         self._sessions.discard(session)
+        self._half_closed.pop(session, None)
         self._to_flush.discard(session)
 
     def remember_error(self, peer: str, text: str) -> None:
@@ -191,6 +239,8 @@ class Gateway:
 
     def _connector_status(self, connector: Connector) -> dict[str, object]:
         return {
+            **connector.counters.as_dict(),
+            **asdict(self.completion(connector.name).status()),
             "segments": connector.segments,
             "streams": len(connector.streams),
             "held_bytes": connector.held_bytes,

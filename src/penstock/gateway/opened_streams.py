@@ -2,18 +2,20 @@
 
 import secrets
 import time
+from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import ProtocolError
-from penstock.core.types import Position
-from penstock.gateway.connector import Connector, ended, started
-from penstock.gateway.head import Mark
+from penstock.core.types import Offset, Position
+from penstock.gateway.connector import Batch, Connector, Placed, ended, started
 from penstock.gateway.registry import StreamKey
+from penstock.gateway.waiting_streams import WaitingStreams
 from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, Stream, StreamState
 from penstock.protocol.connector.bulk import Admission, Columns, Streams, StreamTable
+from penstock.protocol.stored.head import Mark
 
 if TYPE_CHECKING:
     from penstock.gateway.gateway import Gateway
@@ -25,14 +27,17 @@ STREAM_NAME_MAX = 200
 
 # Streams that one session opens or ends before the loop gets its turn: some milliseconds.
 _STREAMS_PER_TURN = 200
+# Streams whose point of reference is released before the loop gets its turn: about a microsecond each.
+_RELEASED_PER_TURN = 2000
 
 
 class Waiting(NamedTuple):
-    """Marks that are to be stored, and the streams that open and end with them."""
+    """Marks that are to be stored in the segment of this route, and the streams that open and end with them."""
 
-    marks: list[Mark]
-    opening: list[int]
-    ending: list[int]
+    route: int
+    marks: Sequence[Mark] = ()
+    opening: Sequence[int] = ()
+    ending: Sequence[int] = ()
 
 
 class OpenedStreams:
@@ -41,6 +46,7 @@ class OpenedStreams:
     def __init__(self, gateway: "Gateway", connector: Connector, session: "SourceSession") -> None:
         self._gateway = gateway
         self._connector = connector
+        self._completion = gateway.completion(connector.name)
         self._session = session
         self._table = StreamTable(secrets.randbits(64))
         self._streams: dict[int, Stream] = {}
@@ -49,7 +55,10 @@ class OpenedStreams:
         self._ending: defaultdict[int, list[int]] = defaultdict(list)
         self._not_stored: dict[int, int] = {}
         self._is_working = False
-        self._due: deque[tuple[Callable[[int], None], int]] = deque()
+        self._due: deque[tuple[Callable[[int, Offset], None], int, Offset]] = deque()
+        self._waiting = WaitingStreams()
+        self._acks: list[tuple[int, int]] = []
+        self._left: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -89,8 +98,8 @@ class OpenedStreams:
         self._gateway.counters.streams_refused += 1
         self._session.answer(NotifyAck(False, stream.stream_id, 0))
 
-    def _open(self, stream_id: int) -> None:
-        """Everything that was stored of the stream before is durable now: say how far it goes."""
+    def _open(self, stream_id: int, before: Offset) -> None:
+        """All that was stored of the stream ends at `before` or earlier, and is durable: say how far it goes."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.state is not StreamState.NOTIFIED:
             return
@@ -99,6 +108,8 @@ class OpenedStreams:
         self._table.open(stream_id, known.last_id, known.route)
         self._gateway.counters.streams_opened += 1
         self._session.answer(NotifyAck(True, stream_id, known.last_id))
+        if self._completion.waits and known.last_id != NOTHING_YET:
+            self._acknowledge_at(before, known.route, stream_id, known.last_id)
 
     # Messages.
 
@@ -107,11 +118,9 @@ class OpenedStreams:
         arrival = time.time_ns() // 1000 if settings.event_time_ingest else None
         return self._table.admit(columns, settings.event_time_unit, arrival)
 
-    def not_stored(self, streams: Streams, from_route: int) -> None:
+    def not_stored(self, streams: Streams) -> None:
         """The table counts as stored what was not: remember where these streams go back to."""
-        for stream_id, route, previous_id in zip(streams.stream_ids, streams.routes, streams.previous_ids, strict=True):
-            if route >= from_route:
-                self._not_stored[int(stream_id)] = int(previous_id)
+        self._not_stored |= zip(streams.stream_ids.tolist(), streams.previous_ids.tolist(), strict=True)
 
     # Ending.
 
@@ -130,38 +139,102 @@ class OpenedStreams:
         self._marks[known.route].append(ended(stream_id))
         self._ending[known.route].append(stream_id)
 
-    def _end(self, stream_id: int) -> None:
-        """All of the stream is durable: acknowledge its last message, and let it be opened again."""
+    def _end(self, stream_id: int, before: Offset) -> None:
+        """All of the stream ends at `before` or earlier, and is durable: it has ended once that is released."""
+        stream = self._streams.get(stream_id)
+        route = self._connector.streams[stream_id].route
+        if stream is None or stream.last_id == NOTHING_YET or before <= self._completion.passed(route):
+            self._ended(stream_id)
+        else:
+            self._waiting.add_end(route, before, stream_id)
+            self._completion.wait(self)
+
+    def _ended(self, stream_id: int) -> None:
+        """Acknowledge the last message, and let the stream be opened again."""
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             return
         self._gateway.registry.release(self._key(stream_id), self._session)
         self._gateway.counters.streams_ended += 1
         if stream.last_id != NOTHING_YET:
-            self._session.acknowledge(stream_id, stream.last_id)
+            self._acks.append((stream_id, stream.last_id))
+
+    # Acknowledgements that have waited for pipelines.
+
+    def _acknowledge_at(self, offset: Offset, route: int, stream_id: int, last_id: int) -> None:
+        """When the segment is released up to there; at once if it is."""
+        if offset <= self._completion.passed(route):
+            self._acks.append((stream_id, last_id))
+        else:
+            self._waiting.add_point(route, offset, stream_id, last_id)
+            self._completion.wait(self)
+
+    def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
+        """These messages are complete. A stream's last one is left to its end, and nothing is sent that is below what
+        NOTIFY_ACK said: "real clients would rewind".
+        """
+        for stream_id, last_id in zip(stream_ids, last_ids, strict=True):
+            stream = self._streams.get(stream_id)
+            if stream is None or stream.state is StreamState.NOTIFIED:
+                continue
+            is_last = stream.state is not StreamState.ACTIVE and last_id == stream.last_id
+            if self._waiting.passes(stream_id, last_id) and not is_last:
+                self._acks.append((stream_id, last_id))
+        self._send_acks()
+
+    def release(self, route: int, passed: float) -> bool:
+        """The segment is released so far: acknowledge and end what has waited for it. False: call it again."""
+        due = self._waiting.due(route, passed, _RELEASED_PER_TURN)
+        self._acks += due.points
+        for stream_id in due.ends:
+            self._ended(stream_id)
+        self._send_acks()
+        if not self._waiting:
+            self._completion.forget(self)
+        if due.points or due.ends:
+            self._gateway.flush_soon(self._session)
+        return due.is_all
+
+    def resync(self, route: int, end: Offset) -> None:
+        """Acknowledge all that is stored now in the segment once it is released up to its end."""
+        for stream_id in self._streams:
+            if stream_id in self._table and self._connector.streams[stream_id].route == route:
+                last_id = self._table.last_id(stream_id)
+                if last_id != NOTHING_YET:
+                    self._waiting.add_point(route, end, stream_id, last_id)
+                    self._completion.wait(self)
+
+    def _send_acks(self) -> None:
+        if self._acks:
+            acks, self._acks = self._acks, []
+            self._session.acknowledge(*(array("Q", column) for column in zip(*acks, strict=True)))
 
     # Marks.
 
     def take_marks(self, route: int) -> Waiting:
         """What waits for this route's next record; say when it is stored with `marked`."""
-        return Waiting(self._marks.pop(route, []), self._opening.pop(route, []), self._ending.pop(route, []))
+        if route not in self._marks:
+            return Waiting(route)
+        return Waiting(route, self._marks.pop(route), self._opening.pop(route, ()), self._ending.pop(route, ()))
 
-    def marked(self, waiting: Waiting, position: Position) -> None:
+    def marked(self, waiting: Waiting, placed: Placed) -> None:
         """The marks are stored: what they announce happens when they are durable."""
         if waiting.opening or waiting.ending:
-            self._gateway.durability.after(position, partial(self._durable, waiting))
+            self._gateway.durability.after(placed.position, partial(self._durable, waiting, placed))
 
-    def _durable(self, waiting: Waiting) -> None:
-        self._due.extend((self._open, stream_id) for stream_id in waiting.opening)
-        self._due.extend((self._end, stream_id) for stream_id in waiting.ending)
+    def _durable(self, waiting: Waiting, placed: Placed) -> None:
+        self._completion.durable(waiting.route, placed.end)
+        self._due.extend((self._open, stream_id, placed.before) for stream_id in waiting.opening)
+        self._due.extend((self._end, stream_id, placed.before) for stream_id in waiting.ending)
         if not self._is_working:
             self._work_off()
 
     def _work_off(self) -> None:
         """Open and end what is due, a little at a time: the other sessions must get their turn."""
         for _ in range(min(len(self._due), _STREAMS_PER_TURN)):
-            action, stream_id = self._due.popleft()
-            action(stream_id)
+            action, stream_id, before = self._due.popleft()
+            action(stream_id, before)
+        self._send_acks()
         self._is_working = bool(self._due)
         if self._is_working:
             self._gateway.loop.call_soon(self._work_off)
@@ -170,9 +243,36 @@ class OpenedStreams:
         """Store the marks that no message came for."""
         for route in list(self._marks):
             waiting = self.take_marks(route)
-            self.marked(waiting, self._connector.mark(route, waiting.marks))
+            (placed,) = self._connector.append([Batch(route, waiting.marks)])
+            self.marked(waiting, placed)
 
     # The end of the session.
+
+    def leave(self) -> None:
+        """The source sends nothing more, and may still wait for acknowledgements: make all streams inactive, their
+        positions kept, and remember how far each has come.
+        """
+        self.update_known()
+        for stream_id in self._streams:
+            self._gateway.registry.release(self._key(stream_id), self._session)
+        active = [stream_id for stream_id in self._streams if stream_id in self._table]
+        self._left = [(stream_id, self._table.last_id(stream_id)) for stream_id in active]
+        open_yet = (StreamState.NOTIFIED, StreamState.ACTIVE)
+        self._streams = {s: stream for s, stream in self._streams.items() if stream.state not in open_yet}
+        self._waiting.keep_ends()
+
+    def await_release(self, ends: Mapping[int, Offset]) -> None:
+        """After `leave`, where pipelines hold: acknowledge the streams of these routes when that is released."""
+        for stream_id, last_id in self._left:
+            route = self._connector.streams[stream_id].route
+            if last_id != NOTHING_YET and ends.get(route, 0) > self._completion.passed(route):
+                self._waiting.add_point(route, ends[route], stream_id, last_id)
+                self._completion.wait(self)
+
+    @property
+    def is_settled(self) -> bool:
+        """After `leave`: whether there is nothing more to acknowledge."""
+        return not self._streams and not self._waiting
 
     def update_known(self) -> None:
         """Bring the connector's table up to what this session has stored."""
@@ -187,3 +287,5 @@ class OpenedStreams:
         for stream_id in self._streams:
             self._gateway.registry.release(self._key(stream_id), self._session)
         self._streams.clear()
+        self._waiting.clear()
+        self._completion.forget(self)

@@ -33,6 +33,10 @@ class StreamRegistry(Protocol):
 
     def use(self, key: StreamKey) -> Use: ...
 
+    def owner(self, key: StreamKey) -> Hashable | None:
+        """Who has the stream, active or closing; None: nobody."""
+        ...
+
     def counts(self) -> dict[Use, int]:
         """How many streams are active, and how many closing."""
         ...
@@ -66,6 +70,9 @@ class LocalRegistry:
 
     def use(self, key: StreamKey) -> Use:
         return self._held.get(key, (None, Use.INACTIVE))[1]
+
+    def owner(self, key: StreamKey) -> Hashable | None:
+        return self._held.get(key, (None, Use.INACTIVE))[0]
 
     def counts(self) -> dict[Use, int]:
         return dict(self._counts)

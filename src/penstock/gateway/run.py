@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError
-from penstock.core.types import Position
-from penstock.gateway.connector import Connector
+from penstock.core.types import Offset, Position
+from penstock.gateway.connector import Batch, Connector
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, encode
-from penstock.protocol.connector.bulk import DROPPED, Admission, Columns, encode_acks, rewrite, stream_columns
+from penstock.protocol.connector.bulk import DROPPED, Admission, Columns, Stored, encode_acks, rewrite
 
 if TYPE_CHECKING:
     from penstock.gateway.opened_streams import OpenedStreams, Waiting
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Run:
     """Keeps numbers alone: the bytes belong to the receive buffer, and are copied into stored events at once."""
 
-    __slots__ = ("_columns", "admission", "count", "duplicates", "kept", "received_at", "size")
+    __slots__ = ("_columns", "admission", "count", "duplicates", "ends", "kept", "received_at", "size")
 
     def __init__(self, columns: Columns, admission: Admission, received_at: float) -> None:
         self._columns: Columns | None = columns
@@ -23,32 +23,30 @@ class Run:
         self.received_at = received_at
         self.count = len(columns)
         self.size = columns.size
-        self.duplicates = bytes(admission.routes).count(DROPPED)
+        self.duplicates = int(admission.totals.messages[DROPPED])
         self.kept = admission.count - self.duplicates
+        self.ends: dict[int, Offset] = {}
+        """Where its record in each segment ends, by route."""
 
     def store(self, connector: Connector, streams: "OpenedStreams") -> Position:
-        """Append each route's events to its segment; returns the position at which all of them are durable.
-        Raises NoRoom when a route's events could not be stored: its streams go back to where they were.
+        """Append each route's events to its segment, all in one record; returns the position at which it is durable.
+        Raises NoRoom when they could not be stored: the streams go back to where they were.
         """
         columns, self._columns = self._columns, None
         assert columns is not None
-        position = streams.end_of_journal
-        marked: list[tuple[Waiting, Position]] = []
-        for route in range(len(connector.segments)):
-            stored = rewrite(columns, self.admission, route)
-            if not stored.count:
-                continue
-            waiting = streams.take_marks(route)
-            numbers = stream_columns(self.admission.streams, route)
-            try:
-                position = connector.append(route, stored.data, numbers, waiting.marks)
-            except PenstockError:
-                streams.not_stored(self.admission.streams, from_route=route)
-                raise
-            marked.append((waiting, position))
-        for waiting, at in marked:
-            streams.marked(waiting, at)
-        return position
+        stored = {r: s for r, s in enumerate(rewrite(columns, self.admission, len(connector.segments))) if s.count}
+        if not stored:
+            return streams.end_of_journal
+        waiting = [streams.take_marks(route) for route in stored]
+        try:
+            placed = connector.append([_batch(waits, stored[waits.route]) for waits in waiting])
+        except PenstockError:
+            streams.not_stored(self.admission.streams)
+            raise
+        for waits, at in zip(waiting, placed, strict=True):
+            self.ends[waits.route] = at.end
+            streams.marked(waits, at)
+        return placed[0].position
 
     def ack(self, granted: int) -> bytes:
         """The ACK for all streams in it."""
@@ -57,3 +55,7 @@ class Run:
             return encode_acks(granted, streams.stream_ids, streams.last_ids)
         pairs = zip(streams.stream_ids.tolist(), streams.last_ids.tolist(), strict=True)
         return encode(Ack(granted, tuple(Acked(*pair) for pair in pairs if pair[1] != NOTHING_YET)))
+
+
+def _batch(waiting: "Waiting", stored: Stored) -> Batch:
+    return Batch(waiting.route, waiting.marks, stored.count, stored.data, stored.streams)

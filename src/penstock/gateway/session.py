@@ -5,19 +5,21 @@ The socket is always read: a source is slowed down by withholding credits, and b
 
 import asyncio
 import logging
-import socket
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
+from penstock.core.types import Offset
+from penstock.gateway.ack_lag import AckLag
+from penstock.gateway.completion import Completion
 from penstock.gateway.connector import Connector
+from penstock.gateway.dead_peers import find_dead_peers
 from penstock.gateway.opened_streams import OpenedStreams
 from penstock.gateway.run import Run
+from penstock.gateway.session_status import SessionStatus
 from penstock.protocol.connector import (
     Ack,
-    Acked,
     EndOfStream,
     Error,
     Frame,
@@ -31,7 +33,7 @@ from penstock.protocol.connector import (
     Session,
     Use,
 )
-from penstock.protocol.connector.bulk import Columns, Receiver
+from penstock.protocol.connector.bulk import Column, Columns, Receiver, encode_acks
 from penstock.protocol.connector.credits import Credits
 
 if TYPE_CHECKING:
@@ -50,20 +52,6 @@ _RECEIVE_BYTES_CONTROL = 16 * 1024
 _IGNORED = bytearray(64 * 1024)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStatus:
-    """What /status shows of a session; before its HELLO there is not much."""
-
-    peer: str
-    program: str
-    connector: str | None
-    state: str
-    streams: int = 0
-    credits: int = 0
-    in_flight_bytes: int = 0
-    ack_lag_seconds: float = 0.0
-
-
 class SourceSession(asyncio.BufferedProtocol):
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
@@ -74,6 +62,9 @@ class SourceSession(asyncio.BufferedProtocol):
         self._connector: Connector | None = None
         self._unsettled: deque[Run] = deque()
         self._to_ack: list[Run] = []
+        self._ends: dict[int, Offset] = {}
+        self._lag = AckLag()
+        self._is_half_closed = self._awaits_release = False
         self._out: list[bytes] = []
         self._receive_bytes = _RECEIVE_BYTES_CONTROL
         self._write_blocked = False
@@ -86,7 +77,7 @@ class SourceSession(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes_max)
         self.peer = str(self._transport.get_extra_info("peername"))
-        _find_dead_peers(self._transport, self._settings.dead_peer_seconds)
+        find_dead_peers(self._transport, self._settings.dead_peer_seconds)
         seconds = self._settings.handshake_seconds
         self._deadline = self._gateway.loop.call_later(seconds, self._too_late)
         if not self._gateway.opened(self):
@@ -127,8 +118,29 @@ class SourceSession(asyncio.BufferedProtocol):
         except PenstockError as error:
             self._fail(error)
 
-    def eof_received(self) -> None:
-        """The source has gone: its streams are free at once, its positions are kept."""
+    def eof_received(self) -> bool:
+        """The source sends nothing more: its streams are free at once, their positions kept. It may still wait for the
+        acknowledgement of what it has sent, so its session ends with that. (TLS closes both sides at once.)
+        """
+        if self._connector is None or self._session.is_over or not self._transport.can_write_eof():
+            return False
+        self._is_half_closed = True
+        self.streams.leave()
+        if self._completion.waits:
+            self._await_release()
+        if self._owes_nothing:
+            return False
+        self._gateway.half_closed(self)
+        self._deadline = self._gateway.loop.call_later(self._settings.half_closed_seconds, self.close)
+        return True
+
+    def _await_release(self) -> None:
+        self._awaits_release = True
+        self.streams.await_release(self._ends)
+
+    @property
+    def _owes_nothing(self) -> bool:
+        return not self._unsettled and not self._to_ack and self.streams.is_settled
 
     def pause_writing(self) -> None:
         self._write_blocked = True
@@ -159,6 +171,7 @@ class SourceSession(asyncio.BufferedProtocol):
 
     def _hello(self, hello: Hello) -> None:
         self._connector = self._gateway.connector(hello.instance)
+        self._completion: Completion = self._gateway.completion(hello.instance)
         self.program = hello.program
         self._deadline.cancel()
         self._credits = Credits(self._connector.largest_frame, self._settings.window_bytes)
@@ -181,21 +194,23 @@ class SourceSession(asyncio.BufferedProtocol):
 
     def _messages(self, columns: Columns) -> None:
         assert self._connector is not None
-        now = self._gateway.loop.time()
-        self._credits.messages(len(columns), columns.size, columns.largest_frame, now)
+        now, size = self._gateway.loop.time(), columns.size
+        self._credits.messages(len(columns), size, columns.largest_frame, now)
         if self._credits.is_over:
             self._close_for_room(NoRoom("larger frames came than its credits were counted for"))
             return
-        self._unpaid_bytes = self._unpaid_bytes + columns.size if self._credits.stopped else 0
+        self._unpaid_bytes = self._unpaid_bytes + size if self._credits.stopped else 0
         if self._unpaid_bytes > self._settings.window_bytes:
             self._close_for_room(NoRoom("its quota is reached, and a whole window came since"))
             return
         run = Run(columns, self.streams.admit(columns), now)
         position = run.store(self._connector, self.streams)
         self._unsettled.append(run)
-        self._gateway.counters.messages += run.kept
-        self._gateway.counters.message_bytes += columns.size
-        self._gateway.counters.duplicates += run.duplicates
+        self._ends.update(run.ends)
+        for counters in (self._gateway.counters, self._connector.counters):
+            counters.messages += run.kept
+            counters.message_bytes += size
+            counters.duplicates += run.duplicates
         self._gateway.durability.after(position, partial(self._durable, run))
         if run.admission.problem:
             raise run.admission.error(columns)
@@ -203,7 +218,14 @@ class SourceSession(asyncio.BufferedProtocol):
     def _durable(self, run: Run) -> None:
         self._unsettled.popleft()
         self._credits.settled(run.count, run.size)
-        self._to_ack.append(run)
+        for route, end in run.ends.items():
+            self._completion.durable(route, end)
+        if not self._completion.waits:
+            self._to_ack.append(run)
+        elif run.ends:
+            self._lag.add(run.received_at, run.ends)
+            if self._is_half_closed and not self._awaits_release:
+                self._await_release()
         self._gateway.flush_soon(self)
 
     def _error(self, error: Error) -> None:
@@ -214,18 +236,23 @@ class SourceSession(asyncio.BufferedProtocol):
 
     # Back to the source.
 
-    def acknowledge(self, stream_id: int, last_id: int) -> None:
-        """Acknowledge one stream's last message, which ends it."""
+    def acknowledge(self, stream_ids: Column, last_ids: Column) -> None:
+        """Acknowledge these streams up to these messages, behind what could be acknowledged before."""
         if not self._session.is_over:
-            self.flush()
-            self._send(Ack(0, (Acked(stream_id, last_id),)))
+            self._flush()
+            self._write(encode_acks(0, stream_ids, last_ids))
 
     def flush(self) -> None:
         """Send what can be acknowledged, and the credits that are free; no credits to a peer that does not read."""
         if self._connector is None or self._session.is_over:
             return
+        self._flush()
+        if self._is_half_closed and self._owes_nothing:
+            self.close()
+
+    def _flush(self) -> None:
         runs, self._to_ack = self._to_ack, []
-        granted = 0 if self._write_blocked else self._grant()
+        granted = 0 if self._write_blocked or self._is_half_closed else self._grant()
         if runs:
             self._write(b"".join([runs[0].ack(granted), *(run.ack(0) for run in runs[1:])]))
         elif granted:
@@ -266,12 +293,14 @@ class SourceSession(asyncio.BufferedProtocol):
         if self._connector is None:
             return SessionStatus(self.peer, self.program, None, state)
         now = self._gateway.loop.time()
-        oldest = self._unsettled[0].received_at if self._unsettled else now
+        oldest = self._lag.oldest(self._completion.passed)
+        if oldest is None:
+            oldest = self._unsettled[0].received_at if self._unsettled else now
         return SessionStatus(
             peer=self.peer,
             program=self.program,
             connector=self._connector.name,
-            state=state,
+            state="Half-closed" if self._is_half_closed else state,
             streams=len(self.streams),
             credits=self._credits.available,
             in_flight_bytes=self._credits.in_flight_bytes,
@@ -281,8 +310,8 @@ class SourceSession(asyncio.BufferedProtocol):
     def _is_over(self) -> bool:
         return self._session.is_over
 
-    def is_of(self, connector: Connector) -> bool:
-        return self._connector is connector
+    def is_of(self, connector: str) -> bool:
+        return self._connector is not None and self._connector.name == connector
 
     def _too_late(self) -> None:
         self._fail(ProtocolError(f"no HELLO within {self._settings.handshake_seconds:g} s"))
@@ -327,16 +356,3 @@ class SourceSession(asyncio.BufferedProtocol):
         if self._transport.get_write_buffer_size() > self._settings.unread_bytes_max:
             self._close_for_room(NoRoom("it does not read what is sent to it (unread_bytes_max)"))
             self._transport.abort()
-
-
-def _find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:
-    """A half-open session must not shut out its successor."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    third = max(1, seconds // 3)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)

@@ -77,11 +77,14 @@ class GatewaySettings:
     dead_peer_seconds: int = 30
     """A peer that does not answer on the network for so long is gone, and its streams are free again."""
 
+    half_closed_seconds: float = 30.0
+    """How long a source that has closed its side may wait for the acknowledgement of what it has sent."""
+
     successor: str = ""
     """Where sources are sent when this gateway stops, as "host:port"; empty: they are closed plainly, and come back."""
 
     drain_seconds: float = 10.0
-    """How long a stop waits for what was received to become durable and acknowledged."""
+    """How long a stop waits for what was received to become durable; not for pipelines to complete it."""
 
     snapshot_bytes: int = 64 * MIB
     """Data after which a connector's table of streams is written down again: bounds what a restart must read."""

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import msgpack
 
 from penstock.core.errors import Damaged
-from penstock.gateway.head import MarkKind, decode_head
 from penstock.protocol.connector.frames import NOTHING_YET
+from penstock.protocol.stored.head import MarkKind
+from penstock.protocol.stored.head_fold import HeadFold, fold_heads
 from penstock.store.store import SegmentStore
 
 _LENGTH = struct.Struct(">I")
-_HEADS_BYTES = 64 << 20
+# Heads that are read and folded at once: bounds the memory that a start needs for them.
+_ROWS_PER_STEP = 10_000
+_BYTES_PER_STEP = 8 << 20
 # A snapshot is written in parts of so many streams: with the longest names a part is far below the largest append.
 _PART_ROWS = 10_000
 
@@ -94,22 +97,20 @@ class StreamLog:
 
     def _fold(self, streams: dict[int, KnownStream], route: int, name: str, start: int, end: int) -> None:
         while start < end:
-            heads = self._store.heads(name, start, min(end, start + _HEADS_BYTES))
-            for _, data in heads:
-                self._fold_one(streams, route, data)
+            pieces = self._store.locate_heads(name, start, end, rows_max=_ROWS_PER_STEP, bytes_max=_BYTES_PER_STEP)
+            heads = self._store.fetch_heads(pieces)
+            _take(streams, route, fold_heads(name, heads))
             start = heads[-1][0]
 
-    def _fold_one(self, streams: dict[int, KnownStream], route: int, data: memoryview) -> None:
-        if not data:  # written by somebody else, over the segment protocol
-            return
-        head = decode_head(data)
-        for mark in head.marks:
-            if mark.kind is MarkKind.STARTED and mark.stream_id not in streams:
-                streams[mark.stream_id] = KnownStream(mark.name, route)
-        for stream_id, last_id in head.last.items():
-            if stream_id not in streams:  # its start was lost with a segment that was deleted
-                streams[stream_id] = KnownStream("", route)
-            streams[stream_id].last_id = last_id
+
+def _take(streams: dict[int, KnownStream], route: int, fold: HeadFold) -> None:
+    for mark in fold.marks:
+        if mark.kind is MarkKind.STARTED and mark.stream_id not in streams:
+            streams[mark.stream_id] = KnownStream(mark.name, route)
+    for stream_id, last_id in fold.last.items():
+        if stream_id not in streams:  # its start was lost with a segment that was deleted
+            streams[stream_id] = KnownStream("", route)
+        streams[stream_id].last_id = last_id
 
 
 def _parts(data: bytes) -> Iterator[Any]:
