@@ -118,6 +118,22 @@ async def test_a_port_that_is_taken_leaves_the_data_free(worker: Worker, tmp_pat
     await task
 
 
+async def test_a_ledger_that_cannot_be_read_refuses_pipelines_and_nothing_else(tmp_path: Path) -> None:
+    worker, task = await started(tmp_path)
+    worker._store.create("coordinator/ledger")
+    worker._store.append("coordinator/ledger", [b"nonsense"])
+    worker.stop()
+    await task
+    worker, task = await started(tmp_path)
+    code, text = await get(worker, "/health")
+    assert (code, "pipelines are refused" in text) == (503, True)
+    code, text = await get(worker, "/pipelines")
+    assert (code, json.loads(text)["kind"]) == (503, "Damaged")
+    worker._store.append("coordinator/ledger", [b"more"])
+    worker.stop()
+    await task
+
+
 async def test_a_failed_fsync_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, task = await started(tmp_path)
 

@@ -19,7 +19,9 @@ from penstock.protocol.segment import (
 )
 from penstock.segment_server.counters import Counters
 from penstock.segment_server.failures import failure
-from penstock.store.store import Appended, SegmentStore
+from penstock.segment_server.protection import attributes_of_new
+from penstock.store.results import Appended
+from penstock.store.store import SegmentStore
 
 Pieces = tuple[memoryview, ...]
 Answer = Callable[[Message, int, int], None]
@@ -50,7 +52,7 @@ class Appending:
         store, segment = self._store, request.segment
         unknown = 0 if by_offset else NO_EVENT_NUMBER
         if by_offset and not store.exists(segment):
-            store.create(segment)
+            store.create(segment, attributes_of_new(segment))
         if len(self._appenders) >= self._appenders_max:
             raise errors.LimitExceeded(f"{self._appenders_max} writers on one connection (appenders_max)")
         last = store.last_number(segment, request.writer_id)

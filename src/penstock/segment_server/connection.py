@@ -34,7 +34,8 @@ from penstock.segment_server.appending import Appending
 from penstock.segment_server.failures import failure
 from penstock.segment_server.managing import Managing
 from penstock.segment_server.outbox import Outbox, Slot
-from penstock.store.store import Located
+from penstock.segment_server.protection import check_change
+from penstock.store.results import Located
 
 if TYPE_CHECKING:
     from penstock.segment_server.server import SegmentServer
@@ -158,6 +159,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         segment = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
         request_id = getattr(request, "request_id", -1)
         try:
+            check_change(self._store, request)
             if isinstance(request, SetupAppend):
                 self._appending.set_up(request, by_offset=self._dialect is not VERSIONED)
                 return

@@ -17,6 +17,7 @@ _CODES: list[tuple[type[errors.PenstockError], ErrorCode]] = [
     (errors.Damaged, ErrorCode.DAMAGED),
     (errors.LimitExceeded, ErrorCode.LIMIT_EXCEEDED),
     (errors.ConditionFailed, ErrorCode.CONDITION_FAILED),
+    (errors.RequestError, ErrorCode.ILLEGAL_ARGUMENT),
 ]
 
 

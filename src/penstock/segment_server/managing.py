@@ -27,6 +27,7 @@ from penstock.protocol.segment import (
     UpdateAttribute,
 )
 from penstock.protocol.segment.codes import AttributeUpdateKind
+from penstock.segment_server.protection import attributes_of_new
 from penstock.store.plan import AttributeUpdate
 from penstock.store.store import SegmentStore
 
@@ -49,7 +50,8 @@ class Managing:
         }
 
     def _create(self, request: CreateSegment) -> Handled:
-        return SegmentCreated(request.segment, request.request_id), self._store.create(request.segment)
+        position = self._store.create(request.segment, attributes_of_new(request.segment))
+        return SegmentCreated(request.segment, request.request_id), position
 
     def _seal(self, request: SealSegment) -> Handled:
         return SegmentSealed(request.segment, request.request_id), self._store.seal(request.segment)

@@ -1,4 +1,4 @@
-"""The worker's HTTP side: /health, /status, /segments and /metrics. It only looks, it changes nothing."""
+"""The worker's HTTP side: /health, /status, /segments and /metrics, which only look; and the coordinator's routes."""
 
 import asyncio
 import socket
@@ -15,12 +15,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from penstock.store.store import SegmentInfo
+from penstock.store.results import SegmentInfo
+from penstock.worker import coordinator_routes
+from penstock.worker.coordinator_routes import Coordinated
 
 _PAGE = 1000
 
+_IDLE_SECONDS = 75
+"""A connection that asks nothing for so long is closed: drivers keep theirs between two batches."""
+_STOP_SECONDS = 10
+"""Answers that are on their way when the worker stops get so long."""
 
-class Watched(Protocol):
+
+class Watched(Coordinated, Protocol):
     """What the HTTP side needs to know of a worker."""
 
     registry: CollectorRegistry
@@ -57,6 +64,7 @@ def application(worker: Watched) -> Starlette:
             Route("/status", status),
             Route("/metrics", metrics),
             Route("/segments", segments),
+            *coordinator_routes.routes(worker),
         ]
     )
 
@@ -76,7 +84,14 @@ class _Server(uvicorn.Server):
 class HttpServer:
     def __init__(self, worker: Watched, host: str, port: int) -> None:
         config = uvicorn.Config(
-            application(worker), host=host, port=port, log_level="warning", lifespan="off", access_log=False
+            application(worker),
+            host=host,
+            port=port,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=_STOP_SECONDS,
         )
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
@@ -84,6 +99,9 @@ class HttpServer:
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when it is taken."""
         listener = socket.create_server((self._server.config.host, self._server.config.port))
+        # Connections inherit it. asyncio sets it only where the socket was made with the protocol's number, and this
+        # one was not; without it every answer waits 40 ms for the peer's delayed acknowledgement.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         while not self._server.started:  # noqa: ASYNC110  uvicorn has no event for it
             await asyncio.sleep(0.005)

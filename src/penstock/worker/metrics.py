@@ -1,9 +1,11 @@
 """The worker's numbers for Prometheus, read from the parts that keep them when somebody asks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from penstock.coordinator.messages import PipelineStatus
 
 Numbers = Mapping[str, int | float]
 
@@ -21,6 +23,32 @@ class Numbered(Collector):
             yield GaugeMetricFamily(self._prefix + name, _text(name), value)
         for name, value in self._counters().items():
             yield CounterMetricFamily(self._prefix + name, _text(name), value)
+
+
+class Pipelines(Collector):
+    """Numbers of each pipeline as metrics `penstock_pipeline_<name>`, labelled with its name."""
+
+    _GAUGES = (
+        *("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"),
+        *("lag_bytes", "undelivered_bytes"),
+    )
+
+    def __init__(self, pipelines: Callable[[], Sequence[PipelineStatus]]) -> None:
+        self._pipelines = pipelines
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._pipelines()
+        for name in self._GAUGES:
+            yield self._gauge(name, {one.name: getattr(one, name) for one in found})
+        yield self._gauge("running", {one.name: one.state == "RUNNING" for one in found})
+        times = {one.name: one.watermark / 1e6 for one in found if one.watermark is not None}
+        yield self._gauge("watermark_seconds", times)
+
+    def _gauge(self, name: str, values: Numbers) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(f"penstock_pipeline_{name}", _text(name), labels=["pipeline"])
+        for pipeline, value in values.items():
+            gauge.add_metric([pipeline], value)
+        return gauge
 
 
 def _text(name: str) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.gateway.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
@@ -16,3 +17,4 @@ class WorkerSettings:
     store: StoreSettings = field(default_factory=StoreSettings)
     segment: ServerSettings = field(default_factory=ServerSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)

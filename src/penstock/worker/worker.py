@@ -7,12 +7,15 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
-from penstock.core.errors import DiskFull, PenstockError, StoreFailed
+from penstock.coordinator.messages import PipelineStatus
+from penstock.coordinator.service import Coordinator
+from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
 from penstock.gateway.gateway import Gateway
 from penstock.segment_server.server import SegmentServer
 from penstock.store.committer import Committer
@@ -20,9 +23,10 @@ from penstock.store.compaction import Compactor
 from penstock.store.durability import Durability
 from penstock.store.file_journal import FileJournal
 from penstock.store.real_files import RealFiles
-from penstock.store.store import SegmentInfo, SegmentStore
+from penstock.store.results import SegmentInfo
+from penstock.store.store import SegmentStore
 from penstock.worker.http import HttpServer
-from penstock.worker.metrics import Numbered
+from penstock.worker.metrics import Numbered, Pipelines
 from penstock.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -75,16 +79,45 @@ class Worker:
         durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
         self._server = SegmentServer(self._store, durability, self.settings.segment)
         self._gateway = Gateway(self._store, durability, self.settings.gateway)
+        await self._start_coordinator(durability)
         self._register_metrics()
         http = HttpServer(self, self.settings.http_host, self.settings.http_port)
-        self.ports = {"http": await http.start()}
-        self.ports |= {"segment": await self._server.start(), "connector": await self._gateway.start()}
+        self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
+        self.ports |= {"http": await http.start()}
         self._write_ports()
         ready(self.ports)
         await self._stopping.wait()
+        if self._coordinator is not None:
+            await self._coordinator.stop()
         await self._gateway.stop()
         await self._server.stop()
         await http.stop()
+
+    async def _start_coordinator(self, durability: Durability) -> None:
+        """Before sources are let in. One whose ledger cannot be read leaves the rest of the worker as it is."""
+        self._coordinator: Coordinator | None = None
+        self._ledger_damage: Damaged | None = None
+        settings, completions = self.settings.coordinator, self._gateway.completion
+        try:
+            coordinator = Coordinator(self._store, durability, settings, completions, self._segment_address)
+        except Damaged as error:
+            log.error("pipelines are refused: %s", error)
+            self._ledger_damage = error
+            return
+        await coordinator.start()
+        self._coordinator = coordinator
+
+    def _segment_address(self) -> tuple[int, bool]:
+        return self.ports["segment"], self.settings.segment.ssl is not None
+
+    def coordinator(self) -> Coordinator:
+        if self._coordinator is None:
+            assert self._ledger_damage is not None
+            raise Damaged(f"pipelines are refused: {self._ledger_damage}", self._ledger_damage.hint)
+        return self._coordinator
+
+    def stream_names(self, source: str, ids: list[int]) -> list[str]:
+        return self._gateway.stream_names(source, ids)
 
     def _on_failure(self) -> None:
         self._failed = True
@@ -111,6 +144,8 @@ class Worker:
 
     def problems(self) -> list[str]:
         problems = [*self._store.damage]
+        if self._ledger_damage is not None:
+            problems.append(f"pipelines are refused: {self._ledger_damage}")
         try:
             self._journal.room_for(0, draining=False)
         except DiskFull as error:
@@ -132,7 +167,26 @@ class Worker:
             "store": self._store_numbers() | self._store_counts(),
             "segment_server": self._server.status(),
             "gateway": self._gateway.status(),
+            "pipelines": [asdict(pipeline) for pipeline in self._pipelines()],
+            "holds": self._holds(),
         }
+
+    def _pipelines(self) -> list[PipelineStatus]:
+        return [] if self._coordinator is None else self._coordinator.pipelines()
+
+    def _holds(self) -> list[str]:
+        """Who holds the chain, in sentences."""
+        full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
+        if self._coordinator is None:
+            return full
+        return full + self._coordinator.holds(self._gateway.full_sources())
+
+    def _has_room(self) -> bool:
+        try:
+            self._journal.room_for(0, draining=False)
+        except (DiskFull, StoreFailed):
+            return False
+        return True
 
     def _store_numbers(self) -> dict[str, int | float]:
         journal = self._journal
@@ -159,3 +213,4 @@ class Worker:
         gateway = self._gateway
         self.registry.register(Numbered("gateway", gateway.gauges, gateway.counters.as_dict))
         self.registry.register(Numbered("segment", self._server.gauges, self._server.counters.as_dict))
+        self.registry.register(Pipelines(self._pipelines))

@@ -14,12 +14,13 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
+    def parse(cls, text: str, default_port: int = PORT) -> "Address":
         """`host`, `host:port`, `[v6]` or `[v6]:port`."""
         host, port = _split(text)
         if not host or (port and not (port.isascii() and port.isdigit() and int(port) < 2**16)):
-            raise RequestError(f"{text!r} is not an address", "Write host:port, like 127.0.0.1:7101 or [::1]:7101.")
-        return cls(host, int(port) if port else PORT)
+            hint = f"Write host:port, like 127.0.0.1:{default_port} or [::1]:{default_port}."
+            raise RequestError(f"{text!r} is not an address", hint)
+        return cls(host, int(port) if port else default_port)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -59,6 +59,11 @@ class BlockingConnection:
             raise no_answer(self.session.address, wait_seconds)
         self._move()
 
+    def push(self) -> None:
+        """Send what is possible, and receive nothing. Does not wait."""
+        if self._outgoing.size:
+            self._send()
+
     def close(self) -> None:
         self._selector.close()
         self._socket.close()

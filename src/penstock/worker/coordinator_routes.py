@@ -1,0 +1,203 @@
+"""The coordinator's routes: JSON to its calls, its answers and its errors to JSON."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from penstock.coordinator.messages import (
+    InputOffset,
+    InputSpec,
+    Limits,
+    Range,
+    Staged,
+    segments_from_json,
+    starting_from_json,
+)
+from penstock.coordinator.service import Coordinator
+from penstock.core.errors import Fenced, PenstockError, RequestError
+from penstock.worker.json_body import Body, read_body
+
+_STATUS: list[tuple[type[PenstockError], int]] = [(Fenced, 409), (RequestError, 400), (PenstockError, 503)]
+
+
+class Coordinated(Protocol):
+    """What the routes need of a worker."""
+
+    def coordinator(self) -> Coordinator:
+        """Raises Damaged if there is none, because its ledger cannot be read."""
+        ...
+
+    def stream_names(self, source: str, ids: list[int]) -> list[str]: ...
+
+
+Handler = Callable[[str, Body], Awaitable[Any]]
+
+
+def routes(worker: Coordinated) -> list[Route]:
+    pipelines = _Pipelines(worker)
+    readers = _Readers(worker)
+
+    async def listed(_: Request) -> Response:
+        try:
+            return JSONResponse({"pipelines": [asdict(one) for one in worker.coordinator().pipelines()]})
+        except PenstockError as error:
+            return failure(error)
+
+    return [
+        Route("/pipelines", listed),
+        *(_route(f"/pipelines/{{name}}/{verb}", handler) for verb, handler in pipelines.handlers.items()),
+        _route("/sources/resolve", readers.resolve),
+        _route("/sources/cut", readers.cut),
+        _route("/sources/{name}/streams", readers.streams),
+        _route("/splits", readers.splits),
+    ]
+
+
+def _route(path: str, handler: Handler) -> Route:
+    async def handle(request: Request) -> Response:
+        try:
+            body = await read_body(request)
+            return JSONResponse(await handler(request.path_params.get("name", ""), body))
+        except PenstockError as error:
+            return failure(error)
+
+    return Route(path, handle, methods=["POST"])
+
+
+def failure(error: PenstockError) -> Response:
+    """`kind` is the error's class in `penstock.core.errors`, from which the client makes it again."""
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    body = {"error": str(error), "hint": error.hint, "kind": type(error).__name__}
+    return JSONResponse(body, status_code=status)
+
+
+class _Pipelines:
+    def __init__(self, worker: Coordinated) -> None:
+        self._worker = worker
+        self.handlers: dict[str, Handler] = {
+            "start": self.start,
+            "initial": self.initial,
+            "cut": self.cut,
+            "reading": self.reading,
+            "merge": self.merge,
+            "abort": self.abort,
+            "complete": self.complete,
+            "heartbeat": self.heartbeat,
+            "reset": self.reset,
+            "drop": self.drop,
+        }
+
+    async def start(self, name: str, body: Body) -> Any:
+        inputs = {key: _input(Body(spec)) for key, spec in body.map("inputs").items()}
+        started = await self._worker.coordinator().lifecycle.start(
+            name,
+            inputs,
+            body.optional("outputs", body.texts),
+            body.optional("limits", _limits(body)) or Limits(),
+            fresh=body.optional("fresh", body.flag),
+            request=body.text("request"),
+        )
+        return asdict(started)
+
+    async def initial(self, name: str, body: Body) -> Any:
+        lifecycle = self._worker.coordinator().lifecycle
+        return (await lifecycle.initial(name, body.number("generation"), body.text("input"))).as_json()
+
+    async def cut(self, name: str, body: Body) -> Any:
+        cut = await self._worker.coordinator().cuts.cut(
+            name,
+            body.number("generation"),
+            body.text("input"),
+            InputOffset.from_json(body.map("start")),
+            upto=body.optional("upto", lambda key: segments_from_json(body.map(key))),
+            limits=body.optional("limits", _limits(body)),
+            wait_seconds=(body.optional("wait_ms", body.number) or 0) / 1000,
+        )
+        return {"offset": cut.offset.as_json(), "held": cut.held}
+
+    async def reading(self, name: str, body: Body) -> Any:
+        start, end = InputOffset.from_json(body.map("start")), InputOffset.from_json(body.map("end"))
+        cuts = self._worker.coordinator().cuts
+        await cuts.reading(name, body.number("generation"), body.text("input"), start, end)
+        return {}
+
+    async def merge(self, name: str, body: Body) -> Any:
+        staged = [_staged(Body(one)) for one in body.items("staged")]
+        generation = body.optional("generation", body.number)
+        return asdict(await self._worker.coordinator().merger.merge(name, generation, body.number("batch"), staged))
+
+    async def abort(self, name: str, body: Body) -> Any:
+        generation = body.optional("generation", body.number)
+        await self._worker.coordinator().merger.abort(name, generation, body.number("batch"))
+        return {}
+
+    async def complete(self, name: str, body: Body) -> Any:
+        await self._worker.coordinator().lifecycle.complete(name, body.number("generation"), body.number("epoch"))
+        return {}
+
+    async def heartbeat(self, name: str, body: Body) -> Any:
+        stopped = body.optional("stopped", body.flag) or False
+        self._worker.coordinator().lifecycle.heartbeat(name, body.number("generation"), stopped=stopped)
+        return {}
+
+    async def reset(self, name: str, _: Body) -> Any:
+        await self._worker.coordinator().lifecycle.reset(name)
+        return {}
+
+    async def drop(self, name: str, body: Body) -> Any:
+        outputs = body.optional("outputs", body.flag) or False
+        await self._worker.coordinator().lifecycle.drop(name, outputs=outputs)
+        return {}
+
+
+class _Readers:
+    def __init__(self, worker: Coordinated) -> None:
+        self._worker = worker
+
+    async def resolve(self, _: str, body: Body) -> Any:
+        position = starting_from_json(body.get("position"))
+        return {"segments": await self._worker.coordinator().readers.resolve(body.texts("sources"), position)}
+
+    async def cut(self, _: str, body: Body) -> Any:
+        segments = await self._worker.coordinator().readers.cut(
+            body.texts("sources"),
+            segments_from_json(body.map("start")),
+            upto=body.optional("upto", lambda key: segments_from_json(body.map(key))),
+            limits=body.optional("limits", _limits(body)),
+            wait_seconds=(body.optional("wait_ms", body.number) or 0) / 1000,
+        )
+        return {"segments": segments}
+
+    async def splits(self, _: str, body: Body) -> Any:
+        ranges = [Range.from_json(one) for one in body.items("ranges")]
+        skip_lost = body.optional("skip_lost", body.flag) or False
+        bytes_min = body.optional("bytes_min", body.number) or 0
+        readers = self._worker.coordinator().readers
+        found = readers.splits(ranges, body.number("parts"), bytes_min, skip_lost=skip_lost)
+        return {"splits": [one.as_json() for one in found.splits], "lost": [one.as_json() for one in found.lost]}
+
+    async def streams(self, name: str, body: Body) -> Any:
+        ids = body.items("ids")
+        if not all(type(one) is int for one in ids):
+            raise RequestError("the ids are not all numbers")
+        return {"names": self._worker.stream_names(name, ids)}
+
+
+def _input(body: Body) -> InputSpec:
+    return InputSpec(body.texts("sources"), starting_from_json(body.get("starting")))
+
+
+def _staged(body: Body) -> Staged:
+    return Staged(body.text("port"), body.text("segment"), body.number("length"))
+
+
+def _limits(body: Body) -> Callable[[str], Limits]:
+    def limits(key: str) -> Limits:
+        given = Body(body.map(key))
+        return Limits(*(given.optional(name, given.positive) for name in ("bytes", "rows", "undelivered_bytes")))
+
+    return limits

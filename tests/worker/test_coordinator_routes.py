@@ -1,0 +1,199 @@
+"""The coordinator over HTTP, as its client sees it: a real worker, real sockets."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, Range, Staged
+from penstock.client.segments import SegmentClient
+from penstock.client.source import Message, Source
+from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError
+from penstock.protocol.connector import stream_id_of
+from tests.running_worker import RunningWorker, running_worker
+
+
+@contextmanager
+def connected(worker: RunningWorker) -> Iterator[tuple[CoordinatorClient, SegmentClient]]:
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client, SegmentClient(worker.address) as segments:
+        yield client, segments
+
+
+@pytest.fixture
+def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
+        yield made
+
+
+@pytest.fixture
+def segments(worker: RunningWorker) -> Iterator[SegmentClient]:
+    with SegmentClient(worker.address) as made:
+        yield made
+
+
+def append(segments: SegmentClient, name: str, *events: bytes) -> int:
+    with segments.appender(name, create=True) as appender:
+        for event in events:
+            appender.append(event)
+    return segments.info(name).length
+
+
+def test_an_epoch_s_life(worker: RunningWorker, client: CoordinatorClient, segments: SegmentClient) -> None:
+    end = append(segments, "raw", b"1", b"2")
+    run = client.start("p", {"in": InputSpec(["segment:raw"])}, ["out"], Limits(bytes=1000), fresh=True)
+    assert run.segment_port == worker.ports["segment"]
+    start = client.initial("p", run.generation, "in")
+    cut = client.cut("p", run.generation, "in", start, wait_ms=1000)
+    assert cut.offset.segments == {"raw": end}
+    client.reading("p", run.generation, "in", start, cut.offset)
+    assert client.splits([Range("raw", 0, end)], 1).splits == [Range("raw", 0, end)]
+    staged = Staged("out", f"staging/p/{run.generation}/0/0-0/out", 0)
+    staged = Staged("out", staged.segment, append(segments, staged.segment, b"result"))
+    assert client.merge("p", 0, [staged], generation=run.generation).merged
+    assert not client.merge("p", 0, [staged], generation=run.generation).merged
+    assert [event.data for event in segments.events("pipeline/p/out")] == [b"result"]
+    client.complete("p", run.generation, 1)
+    client.heartbeat("p", run.generation)
+    (status,) = client.pipelines()
+    assert (status.name, status.state, status.complete, status.proved, status.lag_bytes) == ("p", "RUNNING", 1, 1, 0)
+    assert client.cut("p", run.generation, "in", cut.offset, wait_ms=1).offset == cut.offset
+    client.abort("p", 1, generation=run.generation)
+    client.heartbeat("p", run.generation, stopped=True)
+    assert client.status()["pipelines"][0]["state"] == "STOPPED"
+    client.reset("p")
+    client.drop("p")
+    assert client.pipelines() == []
+
+
+def test_errors_arrive_as_what_they_are(client: CoordinatorClient, segments: SegmentClient) -> None:
+    run = client.start("p", {"in": InputSpec(["segment:raw"])})
+    client.start("p", {"in": InputSpec(["segment:raw"])})
+    with pytest.raises(Fenced, match="was followed by") as fenced:
+        client.heartbeat("p", run.generation)
+    assert "another one has been started" in fenced.value.hint
+    with pytest.raises(PipelineError, match="there is no pipeline 'nobody'"):
+        client.reset("nobody")
+    with pytest.raises(RequestError, match="is no source"):
+        client.resolve(["connector/s/0"], "latest")
+    end = append(segments, "raw", b"1", b"2")
+    segments.truncate("raw", 9)
+    with pytest.raises(DataLoss):
+        client.splits([Range("raw", 0, end)], 1)
+    assert client.resolve(["segment:raw"], "earliest") == {"raw": 9}
+    assert client.cut_sources(["segment:raw"], {"raw": 9}) == {"raw": 18}
+
+
+def test_a_worker_that_is_started_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    with running_worker(tmp_path) as first, connected(first) as (client, segments):
+        append(segments, "raw", b"1")
+        run = client.start("p", {"in": InputSpec(["segment:raw"])}, [])
+        start = client.initial("p", run.generation, "in")
+        cut = client.cut("p", run.generation, "in", start)
+    with running_worker(tmp_path) as second, connected(second) as (client, segments):
+        append(segments, "raw", b"2")
+        assert client.cut("p", run.generation, "in", start) == cut
+        assert client.cut("p", run.generation, "in", cut.offset).offset.epoch == 2
+
+
+def test_stream_names_are_told_by_their_ids(worker: RunningWorker, client: CoordinatorClient) -> None:
+    source = Source(f"127.0.0.1:{worker.ports['connector']}", source="sensors")
+    source.stream("kitchen", lambda _: [Message(1, b"warm")])
+    source.run()
+    assert client.stream_names("sensors", [stream_id_of("kitchen"), 2]) == ["kitchen", ""]
+    assert client.stream_names("nobody", [1]) == [""]
+
+
+def test_a_source_is_acknowledged_when_the_epoch_is_merged_and_not_before(
+    worker: RunningWorker, client: CoordinatorClient
+) -> None:
+    run = client.start("p", {"in": InputSpec(["sensors"])}, ["out"])
+    start = client.initial("p", run.generation, "in")
+    source = Source(f"127.0.0.1:{worker.ports['connector']}", source="sensors")
+    stream = source.stream("kitchen", lambda _: [Message(number, b"warm", 1000 + number) for number in range(1, 11)])
+    sending = threading.Thread(target=source.run)
+    sending.start()
+    cut = client.cut("p", run.generation, "in", start, wait_ms=5000)
+    while cut.offset.watermark is None:  # only the mark that the stream has begun
+        cut = client.cut("p", run.generation, "in", merged(client, run.generation, cut), wait_ms=5000)
+    assert cut.offset.watermark == 1_010_000
+    time.sleep(0.05)
+    assert stream.acknowledged is None
+    assert sending.is_alive()
+    merged(client, run.generation, cut)
+    while sending.is_alive():
+        again = client.cut("p", run.generation, "in", cut.offset, wait_ms=100)
+        if again.offset != cut.offset:
+            merged(client, run.generation, again)
+        cut = again
+    assert stream.acknowledged == 10
+
+
+def merged(client: CoordinatorClient, generation: int, cut: Cut) -> InputOffset:
+    assert cut.offset.epoch is not None
+    assert client.merge("p", cut.offset.epoch - 1, [], generation=generation).merged
+    return cut.offset
+
+
+def post(worker: RunningWorker, path: str, body: bytes, kind: str = "application/json") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", worker.ports["http"])
+    try:
+        connection.request("POST", path, body, {"Content-Type": kind})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("/pipelines/p/start", b"", "the body is no JSON"),
+        ("/pipelines/p/start", b"[]", "is no JSON object"),
+        ("/pipelines/p/start", b"{}", "'inputs' is missing"),
+        (
+            "/pipelines/p/start",
+            b'{"inputs": {"in": {"sources": ["s"], "starting": "noon"}}}',
+            "is no place to start at",
+        ),
+        ("/pipelines/p/start", b'{"inputs": {}, "limits": {"bytes": 0}, "request": "r"}', "'bytes' is 0"),
+        ("/pipelines/p/start", b'{"inputs": {}, "request": ""}', "without a request"),
+        ("/pipelines/p/initial", b'{"generation": "1", "input": "in"}', "'generation' is '1', not a whole number"),
+        ("/pipelines/p/initial", b'{"generation": true, "input": "in"}', "not a whole number"),
+        ("/pipelines/p/cut", b'{"generation": 1, "input": "in", "start": {}}', "is no offset"),
+        ("/pipelines/p/merge", b'{"generation": null, "batch": -1, "staged": []}', "negative"),
+        ("/pipelines/p/merge", b'{"batch": 1, "staged": [7]}', "7 is no JSON object"),
+        ("/splits", b'{"ranges": [["a", 5, 1]], "parts": 1}', "is no range"),
+        ("/sources/resolve", b'{"sources": [1], "position": "latest"}', "not an array of texts"),
+        ("/sources/s/streams", b'{"ids": ["1"]}', "not all numbers"),
+    ],
+)
+def test_a_body_that_is_wrong_is_refused_with_a_reason(worker: RunningWorker, path: str, body: bytes, why: str) -> None:
+    status, answer = post(worker, path, body)
+    assert status == 400
+    assert why in answer["error"]
+    assert answer["kind"] == "RequestError"
+
+
+def test_what_a_browser_may_send_without_asking_is_refused(worker: RunningWorker) -> None:
+    status, answer = post(worker, "/pipelines/p/drop", b"{}", "text/plain")
+    assert (status, answer["kind"]) == (400, "RequestError")
+    assert "content type" in answer["error"]
+
+
+def test_metrics_and_status_tell_of_every_pipeline(client: CoordinatorClient, worker: RunningWorker) -> None:
+    client.start("p", {"in": InputSpec(["s"])})
+    connection = http.client.HTTPConnection("127.0.0.1", worker.ports["http"])
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    assert 'penstock_pipeline_lag_bytes{pipeline="p"} 0.0' in text
+    assert 'penstock_pipeline_running{pipeline="p"} 1.0' in text
+    status = client.status()
+    assert [one["name"] for one in status["pipelines"]] == ["p"]
+    assert status["holds"] == []
