@@ -7,10 +7,17 @@ import pytest
 
 from tests.running_worker import RunningWorker, running_worker
 
+SLOW_MARKERS = ("process", "spark")
+"""In the order in which they run, after the fast tests."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: those that start and kill processes come last."""
-    items.sort(key=lambda item: item.get_closest_marker("process") is not None)
+    """Fast tests first, then those that start and kill processes, those on a Spark session last."""
+    items.sort(key=_slowness)
+
+
+def _slowness(item: pytest.Item) -> int:
+    return max((SLOW_MARKERS.index(m.name) + 1 for m in item.iter_markers() if m.name in SLOW_MARKERS), default=0)
 
 
 @pytest.fixture

@@ -1,0 +1,17 @@
+"""Counts words, line by line as they come in. Every epoch puts out all counts; the last one of a word is right.
+
+penstock run examples/count_words.py
+penstock send FILE --source lines --stream FILE
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
+from penstock.spark import pipeline
+
+
+@pipeline(mode="complete")
+def count_words(lines: DataFrame) -> DataFrame:
+    text = F.col("value").cast("string")
+    words = lines.select(F.explode(F.split(F.lower(text), r"\W+")).alias("key"))
+    return words.where("key != ''").groupBy("key").count()

@@ -1,0 +1,107 @@
+"""One try of a pipeline: a generation, the loads and the query that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.spark.checkpoints import checkpoint_of, is_fresh
+from penstock.spark.generation import Generation, start_generation
+from penstock.spark.leaving import Leaving, leaving
+from penstock.spark.restarts import RestartPolicy
+from penstock.spark.source_schema import COLUMNS
+from penstock.spark.user_code import shown_at_the_users_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from penstock.spark.pipelines import Pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How pipelines are run. What is None is left to the pipeline's own declaration."""
+
+    worker: str
+    checkpoints: str
+    """The folder, or URL, in which each pipeline has its checkpoint."""
+    cores: int
+    """Splits that a load makes of an epoch, at least."""
+    trigger_ms: int | None = None
+    available_now: bool = False
+    """Process what is there, then end."""
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    generation: Generation
+    query: StreamingQuery
+    query_id: str
+    ports: tuple[str, ...]
+
+
+def ports_of(spark: SparkSession, pipeline: Pipeline) -> tuple[str, ...]:
+    """What its function gives, found by calling it with streams that only look like its inputs: nothing is started or
+    fenced by it. Raises RequestError at the user's line.
+    """
+    return _left(pipeline, {name: _pretended_input(spark) for name in pipeline.inputs}).ports
+
+
+def _pretended_input(spark: SparkSession) -> DataFrame:
+    """A stream with the source's columns, made without a Python process: those take a second each."""
+    from pyspark.sql import functions
+
+    columns = [functions.lit(None).cast(kind).alias(name) for name, kind in COLUMNS.items()]
+    return spark.readStream.format("rate").load().select(*columns)
+
+
+def start_attempt(spark: SparkSession, pipeline: Pipeline, ports: tuple[str, ...], settings: RunSettings) -> Attempt:
+    """Older generations are fenced from here on. Raises RequestError for what the user must mend."""
+    checkpoint = checkpoint_of(settings.checkpoints, pipeline.name)
+    generation = start_generation(
+        pipeline.name,
+        settings.worker,
+        pipeline.inputs,
+        ports,
+        starting=pipeline.starting,
+        limits=pipeline.limits,
+        fresh=is_fresh(checkpoint),
+    )
+    try:
+        inputs = {name: _load(spark, generation.input(name, min_partitions=settings.cores)) for name in pipeline.inputs}
+        writer = _writer(_left(pipeline, inputs), pipeline, generation).queryName(pipeline.name)
+        writer = _triggered(writer, pipeline, settings).option("checkpointLocation", checkpoint)
+        with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"):
+            query = writer.start()
+        return Attempt(generation, query, query.id, ports)
+    except BaseException:
+        generation.stop(failed=True)
+        raise
+
+
+def _left(pipeline: Pipeline, inputs: Mapping[str, DataFrame]) -> Leaving:
+    with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be built"):
+        return leaving(pipeline(**inputs), pipeline.outputs)
+
+
+def _load(spark: SparkSession, options: dict[str, Any]) -> DataFrame:
+    return spark.readStream.format("penstock").options(**options).load()
+
+
+def _writer(left: Leaving, pipeline: Pipeline, generation: Generation) -> DataStreamWriter:
+    if left.writer is not None:
+        return left.writer
+    assert left.frame is not None
+    return left.frame.writeStream.format("penstock").options(**generation.output()).outputMode(pipeline.mode)
+
+
+def _triggered(writer: DataStreamWriter, pipeline: Pipeline, settings: RunSettings) -> DataStreamWriter:
+    """The command line's word, then the declaration's; a writer of the user's own may have its trigger already."""
+    if settings.available_now:
+        return writer.trigger(availableNow=True)
+    trigger_ms = pipeline.trigger_ms if settings.trigger_ms is None else settings.trigger_ms
+    return writer if trigger_ms is None else writer.trigger(processingTime=f"{trigger_ms} milliseconds")

@@ -1,0 +1,74 @@
+"""`format("penstock")`, for reading and for writing. The parts are imported when they are used: Spark looks for sources
+in a process that needs none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from penstock.core.errors import RequestError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class PenstockDataSource(DataSource):
+    """Spark makes one for each load and each write, with its options, in whichever process it needs it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> str:
+        """The source's columns. Spark asks a sink too, whose options are checked when it is made."""
+        from penstock.spark.python_worker import hinted
+        from penstock.spark.source_options import SourceOptions
+        from penstock.spark.source_schema import COLUMNS, spark_schema
+
+        with hinted():
+            columns = SourceOptions.parse(self.options).columns if "source" in self.options else tuple(COLUMNS)
+            return spark_schema(columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's names
+        from penstock.spark.python_worker import hinted
+        from penstock.spark.source_options import SourceOptions
+        from penstock.spark.source_schema import columns_of
+        from penstock.spark.source_stream import StreamReader
+
+        with hinted():
+            return StreamReader(SourceOptions.for_stream(self.options), columns_of(schema))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from penstock.spark.python_worker import hinted
+        from penstock.spark.source_batch import BatchReader
+        from penstock.spark.source_options import SourceOptions
+        from penstock.spark.source_schema import columns_of
+
+        with hinted():
+            return BatchReader(SourceOptions.for_batch(self.options), columns_of(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        from penstock.spark.python_worker import hinted
+        from penstock.spark.sink import StreamSink
+        from penstock.spark.sink_options import SinkOptions
+
+        with hinted():
+            return StreamSink(SinkOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002
+        from penstock.spark.python_worker import hinted
+
+        with hinted():
+            raise RequestError(
+                "penstock takes the results of streaming queries alone: a batch job that is run again would store its "
+                "rows twice",
+                "Read the same data with readStream, and write it with writeStream and trigger(availableNow=True).",
+            )

@@ -1,0 +1,70 @@
+"""What one of Spark's Python workers keeps from call to call: they live on, and are forked before they do anything."""
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from ssl import SSLContext, create_default_context
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import PenstockError, RequestError
+from penstock.spark.staging_link import Link, segment_address
+
+TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
+"""PEM files: the authority of the worker's certificate; our own certificate and its key, where it wants one."""
+
+
+_FREEZES = 3
+"""Some modules are imported by what follows the first call. Not at every call: garbage must not be kept for ever."""
+
+_frozen = 0
+
+
+def freeze() -> None:
+    """Take what is there out of garbage collection: Spark's workers collect after each task, and walking over PySpark's
+    modules costs 60 ms of every batch. Only the first calls do anything.
+    """
+    global _frozen  # noqa: PLW0603  one for the process
+    if _frozen < _FREEZES:
+        _frozen += 1
+        gc.freeze()
+
+
+@contextmanager
+def hinted() -> Iterator[None]:
+    """Spark shows of an error its traceback alone: let it end with the hint."""
+    try:
+        yield
+    except PenstockError as error:
+        if error.hint and error.hint not in getattr(error, "__notes__", ()):
+            error.add_note(error.hint)
+        raise
+
+
+@cache
+def coordinator(worker: str) -> CoordinatorClient:
+    """Its connection is kept."""
+    return CoordinatorClient(worker)
+
+
+@cache
+def link(worker: str, ca: str | None, cert: str | None, key: str | None) -> Link:
+    """The connection to the worker's segment port. What is None is taken from the environment."""
+    tls = tls_context(ca, cert, key)
+    return Link(lambda: segment_address(worker, tls=tls is not None), tls)
+
+
+def tls_context(ca: str | None, cert: str | None, key: str | None) -> SSLContext | None:
+    """None: no TLS. Raises RequestError for files that cannot be used."""
+    given = zip((ca, cert, key), TLS_VARIABLES, strict=True)
+    ca, cert, key = (file or os.environ.get(variable) for file, variable in given)
+    if not ca:
+        return None
+    try:
+        context = create_default_context(cafile=ca)
+        if cert:
+            context.load_cert_chain(cert, key or None)
+    except OSError as error:  # SSLError is one
+        raise RequestError(f"the TLS files cannot be used: {error}", "They must be PEM files.") from None
+    return context

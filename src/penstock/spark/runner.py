@@ -1,0 +1,179 @@
+"""Runs pipelines in one Spark session: starts their queries, starts them again when they fail, stops them in order."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+from penstock.core.errors import PenstockError, RequestError
+from penstock.spark.attempt import Attempt, RunSettings, ports_of, start_attempt
+from penstock.spark.failures import Failure, failure_of
+from penstock.spark.pipelines import Pipeline
+from penstock.spark.progress import Listener, Progress
+from penstock.spark.restarts import Restarts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TURN_SECONDS = 0.2
+
+
+def carry_by_value(pipelines: Sequence[Pipeline]) -> None:
+    """Functions of the users' files travel to the Python workers whole: the files need not be there."""
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    for pipeline in pipelines:
+        register_pickle_by_value(sys.modules[pipeline.function.__module__])  # type: ignore[no-untyped-call]
+
+
+class RunningPipeline:
+    """One pipeline, over all its attempts. What a view shows of it is public."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, settings: RunSettings) -> None:
+        self.pipeline = pipeline
+        self.progress: Progress | None = None
+        self.last_failure: Failure | None = None
+        self.ports: tuple[str, ...] | None = None
+        self.is_done = False
+        self.restarts = Restarts()
+        self.rows = 0
+        self._spark = spark
+        self._settings = settings
+        self._attempt: Attempt | None = None
+        self._start_at = self._started_at = self._progress_at = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self._attempt is not None
+
+    def turn(self, now: float) -> None:
+        """Start it if it is due, see whether it still runs. Raises RequestError when it has failed for good."""
+        if self._attempt is not None:
+            self._look(self._attempt, now)
+        elif not self.is_done and now >= self._start_at:
+            self._start(now)
+
+    def _start(self, now: float) -> None:
+        self._started_at = self._progress_at = now
+        if self.ports is None:
+            self.ports = ports_of(self._spark, self.pipeline)
+        try:
+            self._attempt = start_attempt(self._spark, self.pipeline, self.ports, self._settings)
+        except RequestError:
+            raise
+        except PenstockError as error:  # no worker answers, or it has no room
+            self._fail(Failure(str(error), error.hint), now)
+
+    def _look(self, attempt: Attempt, now: float) -> None:
+        if attempt.generation.fenced is not None:
+            raise attempt.generation.fenced
+        if attempt.query.isActive:
+            return
+        error = attempt.query.exception()
+        told = None if error is None else str(error)  # asks the JVM
+        self.stop(failed=told is not None)
+        if told is None:
+            self.is_done = True
+        else:
+            self._fail(failure_of(told), now)
+
+    def _fail(self, failure: Failure, now: float) -> None:
+        self.last_failure = failure
+        self.restarts, pause = self.restarts.after_failure(
+            self._progress_at - self._started_at, self._settings.restarts
+        )
+        if failure.is_final:
+            raise RequestError(f"the pipeline {self.pipeline.name!r} has failed\n{failure.text}", failure.hint)
+        if pause is None:
+            times = self._settings.restarts.restarts_max
+            raise RequestError(
+                f"the pipeline {self.pipeline.name!r} was started again {times} times, and fails\n{failure.text}",
+                failure.hint,
+            )
+        self._start_at = now + pause
+
+    def take(self, query_id: str, progress: Progress, now: float) -> None:
+        """Spark's listener tells of a batch, in a thread of its own."""
+        attempt = self._attempt
+        if attempt is None or attempt.query_id != query_id:
+            return
+        self.progress, self._progress_at = progress, now
+        self.rows += progress.rows
+        _tell(attempt, progress)
+
+    def stop(self, *, failed: bool = False) -> None:
+        """The query, then the sign of life. It is well if it has ended before."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            with suppress(Exception):  # the JVM may be gone, or busy for longer than it may be
+                attempt.query.stop()
+                if (last := attempt.query.lastProgress) is not None:  # the listener may not have told it yet
+                    _tell(attempt, Progress.of(last))
+            attempt.generation.stop(failed=failed)
+
+
+def _tell(attempt: Attempt, progress: Progress) -> None:
+    """Spark's own sinks: the batch is committed. With ports, the merge has said so."""
+    if not attempt.ports and progress.epoch is not None:
+        attempt.generation.committed(progress.epoch)
+
+
+class Runner:
+    """`run` until all pipelines have ended or `stop` is called. When one fails for good, all are stopped."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipelines: Sequence[Pipeline],
+        settings: RunSettings,
+        show: Callable[[Sequence[RunningPipeline]], None] = lambda _: None,
+    ) -> None:
+        self.pipelines = [RunningPipeline(spark, pipeline, settings) for pipeline in pipelines]
+        self._spark = spark
+        self._show = show
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Returns at once; may be called from a signal handler."""
+        self._stopping.set()
+
+    def run(self, seconds_max: float | None = None) -> None:
+        """Raises RequestError when a pipeline has failed for good, Unavailable when no worker answers."""
+        self._spark.createDataFrame([], "any int")  # makes it this thread's session: Spark finds no sink without one
+        listener = Listener(self._on_progress)
+        self._spark.streams.addListener(listener)
+        deadline = None if seconds_max is None else time.monotonic() + seconds_max
+        try:
+            while not self._is_over(deadline):
+                self._turn()
+        finally:
+            for pipeline in self.pipelines:
+                pipeline.stop()
+            with suppress(Exception):  # the JVM may be gone
+                self._spark.streams.removeListener(listener)
+            self._show(self.pipelines)
+
+    def _turn(self) -> None:
+        try:
+            for pipeline in self.pipelines:
+                if not self._stopping.is_set():
+                    pipeline.turn(time.monotonic())
+        except (Py4JError, OSError) as error:
+            if not self._stopping.is_set():  # a JVM that was told to stop together with us is no failure
+                raise RequestError(f"Spark's JVM is gone: {error}", "Its log says why.") from None
+        self._show(self.pipelines)
+        self._stopping.wait(_TURN_SECONDS)
+
+    def _is_over(self, deadline: float | None) -> bool:
+        late = deadline is not None and time.monotonic() >= deadline
+        return late or self._stopping.is_set() or all(pipeline.is_done for pipeline in self.pipelines)
+
+    def _on_progress(self, query_id: str, progress: Progress) -> None:
+        for pipeline in self.pipelines:
+            pipeline.take(query_id, progress, time.monotonic())

@@ -1,0 +1,183 @@
+"""`spark.readStream.format("penstock")`: the epochs of a query, as Spark asks for them.
+
+Spark makes two of these readers. One lives in a process of its own beside the driver for as long as the query runs, and
+decides offsets and partitions; the other is pickled to the executors, where only `read` is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, Limits
+from penstock.core.errors import Unavailable
+from penstock.spark.python_worker import freeze, hinted
+from penstock.spark.source_loads import Load, begin_load
+from penstock.spark.source_options import SourceOptions
+from penstock.spark.source_partitions import SegmentRanges, plan_partitions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+WAIT_MS = 250
+"""How long the worker waits for something new before it answers that there is nothing. Spark asks again at once; it
+cannot stop a query that waits."""
+
+WAIT_MS_ANONYMOUS = 50
+"""Loads without a pipeline wait one after the other: the last of them must not wait for long."""
+
+HELD_SECONDS_MAX = 600.0
+"""Trigger.AvailableNow takes no news for the end: as long as something is held back it waits, but not for ever."""
+
+REPORT_SECONDS = 1.0
+"""The latest offset in a query's progress may be so old: it is not worth a request for every batch."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._driver: _Driver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_driver": None}
+
+    def _asked(self) -> _Driver:
+        """Made when it is first asked for something: readers that only read never need it."""
+        if self._driver is None:
+            freeze()
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's names, here and below
+        """Spark asks all loads of a query for it before the first is asked for an offset: so all inputs of a pipeline
+        are known when its first cut is decided.
+        """
+        with hinted():
+            self._asked().begin()
+        limits = self._options.limits
+        if limits is not None and limits.bytes is not None:
+            return ReadMaxBytes(limits.bytes)
+        if limits is not None and limits.rows is not None:
+            return ReadMaxRows(limits.rows)
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        with hinted():
+            return self._asked().initial().as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with hinted():
+            self._asked().end_at_latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        with hinted():
+            return self._asked().next_end(InputOffset.from_json(start), limit).as_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        with hinted():
+            return self._asked().latest().as_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with hinted():
+            return self._asked().partitions(InputOffset.from_json(start), InputOffset.from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.source_reading import read_partition  # here: kernels and Arrow take a second to import
+
+        assert isinstance(partition, SegmentRanges)
+        return read_partition(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Asking for the next offset has told the coordinator already, and more reliably."""
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.stop()
+
+
+class _Driver:
+    """What the reader beside the driver knows: its load, and the cut it was told last."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._coordinator = CoordinatorClient(options.worker)
+        self._load: Load | None = None
+        self._told: tuple[InputOffset, InputOffset] | None = None
+        self._target: dict[str, int] | None = None
+        self._latest: tuple[float, InputOffset] | None = None
+
+    def begin(self) -> Load:
+        """At the first call, by when Spark has said whether the query is to end by itself."""
+        if self._load is None:
+            self._load = begin_load(self._options, self._coordinator, available_now=self._target is not None)
+        return self._load
+
+    def initial(self) -> InputOffset:
+        return self.begin().initial()
+
+    def end_at_latest(self) -> None:
+        self._target = self._coordinator.resolve(self._options.sources, "latest")
+
+    def latest(self) -> InputOffset:
+        now = time.monotonic()
+        if self._latest is None or now - self._latest[0] > REPORT_SECONDS:
+            self._latest = now, InputOffset(self._coordinator.resolve(self._options.sources, "latest"))
+        return self._latest[1]
+
+    def next_end(self, start: InputOffset, limit: ReadLimit) -> InputOffset:
+        limits = _limits(self._options.limits, limit)
+        end = self._cut(start, limits).offset if self._target is None else self._cut_upto_target(start, limits)
+        self._told = start, end
+        return end
+
+    def _cut(self, start: InputOffset, limits: Limits | None) -> Cut:
+        wait_ms = WAIT_MS_ANONYMOUS if self._options.pipeline is None else WAIT_MS
+        return self.begin().cut(start, self._target, limits, wait_ms if self._target is None else 0)
+
+    def _cut_upto_target(self, start: InputOffset, limits: Limits | None) -> InputOffset:
+        """Nothing new is the end for Spark, so what is only held back is waited for."""
+        begun = time.monotonic()
+        while True:
+            cut = self._cut(start, limits)
+            if cut.offset != start or cut.held is None:
+                return cut.offset
+            if time.monotonic() - begun > HELD_SECONDS_MAX:
+                raise Unavailable(f"nothing has moved for {HELD_SECONDS_MAX:g} s: {cut.held}", "penstock status")
+            log.info("waiting: %s", cut.held)
+            time.sleep(WAIT_MS / 1000)
+
+    def partitions(self, start: InputOffset, end: InputOffset) -> list[SegmentRanges]:
+        """Spark plans a batch anew without asking for its end when it finds it in its log: then the worker is told."""
+        if self._told != (start, end):
+            self.begin().reading(start, end)
+            self._told = start, end
+        return plan_partitions(self._coordinator, self._options, start, end)
+
+    def stop(self) -> None:
+        if self._load is not None:
+            self._load.stop()
+        self._coordinator.close()
+
+
+def _limits(given: Limits | None, limit: ReadLimit) -> Limits | None:
+    """An epoch's limits: Spark's word, then the load's own. None leaves it to the worker."""
+    match limit:
+        case ReadMaxBytes():
+            return Limits(bytes=limit.max_bytes, rows=given.rows if given else None)
+        case ReadMaxRows():
+            return Limits(bytes=given.bytes if given else None, rows=limit.max_rows)
+    return None if given is None else Limits()

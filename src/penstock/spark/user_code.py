@@ -1,0 +1,80 @@
+"""Runs what the user has written, and shows its errors at the user's own lines."""
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from penstock.core.errors import PenstockError, RequestError
+from penstock.spark.pipelines import Pipeline
+
+_FRAMEWORKS = ("penstock", "pyspark", "py4j")
+_EXAMPLE = "A function becomes one when @pipeline stands above it: from penstock.spark import pipeline"
+
+
+def load_pipelines(path: Path) -> list[Pipeline]:
+    """Run the file; its pipelines in the order they stand in it. Raises RequestError at the user's line.
+
+    Its folder is put on the path of modules, as for a program.
+    """
+    if not path.is_file():
+        raise RequestError(f"there is no file {path}", "Give a Python file with a function that is a @pipeline.")
+    module = _run(path)
+    found = list({id(p): p for p in vars(module).values() if isinstance(p, Pipeline)}.values())
+    if not found:
+        raise RequestError(f"there is no pipeline in {path}", _EXAMPLE)
+    names = [pipeline.name for pipeline in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RequestError(f"{path} has two pipelines {twice[0]!r}", 'Give one another name: @pipeline(name="…")')
+    return found
+
+
+def _run(path: Path) -> ModuleType:
+    name = path.stem if path.stem not in sys.modules else f"{path.stem}_pipelines"
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    if spec is None or spec.loader is None:
+        raise RequestError(f"{path} is no Python file", "Its name must end in .py.")
+    sys.path.insert(0, str(path.absolute().parent))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    with shown_at_the_users_line(f"{path} cannot be loaded"):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def shown_at_the_users_line(what: str) -> Iterator[None]:
+    """Turns an exception into a RequestError: `what`, the user's lines that led to it, and the error."""
+    try:
+        yield
+    except Exception as error:
+        hint = error.hint if isinstance(error, PenstockError) else ""
+        raise RequestError(f"{what}\n{told(error)}", hint) from error
+
+
+def told(error: BaseException) -> str:
+    """The error as Python tells it, without the frames of Spark and of ours."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_the_users(frame.filename)]
+    return "".join([*traceback.format_list(frames), *_last_lines(error)]).rstrip()
+
+
+def _last_lines(error: BaseException) -> list[str]:
+    if isinstance(error, PenstockError):
+        return [str(error)]
+    if (thrown := getattr(error, "java_exception", None)) is not None:  # py4j's, whose own text is a page of Java
+        return [thrown.toString()]
+    return traceback.format_exception_only(type(error), error)
+
+
+def is_the_users(file: str) -> bool:
+    return not file.startswith("<") and not file.startswith(_framework_folders())
+
+
+@cache
+def _framework_folders() -> tuple[str, ...]:
+    found = (importlib.util.find_spec(name) for name in _FRAMEWORKS)
+    return tuple(str(Path(spec.origin).parent) + os.sep for spec in found if spec is not None and spec.origin)

@@ -1,0 +1,156 @@
+"""The whole system as real processes: a worker, a driver with two pipelines, a program that sends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.spark.crashes.places import Place, Victim, Window, wire
+from tests.spark.crashes.sender import SOURCE
+from tests.spark.crashes.tripwire import Tripwire
+from tests.worker_process import WorkerProcess
+
+PIPELINES = ("copy", "tally")
+WAIT_SECONDS_MAX = 180.0
+POLL_SECONDS = 0.002
+
+
+class Scene:
+    def __init__(self, directory: Path, messages: int, rate: float) -> None:
+        self.directory = directory
+        self.worker = WorkerProcess(directory / "data", "--retention", "keep")
+        self._messages, self._rate = messages, rate
+        self.drivers: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "Scene":
+        self.worker.start()
+        self._proxy = Tripwire(lambda: self.worker.http_port)
+        address = f"127.0.0.1:{self.worker.connector_port}"
+        sender = [sys.executable, "-m", "tests.spark.crashes.sender", address, str(self._messages), str(self._rate)]
+        self._sender = subprocess.Popen(sender)
+        self.start_driver()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in range(len(self.drivers)):
+            self.kill_driver(number)
+        self._sender.kill()
+        self._sender.wait()
+        self._proxy.stop()
+        self.worker.kill()
+
+    # The parts.
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "checkpoint"
+
+    def start_driver(self) -> None:
+        file = Path(__file__).with_name("pipelines.py")
+        command = [sys.executable, "-m", "penstock", "run", str(file), "--worker", f"127.0.0.1:{self._proxy.port}"]
+        command += ["--checkpoint", str(self.checkpoint)]
+        with (self.directory / "driver.log").open("ab") as log:
+            self.drivers.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+
+    def kill_driver(self, number: int = -1) -> None:
+        """With its JVM and its Python workers."""
+        self.signal_driver(signal.SIGKILL, number)
+        self.drivers[number].wait()
+
+    def signal_driver(self, what: signal.Signals, number: int = -1) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.drivers[number].pid, what)
+
+    def driver_log(self) -> str:
+        return (self.directory / "driver.log").read_text(errors="replace")[-4000:]
+
+    # Killing.
+
+    def kill_at(self, place: Place, *, restart: bool = True) -> None:
+        """Wait until an epoch comes to the place, kill the victim there, and start it again."""
+        reached = threading.Event()
+
+        def pulled() -> None:
+            if place.victim is Victim.DRIVER:
+                self.kill_driver()
+            else:
+                self.worker.kill()
+            reached.set()
+
+        tripped = wire(place)
+        if tripped is not None:
+            self._proxy.arm(tripped._replace(tells=self._next_epoch(place)), pulled)
+        else:
+            self.wait_until(self._sign(place), str(place))
+            pulled()
+        if not reached.wait(WAIT_SECONDS_MAX):
+            raise AssertionError(f"no epoch came to {place}:\n{self.driver_log()}")
+        if not restart:
+            return
+        if place.victim is Victim.DRIVER:
+            self.start_driver()
+        else:
+            self.worker.start()
+
+    def _next_epoch(self, place: Place) -> bytes:
+        """An answer that only repeats the start is no new cut: wait for the epoch after the last one planned."""
+        if place.window is not Window.BEFORE_OFFSET_LOG:
+            return b""
+        planned = self.pipeline(place.pipeline)["planned"]
+        return b'"epoch":%d,' % (planned + 1)
+
+    def _sign(self, place: Place) -> Callable[[], bool]:
+        checkpoint = self.checkpoint / place.pipeline
+        match place.window:
+            case Window.AFTER_OFFSET_LOG:
+                before = _last(checkpoint / "offsets")
+                return lambda: _last(checkpoint / "offsets") > before
+            case Window.AFTER_COMMIT_LOG:
+                before = _last(checkpoint / "commits")
+                return lambda: _last(checkpoint / "commits") > before
+            case _:
+                return lambda: bool(self.get(f"/segments?prefix=staging/{place.pipeline}/")["segments"])
+
+    def wait_until(self, sign: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not sign():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no epoch came to {what}:\n{self.driver_log()}")
+            time.sleep(POLL_SECONDS)
+
+    # Looking.
+
+    def get(self, path: str) -> dict[str, list[dict[str, int]]]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.worker.http_port}{path}", timeout=10) as answer:
+            found: dict[str, list[dict[str, int]]] = json.load(answer)
+            return found
+
+    def pipeline(self, name: str) -> dict[str, int]:
+        known = [pipeline for pipeline in self.get("/pipelines")["pipelines"] if str(pipeline["name"]) == name]
+        return known[0] if known else {"planned": 0}
+
+    def wait_for_progress(self) -> None:
+        """Until both pipelines have completed an epoch: then everything runs."""
+        self.wait_until(lambda: all(self.pipeline(name).get("complete", 0) > 0 for name in PIPELINES), "its end")
+
+    def wait_for_sender(self) -> None:
+        """It ends when everything is acknowledged."""
+        deadline = time.monotonic() + 2 * WAIT_SECONDS_MAX
+        while self._sender.poll() is None:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{SOURCE} is not acknowledged:\n{self.driver_log()}")
+            time.sleep(0.1)
+        assert self._sender.returncode == 0
+
+
+def _last(directory: Path) -> int:
+    """The number of the last file of a checkpoint's log."""
+    files = directory.iterdir() if directory.is_dir() else ()
+    return max((int(file.name) for file in files if file.name.isdigit()), default=-1)

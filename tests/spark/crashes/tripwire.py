@@ -1,0 +1,110 @@
+"""A proxy before the worker's HTTP port: it stops a request, or its answer, and lets somebody be killed there."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+
+class Wire(NamedTuple):
+    """Where to trip: at a call (the last part of its path) of a pipeline, or at the answer to it."""
+
+    pipeline: str
+    call: str
+    answered: bool
+    tells: bytes = b""
+    """What the request (or the answer) must contain."""
+    passes: bool = False
+    """It is passed on all the same, and then somebody is killed."""
+
+
+class Tripwire:
+    """`arm` it with a wire: the next thing that touches it is kept back for ever, and `pulled` is called."""
+
+    def __init__(self, port_of_worker: Callable[[], int]) -> None:
+        self._port_of_worker = port_of_worker
+        self._wire: Wire | None = None
+        self._pulled: Callable[[], None] = lambda: None
+        self._ready = threading.Event()
+        self._relays: set[asyncio.Task[None]] = set()
+        self.port = 0
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        self._ready.wait(10)
+
+    def arm(self, wire: Wire, pulled: Callable[[], None]) -> None:
+        self._pulled = pulled
+        self._wire = wire
+
+    def disarm(self) -> None:
+        self._wire = None
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stopping.wait()
+        server.close()
+        for relay in self._relays:
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = asyncio.create_task(self._relay(reader, writer))
+        self._relays.add(relay)
+        relay.add_done_callback(self._relays.discard)
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await relay
+        await _close(writer)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_connection("127.0.0.1", self._port_of_worker())
+        try:
+            while True:
+                request = await _message(reader)
+                path = request.split(b" ", 2)[1].decode()
+                if self._trips(path, request, answered=False) is not None:
+                    self._pulled()
+                    return
+                ours.write(request)
+                answer = await _message(theirs)
+                wire = self._trips(path, answer, answered=True)
+                if wire is None or wire.passes:
+                    writer.write(answer)
+                    await writer.drain()
+                if wire is not None:
+                    self._pulled()
+                    return
+        finally:
+            await _close(ours)
+
+    def _trips(self, path: str, message: bytes, *, answered: bool) -> Wire | None:
+        wire = self._wire
+        if wire is None or wire.answered is not answered or wire.tells not in message:
+            return None
+        if path != f"/pipelines/{wire.pipeline}/{wire.call}":
+            return None
+        self._wire = None
+        return wire
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    """One HTTP message, whole; both sides tell its length."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return head + await reader.readexactly(int(line.split(b":")[1]))
+    return head

@@ -1,0 +1,117 @@
+"""A generation in a session of one's own: kept alive, fenced by the next, and complete when Spark has committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.core.errors import PipelineError, RequestError
+from penstock.spark import begin
+from tests.running_worker import RunningWorker, running_worker
+from tests.spark.sending import outputs, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WAIT_SECONDS_MAX = 120
+
+
+def http(worker: RunningWorker) -> str:
+    return f"127.0.0.1:{worker.ports['http']}"
+
+
+def status(worker: RunningWorker, name: str = "mine") -> PipelineStatus:
+    with CoordinatorClient(http(worker)) as coordinator:
+        return next(each for each in coordinator.pipelines() if each.name == name)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_it_gives_the_options_of_loads_and_sink(worker: RunningWorker) -> None:
+    with begin("mine", worker=http(worker), inputs={"a": "north", "b": ["south", "segment:raw"]}) as run:
+        assert run.input("b", min_partitions=4) == {
+            "worker": http(worker),
+            "pipeline": "mine",
+            "generation": str(run.number),
+            "input": "b",
+            "source": "south,segment:raw",
+            "minPartitions": "4",
+        }
+        assert run.output() == {"worker": http(worker), "pipeline": "mine", "generation": str(run.number)}
+        with pytest.raises(RequestError, match="no input 'c'"):
+            run.input("c")
+        until(lambda: status(worker).state == "RUNNING")
+    assert status(worker).state == "STOPPED"
+    assert status(worker).outputs == ["out"]
+
+
+def test_one_that_fails_says_no_farewell(worker: RunningWorker) -> None:
+    with pytest.raises(ZeroDivisionError), begin("mine", worker=http(worker), inputs={"a": "north"}):
+        raise ZeroDivisionError
+    assert status(worker).state == "RUNNING", "its heartbeat lapses by and by"
+
+
+def test_the_next_one_fences_it(worker: RunningWorker) -> None:
+    first = begin("mine", worker=http(worker), inputs={"a": "north"})
+    with begin("mine", worker=http(worker), inputs={"a": "north"}) as second:
+        assert second.number > first.number
+        first.committed(0)  # it would say so at its next heartbeat anyway
+        until(lambda: first.fenced)
+        first.stop()
+        assert status(worker).state == "RUNNING", "the old one's farewell does not count"
+
+
+def test_a_worker_that_goes_away_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    with running_worker(tmp_path / "data") as worker:
+        run = begin("mine", worker=http(worker), inputs={"a": "north"})
+    began = time.monotonic()
+    run.stop()
+    assert time.monotonic() - began < WAIT_SECONDS_MAX / 4
+
+
+@pytest.mark.spark
+def test_a_query_of_ones_own_commits_with_sparks_own_sink(
+    worker: RunningWorker, spark: SparkSession, tmp_path: Path
+) -> None:
+    from penstock.spark import watch
+
+    checkpoint = str(tmp_path / "checkpoint")
+    inputs = {"in": "north"}
+    with begin("mine", worker=http(worker), inputs=inputs, outputs=[], checkpoint=checkpoint) as run:
+        load = spark.readStream.format("penstock").options(**run.input("in")).load()
+        writer = load.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.start()
+        try:
+            watch(spark, query, run)
+            send(f"127.0.0.1:{worker.ports['connector']}", "north", "numbers", [b"1", b"2"])  # acknowledged
+        finally:
+            query.stop()
+    assert status(worker).complete == status(worker).planned == 1
+    with pytest.raises(PipelineError, match="no checkpoint"):
+        begin("mine", worker=http(worker), inputs=inputs, outputs=[], checkpoint=tmp_path / "another")
+
+
+@pytest.mark.spark
+def test_a_query_of_ones_own_writes_to_our_sink(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
+    send(f"127.0.0.1:{worker.ports['connector']}", "north", "numbers", [b"1", b"2"])
+    with begin("mine", worker=http(worker), inputs={"in": "north"}) as run:
+        load = spark.readStream.format("penstock").options(**run.input("in")).load()
+        writer = load.drop("segment", "offset").writeStream.format("penstock").options(**run.output())
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        writer.start().awaitTermination()
+    assert [event.payload for event in outputs(worker.address, "mine")] == [b"1", b"2"]
+    found = spark.read.format("penstock").option("worker", http(worker)).option("source", "pipeline:mine/out").load()
+    assert sorted((row["stream"], row["message_id"], bytes(row["value"])) for row in found.collect()) == [
+        ("numbers", 1, b"1"),
+        ("numbers", 2, b"2"),
+    ]

@@ -1,0 +1,115 @@
+"""What a function gives leaves as rows of the sink, all of it through one query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.core.errors import RequestError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from penstock.spark.leaving import Leaving
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "source string, stream string, stream_id bigint, message_id bigint, event_time timestamp, key binary, "
+COLUMNS += "value binary, segment string, offset bigint"
+
+
+@pytest.fixture
+def events(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """A stream with the source's columns, and one event in it."""
+    folder = tmp_path / "events"
+    row = ("roofs", "roof", 7, 1, None, bytearray(b"k"), bytearray(b"v"), "connector/roofs/0", 0)
+    spark.createDataFrame([row], COLUMNS).write.parquet(str(folder))
+    return spark.readStream.schema(COLUMNS).parquet(str(folder))
+
+
+def left(given: object, declared: tuple[str, ...] | None = None) -> Leaving:
+    from penstock.spark.leaving import leaving
+
+    return leaving(given, declared)
+
+
+def rows(leaving: Leaving, folder: Path) -> list[Row]:
+    """What the sink would get, in one batch."""
+    found: list[Row] = []
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        found.extend(frame.collect())
+
+    assert leaving.frame is not None
+    writer = leaving.frame.writeStream.foreachBatch(keep).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    return found
+
+
+def test_events_may_leave_as_they_came(events: DataFrame, tmp_path: Path) -> None:
+    given = left(events)
+    assert given.ports == ("out",)
+    (row,) = rows(given, tmp_path)
+    assert row.asDict() == {
+        "source": "roofs",
+        "stream": "roof",
+        "stream_id": 7,
+        "message_id": 1,
+        "event_time": None,
+        "key": b"k",
+        "value": b"v",
+    }
+
+
+def test_without_a_value_rows_leave_as_json_of_their_columns(events: DataFrame, tmp_path: Path) -> None:
+    counted = events.selectExpr("cast(key as string) key", "1 as `the count`", "event_time", "'x' as offset")
+    (row,) = rows(left(counted), tmp_path)
+    assert json.loads(row["value"]) == {"key": "k", "the count": 1, "event_time": None, "offset": "x"}
+    assert row["key"] == b"k"
+    assert set(row.asDict()) == {"value", "key", "event_time"}
+
+
+def test_several_ports_leave_through_one_query(events: DataFrame, tmp_path: Path) -> None:
+    given = left({"good": events.select("value", "key"), "bad": events.selectExpr("'why' as reason")})
+    assert given.ports == ("good", "bad")
+    found = {row["port"]: row for row in rows(given, tmp_path)}
+    assert found["good"].asDict() == {"value": b"v", "key": b"k", "port": "good"}
+    assert found["bad"].asDict() == {"value": b'{"reason":"why"}', "key": None, "port": "bad"}
+
+
+def test_a_declared_port_is_where_a_frame_goes(events: DataFrame, tmp_path: Path) -> None:
+    (row,) = rows(left(events.select("value"), ("results",)), tmp_path)
+    assert row["port"] == "results"
+
+
+def test_rows_may_name_their_ports(events: DataFrame, tmp_path: Path) -> None:
+    (row,) = rows(left(events.selectExpr("1 as a", "'bad' as port"), ("good", "bad")), tmp_path)
+    assert (row["value"], row["port"]) == (b'{"a":1}', "bad")
+
+
+def test_sparks_own_sinks_are_left_as_they_are(events: DataFrame) -> None:
+    writer = events.writeStream.format("noop")
+    given = left(writer)
+    assert given.ports == ()
+    assert given.writer is writer
+
+
+def test_what_cannot_leave_is_refused_with_what_to_do(events: DataFrame, spark: SparkSession) -> None:
+    mistakes: list[tuple[Any, tuple[str, ...] | None, str]] = [
+        (None, None, "gives NoneType"),
+        ([events], None, "gives list"),
+        ({}, None, "gives dict"),
+        (spark.range(1), None, "not a stream"),
+        (events.selectExpr("value", "1 as amount"), None, "amount"),
+        (events.selectExpr("1 as value"), None, "value"),
+        (events.selectExpr("1 as a", "'bad' as port"), None, "name their ports"),
+        (events, ("a", "b"), "one DataFrame for the ports a, b"),
+        ({"c": events}, ("a", "b"), "'c' is not declared"),
+    ]
+    for given, declared, said in mistakes:
+        with pytest.raises(RequestError, match=said) as caught:
+            left(given, declared)
+        assert caught.value.hint

@@ -1,0 +1,40 @@
+"""A failed query is started again: later and later, a limited number of times, counted anew after it was healthy."""
+
+from itertools import pairwise
+
+from penstock.spark.restarts import RestartPolicy, Restarts
+
+POLICY = RestartPolicy(restarts_max=4, pause_seconds_first=1, pause_seconds_max=5, healthy_seconds=60)
+
+
+def pauses(healthy_for: list[float]) -> list[float | None]:
+    restarts, found = Restarts(), []
+    for seconds in healthy_for:
+        restarts, pause = restarts.after_failure(seconds, POLICY)
+        found.append(pause)
+    return found
+
+
+def test_each_pause_is_twice_the_one_before_up_to_a_limit() -> None:
+    assert pauses([0, 0, 0, 0]) == [1, 2, 4, 5]
+
+
+def test_after_so_many_in_a_row_it_is_given_up() -> None:
+    assert pauses([0, 0, 0, 0, 59.9]) == [1, 2, 4, 5, None]
+
+
+def test_progress_for_a_while_counts_anew() -> None:
+    assert pauses([0, 0, 60, 0]) == [1, 2, 1, 2]
+    assert pauses([0, 0, 0, 0, 61]) == [1, 2, 4, 5, 1]
+
+
+def test_the_usual_policy_waits_about_a_minute_in_all() -> None:
+    policy, restarts, waited = RestartPolicy(), Restarts(), []
+    while True:
+        restarts, pause = restarts.after_failure(0, policy)
+        if pause is None:
+            break
+        waited.append(pause)
+    assert len(waited) == policy.restarts_max
+    assert all(a <= b for a, b in pairwise(waited))
+    assert 30 <= sum(waited) <= 120

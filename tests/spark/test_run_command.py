@@ -1,0 +1,253 @@
+"""`penstock run` as a person uses it: real processes, ended in every way there is, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import RequestError
+from penstock.spark.java import find_java
+from tests.running_worker import RunningWorker
+from tests.spark.sending import outputs, send
+
+pytestmark = [pytest.mark.process, pytest.mark.spark]
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+START_SECONDS_MAX = 120
+END_SECONDS_MAX = 90
+ASKING = "python_streaming_source_runner"
+"""One that was just asking for an offset tries a worker that is gone for a minute, and ends then."""
+SMALL = ["--master", "local[2]"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _java() -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    try:
+        find_java()
+    except RequestError as error:
+        pytest.skip(str(error))
+
+
+class Run:
+    """A `penstock run` in a process group of its own. Everything that it starts can be told by a mark."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self._mark = uuid.uuid4().hex
+        self._log = folder / f"run-{self._mark}.log"
+        self._command = [sys.executable, "-m", "penstock", "run", *arguments, *SMALL]
+        self._folder = folder
+        self._environment = os.environ | {"PENSTOCK_TEST_MARK": self._mark, "COLUMNS": "120"} | environment
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pid in self.alive():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def alive(self) -> list[int]:
+        """All processes that this run has started, itself among them."""
+        marked = f"PENSTOCK_TEST_MARK={self._mark}".encode()
+        return [pid for pid, environment in environments() if marked in environment]
+
+    def until(self, condition: Callable[[], object], seconds: float = START_SECONDS_MAX) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"it has ended:\n{self.said}"
+            assert time.monotonic() < deadline, f"it did not happen in time:\n{self.said}"
+            time.sleep(0.05)
+
+    def ended(self, but: str = "nothing") -> int:
+        """Its exit status, when everything that it has started is gone, but for these."""
+        try:
+            status = self.process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not ended:\n{self.said}") from None
+        deadline = time.monotonic() + END_SECONDS_MAX
+        while left := [text for text in map(command_of, self.alive()) if but not in text]:
+            assert time.monotonic() < deadline, f"left behind: {left}"
+            time.sleep(0.05)
+        return status
+
+
+def environments() -> Iterator[tuple[int, bytes]]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                yield int(folder.name), (folder / "environ").read_bytes()
+            except OSError:  # it has ended, or is not ours
+                continue
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+    except OSError:
+        return ""
+
+
+def ports(data: Path) -> dict[str, int]:
+    try:
+        found: dict[str, int] = json.loads((data / "ports.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def is_running(worker: str, pipeline: str) -> bool:
+    with CoordinatorClient(worker) as coordinator:
+        return any(each.name == pipeline and each.state == "RUNNING" for each in coordinator.pipelines())
+
+
+def counts(segment_address: str) -> dict[str, int]:
+    """The last that was said of each word."""
+    rows = [json.loads(event.payload) for event in outputs(segment_address, "count_words")]
+    return {row["key"]: row["count"] for row in rows}
+
+
+def lines(number: int) -> list[bytes]:
+    return [b"the %d of many" % n for n in range(number)]
+
+
+def expected(number: int) -> dict[str, int]:
+    return Counter(word for line in lines(number) for word in line.decode().split())
+
+
+def test_everything_is_started_and_after_ctrl_c_everything_is_gone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Run(tmp_path, str(EXAMPLES / "count_words.py"), "--data", str(data)) as run:
+        run.until(lambda: ports(data))
+        worker, connector = (f"127.0.0.1:{ports(data)[name]}" for name in ("http", "connector"))
+        run.until(lambda: is_running(worker, "count_words"))
+        send(connector, "lines", "book", lines(100))
+        assert counts(f"127.0.0.1:{ports(data)['segment']}") == expected(100), "acknowledged: the counts are there"
+        run.until(lambda: "epoch" in run.said)
+        os.kill(run.process.pid, signal.SIGINT)
+        assert run.ended() == 130
+    assert "Traceback" not in run.said
+    assert not (data / "ports.json").exists(), "the worker has stopped in order"
+    assert (data / "checkpoints" / "count_words" / "offsets").is_dir()
+
+
+def test_a_killed_run_takes_its_worker_along_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    arguments = (str(EXAMPLES / "count_words.py"), "--data", str(data))
+    with Run(tmp_path, *arguments) as run:
+        run.until(lambda: ports(data))
+        run.until(lambda: is_running(f"127.0.0.1:{ports(data)['http']}", "count_words"))
+        send(f"127.0.0.1:{ports(data)['connector']}", "lines", "book", lines(50))
+        run.process.kill()
+        assert run.ended(but=ASKING) == -signal.SIGKILL
+    with Run(tmp_path, *arguments) as again:
+        again.until(lambda: ports(data))
+        again.until(lambda: is_running(f"127.0.0.1:{ports(data)['http']}", "count_words"))
+        send(f"127.0.0.1:{ports(data)['connector']}", "lines", "book", lines(80))
+        assert counts(f"127.0.0.1:{ports(data)['segment']}") == expected(80)
+        os.killpg(again.process.pid, signal.SIGTERM)  # as a supervisor does: to Spark's JVM as well
+        assert again.ended() == 0
+    assert "Traceback" not in again.said
+
+
+def test_with_a_running_worker_it_processes_what_is_there_and_leaves_the_worker_alone(
+    worker: RunningWorker, tmp_path: Path
+) -> None:
+    send(
+        f"127.0.0.1:{worker.ports['connector']}", "sensors", "roof", [b'{"celsius": 21.5}', b"rain", b'{"celsius": 20}']
+    )
+    http = f"127.0.0.1:{worker.ports['http']}"
+    with Run(tmp_path, str(EXAMPLES / "sort_readings.py"), "--worker", http, "--available-now") as run:
+        assert run.ended() == 0, run.said
+    good, bad = (outputs(worker.address, "sort_readings", port) for port in ("good", "bad"))
+    assert [json.loads(event.payload)["celsius"] for event in good] == [21.5, 20]
+    assert [(event.payload, event.event_id, event.metadata["stream"]) for event in bad] == [(b"rain", 2, "roof")]
+    assert (tmp_path / "penstock-checkpoints" / "sort_readings").is_dir()
+    assert (tmp_path / "penstock-checkpoints" / "spark.log").is_file()
+
+
+TWO = """
+import beside
+from penstock.spark import pipeline
+
+def shout(batches):
+    for batch in batches:
+        yield beside.in_capitals(batch)
+
+@pipeline
+def loud(words):
+    return words.select("value").mapInArrow(shout, "value binary")
+
+@pipeline
+def other(words):
+    return words.select("no_such_column")
+"""
+
+BESIDE = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+def in_capitals(batch):
+    text = pc.utf8_upper(batch.column("value").cast(pa.string()))
+    return pa.RecordBatch.from_arrays([text.cast(pa.binary())], ["value"])
+"""
+
+
+def test_functions_of_the_file_and_modules_beside_it_reach_sparks_python_workers(
+    worker: RunningWorker, tmp_path: Path
+) -> None:
+    send(f"127.0.0.1:{worker.ports['connector']}", "words", "all", [b"one", b"two"])
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "two.py").write_text(TWO)
+    (folder / "beside.py").write_text(BESIDE)
+    http = f"127.0.0.1:{worker.ports['http']}"
+    chosen = ("--pipeline", "loud", "--available-now", "--worker", http)
+    with Run(tmp_path, str(folder / "two.py"), *chosen) as run:
+        assert run.ended() == 0, run.said
+    assert [event.payload for event in outputs(worker.address, "loud")] == [b"ONE", b"TWO"]
+    with Run(tmp_path, str(folder / "two.py"), "--worker", http) as run:
+        assert run.ended() == 1, "one of two pipelines cannot be built: both are stopped"
+    assert 'return words.select("no_such_column")' in run.said
+    assert "Traceback" not in run.said
+
+
+def test_sparks_own_sinks_run_as_they_are(worker: RunningWorker, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow.dataset")
+    archive = tmp_path / "archive"
+    connector, http = (f"127.0.0.1:{worker.ports[name]}" for name in ("connector", "http"))
+    arguments = ("--worker", http, "--checkpoint", str(tmp_path / "here"), "--trigger", "1s")
+    with Run(tmp_path, str(EXAMPLES / "archive.py"), *arguments, ARCHIVE=str(archive)) as run:
+        run.until(lambda: is_running(http, "archive"))
+        send(connector, "sensors", "roof", [b"warm", b"cold"])  # returns when their epoch is complete
+        assert sorted(row["text"] for row in pyarrow.dataset(archive).to_table().to_pylist()) == ["cold", "warm"]
+        run.process.terminate()
+        assert run.ended() == 0, run.said

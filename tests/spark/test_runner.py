@@ -1,0 +1,279 @@
+"""Pipelines run in a session: what goes in comes out once, over restarts; what fails is started again, or said."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineStatus
+from penstock.core.errors import PipelineError, RequestError
+from penstock.spark import Pipeline, pipeline
+from penstock.spark.restarts import RestartPolicy
+from tests.running_worker import RunningWorker
+from tests.spark.sending import outputs, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.attempt import RunSettings
+    from penstock.spark.runner import Runner, RunningPipeline
+
+pytestmark = pytest.mark.spark
+
+WAIT_SECONDS_MAX = 120
+
+
+@dataclass
+class Bench:
+    """A worker, a Spark session, and a folder for checkpoints."""
+
+    worker: RunningWorker
+    spark: SparkSession
+    folder: Path
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.worker.ports['http']}"
+
+    @property
+    def settings(self) -> RunSettings:
+        from penstock.spark.attempt import RunSettings
+
+        quick = RestartPolicy(restarts_max=3, pause_seconds_first=0.1)
+        return RunSettings(worker=self.http, checkpoints=str(self.folder / "checkpoints"), cores=2, restarts=quick)
+
+    def send(self, source: str, payloads: list[bytes], stream: str = "numbers", *, key: bytes = b"") -> None:
+        send(f"127.0.0.1:{self.worker.ports['connector']}", source, stream, payloads, key=key)
+
+    def runner(self, *pipelines: Pipeline, settings: RunSettings | None = None) -> Runner:
+        from penstock.spark.runner import Runner
+
+        return Runner(self.spark, pipelines, settings or self.settings)
+
+    def run_all(self, *pipelines: Pipeline) -> None:
+        """All that is there now."""
+        self.runner(*pipelines, settings=replace(self.settings, available_now=True)).run(WAIT_SECONDS_MAX)
+
+    @contextmanager
+    def running(self, *pipelines: Pipeline) -> Iterator[RunningThread]:
+        """What it raises is raised at the end."""
+        thread = RunningThread(self.runner(*pipelines))
+        thread.start()
+        try:
+            yield thread
+        finally:
+            thread.runner.stop()
+            thread.join(WAIT_SECONDS_MAX)
+        thread.check()
+
+    def out(self, name: str, port: str = "out") -> list[bytes]:
+        return [event.payload for event in outputs(self.worker.address, name, port)]
+
+    def status(self, name: str) -> PipelineStatus:
+        with CoordinatorClient(self.http) as coordinator:
+            return next(status for status in coordinator.pipelines() if status.name == name)
+
+
+class RunningThread(threading.Thread):
+    def __init__(self, runner: Runner) -> None:
+        super().__init__()
+        self.runner = runner
+        self._raised: list[BaseException] = []
+
+    @property
+    def first(self) -> RunningPipeline:
+        return self.runner.pipelines[0]
+
+    def run(self) -> None:
+        try:
+            self.runner.run()
+        except BaseException as error:
+            self._raised.append(error)
+
+    def check(self) -> None:
+        if self._raised:
+            raise self._raised[0]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not condition():
+            self.check()
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def bench(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Bench:
+    return Bench(worker, spark, tmp_path)
+
+
+def payloads(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+@pipeline
+def copy(numbers: DataFrame) -> DataFrame:
+    return numbers
+
+
+def test_what_is_there_is_processed_once_and_then_it_ends(bench: Bench) -> None:
+    bench.send("numbers", payloads(1, 2, 3), key=b"k")
+    bench.run_all(copy)
+    assert bench.out("copy") == payloads(1, 2, 3)
+    (first, *_) = outputs(bench.worker.address, "copy")
+    assert (first.key, first.event_id, first.metadata["source"], first.metadata["stream"]) == (
+        b"k",
+        1,
+        "numbers",
+        "numbers",
+    )
+    bench.run_all(copy)
+    assert bench.out("copy") == payloads(1, 2, 3), "the second run found nothing new"
+    assert bench.status("copy").state == "STOPPED"
+
+
+def test_it_ends_after_a_time(bench: Bench) -> None:
+    began = time.monotonic()
+    bench.runner(copy).run(0.5)
+    assert time.monotonic() - began < WAIT_SECONDS_MAX
+    assert bench.status("copy").state == "STOPPED"
+
+
+def test_a_running_pipeline_acknowledges_what_it_has_put_out(bench: Bench) -> None:
+    with bench.running(copy) as running:
+        running.until(lambda: running.first.is_running)
+        running.until(lambda: bench.status("copy").state == "RUNNING")
+        bench.send("numbers", payloads(1, 2))
+        assert bench.out("copy") == payloads(1, 2), "the acknowledgement came after the result"
+        running.until(lambda: running.first.progress)
+        bench.send("numbers", payloads(1, 2, 3))
+        assert bench.out("copy") == payloads(1, 2, 3)
+        progress = running.first.progress
+        assert progress is not None
+        assert progress.epoch is not None
+    assert bench.status("copy").state == "STOPPED"
+
+
+@pipeline
+def sort(numbers: DataFrame) -> dict[str, DataFrame]:
+    number = numbers.selectExpr("cast(cast(value as string) as int) as number")
+    return {"even": number.where("number % 2 = 0"), "odd": number.where("number % 2 = 1")}
+
+
+def test_several_ports_leave_together(bench: Bench) -> None:
+    bench.send("numbers", payloads(1, 2, 3, 4))
+    bench.run_all(sort)
+    assert [json.loads(row)["number"] for row in bench.out("sort", "even")] == [2, 4]
+    assert [json.loads(row)["number"] for row in bench.out("sort", "odd")] == [1, 3]
+
+
+@pipeline(inputs={"copied": "pipeline:copy/out", "others": ["letters", "numbers"]})
+def join(copied: DataFrame, others: DataFrame) -> DataFrame:
+    return copied.union(others)
+
+
+def test_pipelines_of_one_session_may_read_each_other(bench: Bench) -> None:
+    bench.send("numbers", payloads(1, 2))
+    bench.send("letters", [b"a"], "letters")
+    with bench.running(copy, join) as running:
+        running.until(lambda: sorted(bench.out("join")) == [b"1", b"1", b"2", b"2", b"a"])
+
+
+def test_epochs_of_sparks_own_sinks_complete_without_a_next_batch(bench: Bench) -> None:
+    path = str(bench.folder / "parquet")
+
+    @pipeline
+    def archive(numbers: DataFrame) -> Any:
+        return numbers.selectExpr("cast(value as string) as text").writeStream.format("parquet").option("path", path)
+
+    with bench.running(archive) as running:
+        running.until(lambda: running.first.is_running)
+        bench.send("numbers", payloads(1, 2))  # returns when they are acknowledged
+        found = bench.spark.read.schema("text string").parquet(path).collect()
+        assert sorted(row["text"] for row in found) == ["1", "2"]
+        status = bench.status("archive")
+        assert status.outputs == []
+        assert status.complete == status.planned
+
+
+def test_an_error_in_the_function_is_final_and_shows_its_line(bench: Bench) -> None:
+    @pipeline
+    def broken(numbers: DataFrame) -> DataFrame:
+        return numbers.select("no_such_column")
+
+    with pytest.raises(RequestError, match="no_such_column") as caught:
+        bench.run_all(broken)
+    assert 'return numbers.select("no_such_column")' in str(caught.value)
+    assert f'File "{__file__}"' in str(caught.value)
+    assert "site-packages" not in str(caught.value)
+    with CoordinatorClient(bench.http) as coordinator:
+        assert coordinator.pipelines() == [], "nothing was registered for it"
+
+
+def test_a_query_that_fails_is_started_again_and_loses_nothing(bench: Bench) -> None:
+    mended = bench.folder / "mended"
+
+    def check(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if not mended.exists():
+                raise ValueError("not yet")
+            yield batch
+
+    @pipeline
+    def careful(numbers: DataFrame) -> DataFrame:
+        return numbers.select("value").mapInArrow(check, "value binary")
+
+    bench.send("numbers", payloads(1, 2))
+    with bench.running(careful) as running:
+        running.until(lambda: running.first.restarts.in_a_row)
+        failure = running.first.last_failure
+        assert failure is not None
+        assert failure.text.endswith("ValueError: not yet")
+        assert "in check" in failure.text
+        mended.touch()
+        running.until(lambda: bench.out("careful") == payloads(1, 2))
+
+
+def test_one_that_fails_for_ever_is_given_up(bench: Bench) -> None:
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError("never")
+
+    @pipeline
+    def hopeless(numbers: DataFrame) -> DataFrame:
+        return numbers.select("value").mapInArrow(fail, "value binary")
+
+    bench.send("numbers", payloads(1))
+    with pytest.raises(RequestError, match=r"started again 3 times(.|\n)*ValueError: never"):
+        bench.runner(hopeless).run(WAIT_SECONDS_MAX)
+    assert bench.out("hopeless") == []
+    assert bench.status("hopeless").state != "STOPPED", "it lapses, and shows as failing"
+
+
+def test_an_older_run_of_the_same_pipeline_is_told_and_ends(bench: Bench) -> None:
+    bench.send("numbers", payloads(1))
+
+    def run_until_another_starts() -> None:
+        with bench.running(copy) as running, CoordinatorClient(bench.http) as coordinator:
+            running.until(lambda: bench.out("copy"))
+            coordinator.start("copy", {"numbers": InputSpec(["numbers"])}, ["out"])
+            running.until(lambda: not running.first.is_running)
+
+    with pytest.raises(RequestError, match=r"was followed by generation"):
+        run_until_another_starts()
+
+
+def test_a_lost_checkpoint_is_refused(bench: Bench) -> None:
+    bench.send("numbers", payloads(1))
+    bench.run_all(copy)
+    elsewhere = replace(bench.settings, checkpoints=str(bench.folder / "elsewhere"))
+    with pytest.raises(PipelineError, match="no checkpoint"):
+        bench.runner(copy, settings=elsewhere).run(WAIT_SECONDS_MAX)
+    assert bench.out("copy") == payloads(1)

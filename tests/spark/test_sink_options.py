@@ -1,0 +1,109 @@
+"""Options and schema of the sink: all that is wrong is told at once, with what was expected."""
+
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.core.errors import RequestError
+from penstock.spark.sink_options import SinkOptions
+from penstock.spark.sink_schema import check_schema
+
+TYPES: dict[str, DataType] = {
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "string": StringType(),
+    "timestamp": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+}
+
+FULL = (
+    "value binary, key string, event_time timestamp, stream string, port string, "
+    "source string, stream_id bigint, message_id bigint"
+)
+
+
+def schema(text: str) -> StructType:
+    pairs = (column.split(" ") for column in text.split(", "))
+    return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
+
+
+def refusal(text: str) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        check_schema(schema(text))
+    return caught.value
+
+
+def test_the_pipeline_is_all_that_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_WORKER", raising=False)
+    options = SinkOptions.parse({"pipeline": "counts"})
+    assert options == SinkOptions(pipeline="counts", worker="127.0.0.1:7102", generation=None, port="out")
+
+
+def test_the_worker_is_taken_from_the_environment_where_no_option_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_WORKER", "far:9")
+    assert SinkOptions.parse({"pipeline": "counts"}).worker == "far:9"
+    assert SinkOptions.parse({"pipeline": "counts", "worker": "near:8"}).worker == "near:8"
+
+
+def test_names_are_taken_in_any_case_and_spark_s_own_pass() -> None:
+    given = {"PIPELINE": "counts", "Worker": "far:9", "generation": "4", "port": "late", "tlsCA": "/ca.pem"}
+    options = SinkOptions.parse(given | {"checkpointLocation": "/cp", "queryName": "q"})
+    assert options == SinkOptions(
+        pipeline="counts", worker="far:9", generation=4, port="late", checkpoint="/cp", tls=("/ca.pem", None, None)
+    )
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(RequestError, match="there is no option 'pipline': is it 'pipeline'") as caught:
+        SinkOptions.parse({"pipline": "counts"})
+    assert "'pipeline' is missing" in str(caught.value)
+    assert "tlsCa" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("pipeline", "a/b", "'a/b' is no name for a pipeline"),
+        ("port", "", "'' is no name for a port"),
+        ("generation", "-1", "'generation' is '-1'"),
+        ("generation", "", "'generation' is ''"),
+        ("worker", "host:port", "'host:port' is not an address"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(name: str, text: str, problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
+        SinkOptions.parse({"pipeline": "counts", name: text})
+
+
+@pytest.mark.parametrize("text", ["value binary", "value string", FULL, "key binary, value string"])
+def test_rows_with_a_value_and_known_columns_are_taken(text: str) -> None:
+    check_schema(schema(text))
+
+
+def test_all_problems_of_a_schema_are_told_at_once() -> None:
+    error = refusal("vaule string, key int, event_time timestamp_ntz, count bigint, stream_id int")
+    assert str(error) == (
+        "these rows cannot be written: there is no column `value` (binary or string); "
+        "`vaule` (string) is no column of the sink: is it `value`?; "
+        "`key` is int, and must be binary or string; "
+        "`event_time` is timestamp_ntz, and must be timestamp; "
+        "`count` (bigint) is no column of the sink; "
+        "`stream_id` is int, and must be bigint"
+    )
+    assert "to_json(struct(…))" in error.hint
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    twice = StructType(schema("value string").fields * 2)
+    with pytest.raises(RequestError, match="`value` is there 2 times"):
+        check_schema(twice)

@@ -1,0 +1,113 @@
+"""What a load may say, and what is wrong with it if it may not."""
+
+import pytest
+
+from penstock.client.coordinator import AtSegments, AtTime, Limits
+from penstock.core.errors import RequestError
+from penstock.spark.source_options import OPTIONS, SourceOptions
+from penstock.spark.source_schema import COLUMNS
+
+
+def parse(**options: str) -> SourceOptions:
+    return SourceOptions.parse({"source": "sensors"} | options)
+
+
+def refusal(**options: str) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        parse(**options)
+    return caught.value
+
+
+def test_a_source_is_all_that_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_WORKER", raising=False)
+    options = parse()
+    assert options == SourceOptions(sources=("sensors",))
+    assert (options.worker, options.starting, options.ending) == ("127.0.0.1:7102", "earliest", "latest")
+    assert (options.fail_on_data_loss, options.limits, options.pipeline) == (True, None, None)
+    assert options.columns == tuple(COLUMNS)
+
+
+def test_the_worker_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_WORKER", "elsewhere:9")
+    assert parse().worker == "elsewhere:9"
+    assert parse(worker="here:8").worker == "here:8"
+
+
+def test_names_of_options_are_taken_in_any_case() -> None:
+    options = parse(MAXROWSPEREPOCH="10", failondataloss="FALSE")
+    assert (options.limits, options.fail_on_data_loss) == (Limits(rows=10), False)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("earliest", "earliest"),
+        (" Latest ", "latest"),
+        ("1700000000000", AtTime(1_700_000_000_000_000)),
+        ("2023-11-14T22:13:20Z", AtTime(1_700_000_000_000_000)),
+        ("2023-11-14T23:13:20.000001+01:00", AtTime(1_700_000_000_000_001)),
+        ("2023-11-14 22:13:20", AtTime(1_700_000_000_000_000)),
+        ('{"connector/a/1": 5, "connector/a/0": 0}', AtSegments({"connector/a/0": 0, "connector/a/1": 5})),
+        ('{"segments": {"connector/a/0": 7}}', AtSegments({"connector/a/0": 7})),
+        (
+            '{"epoch": 3, "incarnation": 1, "segments": {"connector/a/0": 7}, "watermark": null}',
+            AtSegments({"connector/a/0": 7}),
+        ),
+    ],
+)
+def test_a_place_is_a_word_an_instant_or_a_cut(text: str, place: object) -> None:
+    assert parse(startingOffsets=text).starting == place
+    if place != "earliest":
+        assert parse(endingOffsets=text).ending == place
+
+
+def test_limits_and_numbers_are_read() -> None:
+    options = parse(maxBytesPerEpoch="256MiB", maxRowsPerEpoch="1_000", minPartitions="4", source="b, a,segment:x")
+    assert options.limits == Limits(bytes=256 << 20, rows=1000)
+    assert (options.min_partitions, options.sources) == (4, ("b", "a", "segment:x"))
+    named = parse(pipeline="counts", input="left", generation="7", columns="value, key", tlsCa="ca.pem")
+    assert (named.pipeline, named.input, named.generation) == ("counts", "left", 7)
+    assert (named.columns, named.tls) == (("value", "key"), ("ca.pem", None, None))
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"maxBytesPerEpch": "1"}, "there is no option 'maxbytesperepch'", "Did you mean maxBytesPerEpoch?"),
+        ({"zzz": "1"}, "there is no option 'zzz'", f"There are: {', '.join(OPTIONS)}."),
+        ({"source": "a/b"}, "option source: 'a/b' is no source", "pipeline:NAME/PORT"),
+        ({"startingOffsets": "soon"}, "option startingOffsets: 'soon' is no place", "earliest, latest"),
+        ({"startingOffsets": '{"a": -1}'}, "option startingOffsets", "offset"),
+        ({"startingOffsets": "{a}"}, "is not JSON", "earliest, latest"),
+        ({"endingOffsets": "earliest"}, "option endingOffsets: nothing lies before", "latest"),
+        ({"maxBytesPerEpoch": "much"}, "option maxBytesPerEpoch: 'much' is not a size", "64MiB"),
+        ({"maxBytesPerEpoch": "0"}, "option maxBytesPerEpoch: it must be at least 1 byte", "Leave it out"),
+        ({"maxRowsPerEpoch": "-1"}, "option maxRowsPerEpoch: '-1' is no number", "digits"),
+        ({"minPartitions": "0"}, "option minPartitions: it must be at least 1", "Leave it out"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' is neither true nor false", "true or false"),
+        ({"pipeline": "a b"}, "option pipeline: 'a b' is no name", "letters"),
+        ({"generation": "7"}, "a generation without a pipeline", "pipeline"),
+        ({"worker": "host:port"}, "option worker: 'host:port' is not an address", "host:port"),
+        ({"columns": "value,valeu"}, "option columns: there is no column 'valeu'", "message_id"),
+        ({"columns": "value,value"}, "option columns: the column 'value' is named twice", "once"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_options_name_and_a_hint(
+    options: dict[str, str], message: str, hint: str
+) -> None:
+    error = refusal(**options)
+    assert message in str(error)
+    assert hint in error.hint
+
+
+def test_without_a_source_there_is_nothing_to_read() -> None:
+    with pytest.raises(RequestError, match="the option source is missing"):
+        SourceOptions.parse({})
+
+
+def test_options_of_streams_and_of_batches_are_told_apart() -> None:
+    with pytest.raises(RequestError, match=r"the option endingOffsets is for spark\.read"):
+        SourceOptions.for_stream({"source": "a", "endingoffsets": "latest"})
+    with pytest.raises(RequestError, match=r"the option pipeline is for spark\.readStream"):
+        SourceOptions.for_batch({"source": "a", "pipeline": "p"})
+    assert SourceOptions.for_stream({"source": "a"}) == SourceOptions.for_batch({"source": "a"})

@@ -1,0 +1,47 @@
+"""An epoch's bytes among tasks: all of them, once, in order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client.coordinator import InputOffset, Range
+from penstock.core.errors import DataLoss
+from penstock.spark.source_partitions import PARTITION_BYTES_MIN, packed, ranges_between
+
+MIB = 1 << 20
+
+
+def test_what_lies_between_two_offsets_is_read_in_the_order_of_the_segments() -> None:
+    start, end = InputOffset({"b": 5, "a": 7, "c": 9}), InputOffset({"c": 9, "b": 6, "a": 8, "d": 3})
+    assert ranges_between(start, end, fail_on_data_loss=True) == [Range("a", 7, 8), Range("b", 5, 6), Range("d", 0, 3)]
+
+
+def test_a_segment_that_is_gone_is_lost() -> None:
+    start, end = InputOffset({"a": 5, "b": 6}), InputOffset({"b": 7})
+    with pytest.raises(DataLoss, match="segment 'a' is gone, and with it what came after 5"):
+        ranges_between(start, end, fail_on_data_loss=True)
+    assert ranges_between(start, end, fail_on_data_loss=False) == [Range("b", 6, 7)]
+
+
+def test_small_ranges_share_a_task() -> None:
+    splits = [Range(f"s{n}", 0, 1000) for n in range(50)]
+    assert [partition.ranges for partition in packed(splits, 8)] == [tuple(splits)]
+    assert packed([], 4) == []
+
+
+def test_large_ranges_are_divided_among_all_tasks() -> None:
+    splits = [Range("s", n * 10 * MIB, (n + 1) * 10 * MIB) for n in range(4)]
+    assert [partition.ranges for partition in packed(splits, 4)] == [(split,) for split in splits]
+    assert [len(partition.ranges) for partition in packed(splits, 2)] == [2, 2]
+
+
+@given(st.lists(st.integers(1, 40 * MIB), max_size=30), st.integers(1, 16))
+def test_the_order_is_kept_and_no_partition_is_much_larger_than_the_others(sizes: list[int], parts: int) -> None:
+    splits = [Range(f"s{number:03}", 0, size) for number, size in enumerate(sizes)]
+    partitions = packed(splits, parts)
+    assert [piece for partition in partitions for piece in partition.ranges] == splits
+    assert all(partition.ranges for partition in partitions)
+    count = max(1, min(parts, sum(sizes) // PARTITION_BYTES_MIN))
+    assert len(partitions) <= count
+    for partition in partitions:
+        assert sum(piece.end for piece in partition.ranges) <= sum(sizes) // count + max(sizes) + 1

@@ -1,0 +1,237 @@
+"""Real queries from the source: every event once, in order within its stream, the same rows when it is read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.client.segments import SegmentClient
+from tests.protocol.stored.events import stored
+from tests.running_worker import RunningWorker
+from tests.spark.sending import send
+from tests.spark.stored_data import store_events, truncate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SEGMENT = "connector/sensors/0"
+
+
+class Source:
+    """A worker, and queries that read from it."""
+
+    def __init__(self, worker: RunningWorker, spark: SparkSession, folder: Path) -> None:
+        self.worker = worker
+        self.spark = spark
+        self.http = f"127.0.0.1:{worker.ports['http']}"
+        self.checkpoint = folder / "checkpoint"
+        self.batches: list[list[Row]] = []
+        self.partitions: list[int] = []
+
+    def send(self, stream: str, count: int, source: str = "sensors") -> None:
+        payloads = [f"{stream} {number}".encode() for number in range(count)]
+        send(f"127.0.0.1:{self.worker.ports['connector']}", source, stream, payloads, key=stream.encode())
+
+    def batch(self, **options: str) -> list[Row]:
+        return self.spark.read.format("penstock").options(**self._options(options)).load().collect()
+
+    def run(self, **options: str) -> list[list[Row]]:
+        """All that is there, to the end; the rows of each batch. Raises what ends the query."""
+        before = len(self.batches)
+        frame = self.spark.readStream.format("penstock").options(**self._options(options)).load()
+        writer = frame.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self.checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        return self.batches[before:]
+
+    def offsets(self) -> list[Any]:
+        """Our part of each entry of Spark's offset log, as text."""
+        files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+        return [file.read_text().splitlines()[-1] for file in files]
+
+    def _keep(self, frame: DataFrame, _: int) -> None:
+        self.partitions.append(frame.rdd.getNumPartitions())
+        self.batches.append(frame.collect())
+
+    def _options(self, options: dict[str, str]) -> dict[str, str]:
+        return {"worker": self.http, "source": "sensors"} | options
+
+
+@pytest.fixture
+def source(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(worker, spark, tmp_path)
+
+
+def values(rows: list[Row], stream: str) -> list[bytes]:
+    return [bytes(row["value"]) for row in rows if row["stream"] == stream]
+
+
+def test_a_batch_has_all_columns_of_all_events(source: Source) -> None:
+    source.send("door", 1000)
+    source.send("window", 500)
+    rows = source.batch()
+    assert values(rows, "door") == [f"door {n}".encode() for n in range(1000)]
+    assert values(rows, "window") == [f"window {n}".encode() for n in range(500)]
+    assert len(rows) == 1500
+    first = next(row for row in rows if row["stream"] == "door")
+    assert (first["source"], bytes(first["key"]), first["message_id"]) == ("sensors", b"door", 1)
+    assert first["segment"] in ("connector/sensors/0", "connector/sensors/1")
+    assert [int(row["event_time"].timestamp() * 1000) for row in rows[:1]] == [first["message_id"]]
+    assert rows[0].asDict().keys() == {
+        "source", "stream", "stream_id", "message_id", "event_time", "key", "value", "segment", "offset",
+    }  # fmt: skip
+
+
+def test_a_stream_goes_on_from_its_checkpoint(source: Source) -> None:
+    source.send("door", 300)
+    (first,) = source.run()
+    assert values(first, "door") == [f"door {n}".encode() for n in range(300)]
+    source.send("door", 500)
+    source.send("late", 10)
+    second = [row for batch in source.run() for row in batch]
+    assert values(second, "door") == [f"door {n}".encode() for n in range(300, 500)]
+    assert values(second, "late") == [f"late {n}".encode() for n in range(10)]
+    assert source.run() == []
+
+
+def test_offsets_are_json_with_sorted_keys(source: Source) -> None:
+    source.send("door", 10)
+    source.run(pipeline="p", input="left")
+    text = source.offsets()[-1]
+    offset = json.loads(text)
+    assert list(offset) == ["epoch", "incarnation", "segments", "watermark"]
+    assert list(offset["segments"]) == sorted(offset["segments"])
+    assert json.dumps(offset) == text
+
+
+def test_an_epoch_takes_no_more_rows_than_it_may(source: Source) -> None:
+    for count in range(100, 1000, 100):
+        source.send("door", count)
+    batches = source.run(maxRowsPerEpoch="250")
+    assert len(batches) >= 4
+    assert all(0 < len(rows) <= 250 for rows in batches)
+    assert [v for rows in batches for v in values(rows, "door")] == [f"door {n}".encode() for n in range(900)]
+
+
+def numbered(first: int, last: int, size: int = 100) -> list[bytes]:
+    return [stored(1, n, n, b"", b"x" * size) for n in range(first, last)]
+
+
+def message_ids(rows: list[Row]) -> list[int]:
+    return [row["message_id"] for row in rows]
+
+
+def test_a_batch_that_is_run_again_has_the_same_rows(source: Source) -> None:
+    """Spark has logged the batch and not its commit."""
+    store_events(source.worker, SEGMENT, numbered(0, 100))
+    source.run(pipeline="p")
+    store_events(source.worker, SEGMENT, numbered(100, 200))
+    (second,) = source.run(pipeline="p")
+    assert message_ids(second) == [*range(100, 200)]
+    (source.checkpoint / "commits" / "1").unlink()
+    (source.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    store_events(source.worker, SEGMENT, numbered(200, 300))
+    again, rest = source.run(pipeline="p")
+    assert again == second
+    assert message_ids(rest) == [*range(200, 300)]
+
+
+def test_reading_may_begin_and_end_anywhere(source: Source) -> None:
+    source.send("door", 100)
+    everything = source.batch()
+    segment = everything[0]["segment"]
+    places = [row["offset"] for row in everything if row["segment"] == segment]
+    with SegmentClient(source.worker.address) as client:
+        end = client.info(segment).length
+    some = source.batch(startingOffsets=json.dumps({segment: places[10]}), endingOffsets=json.dumps({segment: end}))
+    assert [row["offset"] for row in some] == places[10:]
+    assert source.batch(startingOffsets="latest") == []
+    assert source.batch(endingOffsets=json.dumps({segment: 0})) == []
+    source.send("door", 150)
+    assert source.batch(startingOffsets="latest") == []
+
+
+def test_a_stream_may_begin_at_the_end(source: Source) -> None:
+    source.send("door", 100)
+    assert not any(source.run(startingOffsets="latest"))
+    source.send("door", 120)
+    rows = [row for batch in source.run(startingOffsets="latest") for row in batch]
+    assert values(rows, "door") == [f"door {n}".encode() for n in range(100, 120)]
+
+
+def test_large_ranges_are_read_by_all_cores_and_streams_keep_their_order(source: Source) -> None:
+    events = [stored(n % 7, n // 7 + 1, n, b"", b"%d " % n + b"x" * 2000) for n in range(18_000)]
+    store_events(source.worker, SEGMENT, events)
+    (rows,) = source.run(columns="stream_id,message_id,value", minPartitions="4")
+    assert source.partitions == [4]
+    assert [(row["stream_id"], row["message_id"]) for row in rows] == [(n % 7, n // 7 + 1) for n in range(18_000)]
+    assert bytes(rows[-1]["value"]).startswith(b"17999 ")
+
+
+def test_raw_segments_and_several_sources_can_be_read_together(source: Source) -> None:
+    with SegmentClient(source.worker.address) as client, client.appender("numbers", create=True) as appender:
+        appender.append_many([b"one", b"two"])
+    source.send("door", 2)
+    rows = source.batch(source="sensors, segment:numbers")
+    assert sorted((row["source"], row["stream"], bytes(row["value"])) for row in rows if row["stream"]) == [
+        ("sensors", "door", b"door 0"),
+        ("sensors", "door", b"door 1"),
+    ]
+    raw = [row for row in rows if row["segment"] == "numbers"]
+    assert [(row["source"], bytes(row["value"]), row["offset"]) for row in raw] == [
+        ("segment:numbers", b"one", 0),
+        ("segment:numbers", b"two", 11),
+    ]
+    assert {row[name] for row in raw for name in ("stream", "stream_id", "message_id", "event_time", "key")} == {None}
+
+
+def test_what_a_pipeline_puts_out_is_a_source_with_the_origin_of_its_rows(source: Source) -> None:
+    source.send("door", 50)
+    options = {"worker": source.http, "pipeline": "copy"}
+    frame = source.spark.readStream.format("penstock").options(**options, source="sensors").load()
+    chosen = frame.select("source", "stream", "stream_id", "message_id", "event_time", "key", "value")
+    query = (
+        chosen.writeStream.format("penstock").options(**options)
+        .option("checkpointLocation", str(source.checkpoint)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    names = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value")
+    first, second = source.batch(), source.batch(source="pipeline:copy/out")
+    assert [[row[name] for name in names] for row in second] == [[row[name] for name in names] for row in first]
+    assert {row["segment"] for row in second} == {"pipeline/copy/out"}
+
+
+def test_data_that_retention_removed_stops_the_query_with_a_clear_error(source: Source) -> None:
+    source_events = numbered(0, 2000)
+    store_events(source.worker, SEGMENT, source_events)
+    source.run(maxRowsPerEpoch="600")
+    store_events(source.worker, SEGMENT, numbered(2000, 4000))
+    truncate(source.worker, SEGMENT, 3000 * len(source_events[0]))
+    with pytest.raises(Exception, match="DataLoss") as caught:
+        source.run()
+    assert "failOnDataLoss=false" in str(caught.value)
+    (rows,) = source.run(failOnDataLoss="false")
+    assert message_ids(rows) == [*range(3000, 4000)]
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ({"startingOffset": "latest"}, ["there is no option 'startingoffset'", "Did you mean startingOffsets?"]),
+        ({"source": "nobody"}, ["there is no source 'nobody'", "penstock status"]),
+        ({"pipeline": "p"}, ["the option pipeline is for spark.readStream"]),
+    ],
+)
+def test_what_is_wrong_reaches_the_user_in_words(source: Source, options: dict[str, str], texts: list[str]) -> None:
+    with pytest.raises(Exception, match="RequestError") as caught:
+        source.batch(**options)
+    for text in texts:
+        assert text in str(caught.value)

@@ -1,0 +1,120 @@
+"""What a task reads: all events of its ranges, in order, or an error that says what is missing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.client.coordinator import Range
+from penstock.client.segments import SegmentClient
+from penstock.client.segments.address import Address
+from penstock.core.errors import Damaged, DataLoss, RequestError
+from penstock.spark import python_worker
+from penstock.spark.source_arrow import SegmentBatches
+from penstock.spark.source_options import SourceOptions
+from penstock.spark.source_partitions import SegmentRanges
+from penstock.spark.source_reading import read_events, read_partition
+from penstock.spark.staging_link import Link
+from tests.client.test_tls import CA, server_context
+from tests.protocol.stored.events import raw, stored
+from tests.running_worker import RunningWorker, running_worker
+from tests.spark.stored_data import store_events, truncate
+
+SEGMENT = "connector/a/0"
+STORED = [stored(n % 5, n, n, b"%d" % n, b"value %d" % n * (n % 50)) for n in range(9000)]
+DATA = b"".join(STORED)
+
+
+@pytest.fixture
+def link(worker: RunningWorker) -> Iterator[Link]:
+    link = Link(lambda: Address.parse(worker.address))
+    yield link
+    link.drop()
+
+
+def values(link: Link, segment: str, start: int, end: int, *, fail_on_data_loss: bool = True) -> list[bytes]:
+    batches = SegmentBatches(segment, ("value",), lambda _: pytest.fail("no names are wanted"))
+    piece = Range(segment, start, end)
+    return [
+        value
+        for events in read_events(link, piece, batches, fail_on_data_loss=fail_on_data_loss)
+        for value in batches.batch(events).column(0).to_pylist()
+    ]
+
+
+def test_all_events_of_a_range_are_read_in_order(worker: RunningWorker, link: Link) -> None:
+    store_events(worker, SEGMENT, STORED)
+    assert len(DATA) > 2 << 20
+    assert values(link, SEGMENT, 0, len(DATA)) == [b"value %d" % n * (n % 50) for n in range(9000)]
+    second = len(STORED[0])
+    assert values(link, SEGMENT, second, second + len(STORED[1])) == [b"value 1"]
+    assert values(link, SEGMENT, second, second) == []
+
+
+def test_events_without_data_give_no_rows(worker: RunningWorker, link: Link) -> None:
+    store_events(worker, SEGMENT, [bytes(8), bytes(8)])
+    assert values(link, SEGMENT, 0, 16) == []
+
+
+def test_an_event_larger_than_what_is_read_at_once_is_put_together(worker: RunningWorker, link: Link) -> None:
+    large = [b"a" * 3_000_000, b"b", b"c" * 5_000_000]
+    events = [stored(payload=value) for value in large]
+    store_events(worker, SEGMENT, events)
+    assert values(link, SEGMENT, 0, sum(map(len, events))) == large
+
+
+def test_raw_segments_give_their_events(worker: RunningWorker, link: Link) -> None:
+    with SegmentClient(worker.address) as client, client.appender("numbers", create=True) as appender:
+        appender.append_many([b"one", b"", b"three"])
+    assert values(link, "numbers", 0, 32) == [b"one", b"", b"three"]
+
+
+def test_a_range_that_ends_inside_an_event_is_refused(worker: RunningWorker, link: Link) -> None:
+    store_events(worker, SEGMENT, STORED[:2])
+    size = len(STORED[0])
+    with pytest.raises(Damaged, match=f"range that ends at {size + 5} ends inside the event at {size}"):
+        values(link, SEGMENT, 0, size + 5)
+
+
+def test_what_is_no_event_is_refused_with_its_offset(worker: RunningWorker, link: Link) -> None:
+    store_events(worker, SEGMENT, [STORED[0], raw(b"somebody else's")])
+    with pytest.raises(Damaged, match=f"no stored event begins at offset {len(STORED[0])}: 15 bytes are too few"):
+        values(link, SEGMENT, 0, len(STORED[0]) + 23)
+
+
+def test_bytes_that_retention_removed_are_an_error_unless_the_load_says_otherwise(
+    worker: RunningWorker, link: Link
+) -> None:
+    store_events(worker, SEGMENT, STORED)
+    gone = sum(map(len, STORED[:100]))
+    truncate(worker, SEGMENT, gone)
+    with pytest.raises(DataLoss, match=f"the bytes from 0 to {gone} were removed before they were read"):
+        values(link, SEGMENT, 0, len(DATA))
+    kept = values(link, SEGMENT, 0, len(DATA), fail_on_data_loss=False)
+    assert kept == [b"value %d" % n * (n % 50) for n in range(100, 9000)]
+    assert values(link, SEGMENT, 0, gone - 1, fail_on_data_loss=False) == []
+
+
+def test_a_task_reads_over_tls_and_knows_the_names_of_streams(tmp_path: Path) -> None:
+    with running_worker(tmp_path / "data", ssl=server_context()) as worker:
+        events = [stored(stream, n, n, b"", b"%d" % n) for n in range(100) for stream in (1, 2)]
+        end = store_events(worker, SEGMENT, events)
+        authority = tmp_path / "ca.pem"
+        CA.cert_pem.write_to_path(str(authority))
+        http = f"127.0.0.1:{worker.ports['http']}"
+        options = SourceOptions.parse({"source": "a", "worker": http, "tlsCa": str(authority)})
+        partition = SegmentRanges((Range(SEGMENT, 0, end),))
+        rows = [row for batch in read_partition(options, ("stream", "value"), partition) for row in batch.to_pylist()]
+        assert [row["value"] for row in rows] == [b"%d" % n for n in range(100) for _ in (1, 2)]
+        assert {row["stream"] for row in rows} == {None}  # nobody has ever connected as this source
+        python_worker.link(http, *options.tls).drop()
+        python_worker.coordinator(http).close()
+
+
+def test_a_worker_that_speaks_tls_alone_says_so(tmp_path: Path) -> None:
+    with running_worker(tmp_path / "data", ssl=server_context()) as worker:
+        http = f"127.0.0.1:{worker.ports['http']}"
+        options = SourceOptions.parse({"source": "a", "worker": http})
+        with pytest.raises(RequestError, match="speaks TLS alone") as caught:
+            next(read_partition(options, ("value",), SegmentRanges((Range(SEGMENT, 0, 1),))))
+        assert "tlsCa" in caught.value.__notes__[0]

@@ -1,0 +1,251 @@
+"""The stream reader beside the driver: what it asks the coordinator, and what it tells Spark."""
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from penstock.client.coordinator import Range
+from penstock.core.errors import DataLoss, PipelineError, Unavailable
+from penstock.spark import source_stream
+from penstock.spark.source_loads import driver_identity
+from penstock.spark.source_options import SourceOptions
+from penstock.spark.source_partitions import SegmentRanges
+from penstock.spark.source_schema import COLUMNS
+from penstock.spark.source_stream import StreamReader
+from tests.spark.scripted_coordinator import ScriptedCoordinator
+
+ALL = ReadAllAvailable()
+STARTED = {"generation": 5, "incarnation": 1, "epoch": 0, "segment_port": 1, "tls": False}
+
+
+def offset(epoch: int, at: int) -> dict[str, Any]:
+    return {"epoch": epoch, "incarnation": 1, "segments": {"connector/a/0": at}, "watermark": None}
+
+
+def cut(body: Any) -> Any:
+    """Ten bytes more each time."""
+    start = body["start"]
+    return {"offset": offset(start["epoch"] + 1, start["segments"]["connector/a/0"] + 10), "held": None}
+
+
+@pytest.fixture
+def coordinator() -> Iterator[ScriptedCoordinator]:
+    answers = {
+        "/pipelines/p/start": STARTED,
+        "/pipelines/p/initial": offset(0, 0),
+        "/pipelines/p/cut": cut,
+        "/pipelines/p/reading": {},
+        "/pipelines/p/heartbeat": {},
+        "/sources/resolve": lambda body: {"segments": {"connector/a/1": 7, "connector/a/0": 100}},
+        "/sources/cut": lambda body: {"segments": {"connector/a/1": 9, "connector/a/0": 100}},
+        "/splits": lambda body: {"splits": body["ranges"]},
+    }
+    with ScriptedCoordinator(answers).run() as running:
+        yield running
+
+
+Make = Callable[..., StreamReader]
+
+
+@pytest.fixture
+def reader(coordinator: ScriptedCoordinator) -> Iterator[Make]:
+    made: list[StreamReader] = []
+
+    def make(**options: str) -> StreamReader:
+        given = {"source": "a", "worker": coordinator.address} | options
+        made.append(StreamReader(SourceOptions.for_stream(given), tuple(COLUMNS)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def test_without_a_pipeline_nothing_is_registered(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    anonymous = reader(startingOffsets="1700000000000")
+    start = anonymous.initialOffset()
+    assert json.dumps(start) == '{"segments": {"connector/a/0": 100, "connector/a/1": 7}}'
+    end = anonymous.latestOffset(start, ALL)
+    assert json.dumps(end) == '{"segments": {"connector/a/0": 100, "connector/a/1": 9}}'
+    assert anonymous.partitions(start, end) == [SegmentRanges((Range("connector/a/1", 7, 9),))]
+    assert anonymous.partitions(end, end) == []
+    assert coordinator.bodies("/sources/resolve")[0]["position"] == {"timestamp_us": 1_700_000_000_000_000}
+    assert not [path for path, _ in coordinator.asked if path.startswith("/pipelines")]
+
+
+def test_nothing_new_is_the_start_itself(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    start = {"segments": {"connector/a/0": 100, "connector/a/1": 9}}
+    assert json.dumps(reader().latestOffset(start, ALL)) == json.dumps(start)
+
+
+def test_with_a_generation_its_cuts_are_asked_for(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    named = reader(pipeline="p", generation="4", input="left")
+    named.getDefaultReadLimit()
+    end = named.latestOffset(named.initialOffset(), ALL)
+    assert json.dumps(end) == json.dumps(offset(1, 10))
+    (asked,) = coordinator.bodies("/pipelines/p/cut")
+    assert asked == {
+        "generation": 4,
+        "input": "left",
+        "start": offset(0, 0),
+        "upto": None,
+        "limits": None,
+        "wait_ms": source_stream.WAIT_MS,
+    }
+    assert not coordinator.bodies("/pipelines/p/start")
+    assert not coordinator.bodies("/pipelines/p/heartbeat")
+
+
+def test_without_a_generation_one_is_begun_before_any_offset_is_asked_for(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
+    left, right = reader(pipeline="p", input="left"), reader(pipeline="p", input="right", startingOffsets="latest")
+    left.getDefaultReadLimit()
+    right.getDefaultReadLimit()
+    first, second = coordinator.bodies("/pipelines/p/start")
+    assert (first["inputs"], first["outputs"]) == ({"left": {"sources": ["a"], "starting": "earliest"}}, None)
+    assert second["inputs"] == {"right": {"sources": ["a"], "starting": "latest"}}
+    assert first["request"] == second["request"] == f"{driver_identity()}/p/on"
+    right.latestOffset(right.initialOffset(), ALL)
+    assert coordinator.bodies("/pipelines/p/cut")[0]["generation"] == 5
+
+
+def test_a_query_that_is_to_end_by_itself_begins_a_generation_of_its_own(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
+    now = reader(pipeline="p")
+    now.prepareForTriggerAvailableNow()
+    now.getDefaultReadLimit()
+    (started,) = coordinator.bodies("/pipelines/p/start")
+    assert started["request"] == f"{driver_identity()}/p/now"
+
+
+def test_a_generation_that_it_has_begun_is_kept_alive_and_ended(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    own = reader(pipeline="p")
+    own.getDefaultReadLimit()
+    own.stop()
+    beats = coordinator.bodies("/pipelines/p/heartbeat")
+    assert beats[0] == {"generation": 5, "stopped": False}
+    assert beats[-1] == {"generation": 5, "stopped": True}
+
+
+def test_making_a_reader_asks_nothing_and_it_can_be_sent_to_executors(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
+    made = reader(pipeline="p")
+    pickle.loads(pickle.dumps(made))
+    assert not coordinator.asked
+    made.getDefaultReadLimit()
+    again = pickle.loads(pickle.dumps(made))
+    assert vars(again)["_driver"] is None
+    assert vars(again)["_options"] == vars(made)["_options"]
+
+
+@pytest.mark.parametrize(
+    ("options", "default", "given", "limits"),
+    [
+        ({}, ALL, ALL, None),
+        ({"maxBytesPerEpoch": "1KiB"}, ReadMaxBytes(1024), ReadMaxBytes(1024), {"bytes": 1024, "rows": None}),
+        ({"maxRowsPerEpoch": "9"}, ReadMaxRows(9), ReadMaxRows(9), {"bytes": None, "rows": 9}),
+        (
+            {"maxBytesPerEpoch": "1KiB", "maxRowsPerEpoch": "9"},
+            ReadMaxBytes(1024),
+            ReadMaxBytes(1024),
+            {"bytes": 1024, "rows": 9},
+        ),
+        ({"maxRowsPerEpoch": "9"}, ReadMaxRows(9), ALL, {"bytes": None, "rows": None}),
+    ],
+)
+def test_admission_control_gives_the_loads_limits_to_the_coordinator(
+    coordinator: ScriptedCoordinator,
+    reader: Make,
+    options: dict[str, str],
+    default: ReadLimit,
+    given: ReadLimit,
+    limits: Any,
+) -> None:
+    limited = reader(pipeline="p", generation="1", **options)
+    assert limited.getDefaultReadLimit() == default
+    limited.latestOffset(offset(0, 0), given)
+    assert coordinator.bodies("/pipelines/p/cut")[0]["limits"] == limits
+
+
+def test_a_batch_that_spark_runs_again_is_told_to_the_worker(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    named = reader(pipeline="p", generation="1")
+    named.partitions(offset(3, 30), offset(4, 40))
+    named.partitions(offset(3, 30), offset(4, 40))
+    assert coordinator.bodies("/pipelines/p/reading") == [
+        {"generation": 1, "input": "in", "start": offset(3, 30), "end": offset(4, 40)}
+    ]
+    end = named.latestOffset(offset(4, 40), ALL)
+    named.partitions(offset(4, 40), end)
+    assert len(coordinator.bodies("/pipelines/p/reading")) == 1
+
+
+def test_available_now_ends_at_what_was_there(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    now = reader(pipeline="p", generation="1")
+    now.prepareForTriggerAvailableNow()
+    coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "held": None}
+    assert now.latestOffset(offset(1, 10), ALL) == offset(1, 10)
+    (asked,) = coordinator.bodies("/pipelines/p/cut")
+    assert (asked["upto"], asked["wait_ms"]) == ({"connector/a/0": 100, "connector/a/1": 7}, 0)
+
+
+def test_available_now_waits_for_what_is_only_held_back(
+    coordinator: ScriptedCoordinator, reader: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_stream, "WAIT_MS", 1)
+    held = iter([True, True, False])
+    coordinator.answers["/pipelines/p/cut"] = lambda body: (
+        {"offset": body["start"], "held": "a sink is slow"} if next(held) else cut(body)
+    )
+    now = reader(pipeline="p", generation="1")
+    now.prepareForTriggerAvailableNow()
+    assert now.latestOffset(offset(1, 10), ALL) == offset(2, 20)
+
+
+def test_available_now_does_not_wait_for_ever(
+    coordinator: ScriptedCoordinator, reader: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_stream, "WAIT_MS", 1)
+    monkeypatch.setattr(source_stream, "HELD_SECONDS_MAX", 0.05)
+    coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "held": "a sink is slow"}
+    now = reader(pipeline="p", generation="1")
+    now.prepareForTriggerAvailableNow()
+    with pytest.raises(Unavailable, match=r"nothing has moved for 0\.05 s: a sink is slow"):
+        now.latestOffset(offset(1, 10), ALL)
+
+
+def test_the_latest_offset_is_asked_for_now_and_then(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    reporting = reader()
+    assert reporting.reportLatestOffset() == reporting.reportLatestOffset()
+    assert len(coordinator.bodies("/sources/resolve")) == 1
+
+
+def test_lost_bytes_are_skipped_only_if_the_load_says_so(coordinator: ScriptedCoordinator, reader: Make) -> None:
+    def splits(body: Any) -> Any:
+        if body["skip_lost"]:
+            return {"splits": [["connector/a/0", 5, 10]], "lost": [["connector/a/0", 0, 5]]}
+        return {"error": "segment 'connector/a/0' begins at 5", "hint": "Read from there.", "kind": "DataLoss"}
+
+    coordinator.answers["/splits"] = splits
+    start, end = {"segments": {"connector/a/0": 0}}, {"segments": {"connector/a/0": 10}}
+    with pytest.raises(DataLoss, match="begins at 5") as caught:
+        reader().partitions(start, end)
+    assert caught.value.__notes__ == ["Read from there."]
+    partitions = reader(failOnDataLoss="false").partitions(start, end)
+    assert partitions == [SegmentRanges((Range("connector/a/0", 5, 10),))]
+
+
+def test_what_the_coordinator_refuses_reaches_spark_with_its_hint(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
+    refusal = {"error": "pipeline 'p' has no checkpoint", "hint": "penstock pipeline reset p", "kind": "PipelineError"}
+    coordinator.answers["/pipelines/p/initial"] = refusal
+    with pytest.raises(PipelineError, match="no checkpoint") as caught:
+        reader(pipeline="p", generation="1").initialOffset()
+    assert caught.value.__notes__ == ["penstock pipeline reset p"]

@@ -1,0 +1,60 @@
+"""Names of streams: asked for once each, however many rows there are."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from penstock.spark import stream_names
+from penstock.spark.stream_names import StreamNames
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.requests = 0
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        self.ids += ids
+        self.requests += 1
+        return [f"n{number}" if number % 10 else "" for number in ids]
+
+
+def test_each_id_is_asked_for_once_and_each_row_gets_its_name() -> None:
+    asked = Asked()
+    names = StreamNames(asked)
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        ids = rng.integers(-50, 50, 200)
+        expected = [f"n{number}" if (number := i % 2**64) % 10 else None for i in map(int, ids)]
+        assert names.of(ids).to_pylist() == expected
+    assert len(asked.ids) == len(set(asked.ids)) == len(names) == 100
+    assert all(0 <= number < 2**64 for number in asked.ids)
+    assert asked.requests < 20
+
+
+@pytest.mark.parametrize("number", [3, 10, -1])
+def test_one_stream_alone_is_a_column_of_one_name(number: int) -> None:
+    names = StreamNames(Asked())
+    for _ in range(2):
+        column = names.of(np.full(1000, number))
+        assert len(column) == 1000
+        assert set(column.to_pylist()) == {None if number == 10 else f"n{number % 2**64}"}
+        assert str(column.type) == "string"
+
+
+def test_many_ids_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_names, "ASK_MAX", 7)
+    asked = Asked()
+    assert len(StreamNames(asked).of(np.arange(20))) == 20
+    assert asked.requests == 3
+
+
+def test_the_names_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_names, "STREAMS_MAX", 10)
+    asked = Asked()
+    names = StreamNames(asked)
+    for start in (0, 6, 3, 0):
+        ids = np.arange(start, start + 6)
+        assert names.of(ids).to_pylist() == [f"n{i}" if i % 10 else None for i in range(start, start + 6)]
+        assert len(names) <= 10
