@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock import __version__
-from penstock.cli import bench, segment, send, worker
+from penstock.cli import bench, pipeline, run, segment, send, status, worker
 from penstock.core.errors import PenstockError
 
 app = typer.Typer(
@@ -19,7 +19,10 @@ app = typer.Typer(
 )
 worker.register(app)
 send.register(app)
+run.register(app)
+status.register(app)
 app.add_typer(segment.app, name="segment")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(bench.app, name="bench")
 
 

@@ -8,6 +8,8 @@ from rich.console import Console
 
 from penstock.bench import append as append_bench
 from penstock.bench import ingest as ingest_bench
+from penstock.bench import spark as spark_bench
+from penstock.bench import spark_report
 from penstock.bench.report import Report, print_table, to_json
 
 Quick: TypeAlias = Annotated[bool, typer.Option("--quick", help="Fewer rounds; ends within a minute.")]
@@ -41,11 +43,26 @@ def ingest(quick: Quick = False, as_json: AsJson = False, directory: Directory =
     _show(ingest_bench.run(options, Console(stderr=True)), as_json)
 
 
+@app.command()
+def spark(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
+    """Our source and sink on Spark, beside its Parquet files and the smallest Python source and sink there are."""
+    options = spark_bench.Options(quick=quick, directory=directory)
+    report = spark_bench.run(options, Console(stderr=True))
+    if as_json:
+        typer.echo(spark_report.to_json(report))
+    else:
+        spark_report.print_tables(report, _console())
+
+
 def _show(report: Report, as_json: bool) -> None:
     if as_json:
         typer.echo(to_json(report))
     else:
-        console = Console()
-        if not console.is_terminal:
-            console.width = _WIDTH
-        print_table(report, console)
+        print_table(report, _console())
+
+
+def _console() -> Console:
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
+    return console

@@ -16,7 +16,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from penstock.cli.retention import parse_retention
 from penstock.cli.sizes import parse_size
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.errors import RequestError
 from penstock.gateway.settings import AckMode, ConnectorSettings, GatewaySettings
 from penstock.protocol.connector.bulk import EventTimeUnit
@@ -73,6 +75,13 @@ def worker(
     tls_cert: Path | None = _tls("Certificate (PEM) for the source and segment ports."),
     tls_key: Path | None = _tls("Its private key (PEM)."),
     tls_client_ca: Path | None = _tls("Take only clients with a certificate of this authority (mutual TLS)."),
+    retention: Any = typer.Option(
+        "complete",
+        parser=parse_retention,
+        metavar="HOW LONG",
+        help="Keep data until they are complete, or keep them (keep), or for a time (7d) or a size (10GiB).",
+        rich_help_panel=_LIMITS,
+    ),
     chapter_size: int = _size("64MiB", "Size of a journal file."),
     reserve: int = _size("256MiB", "Disk kept for draining a full store."),
     segment_quota: int | None = _size(None, "Bytes that a segment may hold (default: no limit)."),
@@ -100,7 +109,8 @@ def worker(
     gateway = GatewaySettings(host=host, port=connector_port, ssl=context, cookie=cookie.encode(), connector=connector)
     gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor)
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
-    servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway)
+    coordinator = CoordinatorSettings(retention=retention)
+    servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway, coordinator=coordinator)
     _serve(replace(servers, http_host=host, http_port=http_port))
 
 

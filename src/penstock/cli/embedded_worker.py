@@ -1,0 +1,122 @@
+"""The worker of `penstock run`: a process of its own, unless one serves the data already."""
+
+import ctypes
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.cli.connect import get_json
+from penstock.core.errors import Unavailable
+
+_START_SECONDS_MAX = 60.0
+"""It recovers the end of its journal first."""
+
+_STOP_SECONDS_MAX = 30.0
+"""It makes durable and acknowledges what it has received; then it is killed, which loses nothing acknowledged."""
+
+_LAST_WORDS_CHARS = 2000
+_DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWorker:
+    """`process` is None for a worker that was there before: it is not ours to stop."""
+
+    http: str
+    ports: dict[str, int]
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def check(self) -> None:
+        """Raises Unavailable if it has ended."""
+        if self.process is not None and self.process.poll() is not None:
+            raise Unavailable(f"the worker has ended with {self.process.returncode}", "See worker.log beside its data.")
+
+
+@contextmanager
+def embedded_worker(data: Path, options: Sequence[str] = ()) -> Iterator[FoundWorker]:
+    """The worker on this data, started if there is none, and then stopped again. Raises Unavailable."""
+    ports = _running_on(data)
+    if ports is not None:
+        yield _local(ports, None)
+        return
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "ports.json").unlink(missing_ok=True)  # a killed worker leaves its own behind
+    process = _start(data, options)
+    try:
+        yield _local(_wait_for_ports(data, process), process)
+    finally:
+        _stop(process)
+
+
+def _local(ports: dict[str, int], process: "subprocess.Popen[bytes] | None") -> FoundWorker:
+    return FoundWorker(f"127.0.0.1:{ports['http']}", ports, process)
+
+
+def _running_on(data: Path) -> dict[str, int] | None:
+    try:
+        ports: dict[str, int] = json.loads((data / "ports.json").read_text())
+        return ports if get_json(f"127.0.0.1:{ports['http']}", "/status")["ports"] == ports else None
+    except (OSError, ValueError, KeyError, TypeError, Unavailable):
+        return None
+
+
+def _start(data: Path, options: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """In a process group of its own: Ctrl-C is for us, who stop it last."""
+    ports = [f"--{name}-port={port}" for name, port in _ports().items()]
+    command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *ports, *options]
+    with (data / "worker.log").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  no other thread runs yet
+        )
+
+
+def _ports() -> dict[str, int]:
+    """The default ones, so that sources find them, if they are all free."""
+    for port in _DEFAULT_PORTS.values():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return dict.fromkeys(_DEFAULT_PORTS, 0)
+    return _DEFAULT_PORTS
+
+
+def _end_with_parent() -> None:
+    """A driver that is killed leaves no worker behind. Linux has this; elsewhere the next run finds the worker."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _wait_for_ports(data: Path, process: "subprocess.Popen[bytes]") -> dict[str, int]:
+    deadline = time.monotonic() + _START_SECONDS_MAX
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(FileNotFoundError):
+            ports: dict[str, int] = json.loads((data / "ports.json").read_text())
+            return ports
+        time.sleep(0.02)
+    log = data / "worker.log"
+    words = log.read_text(errors="replace")[-_LAST_WORDS_CHARS:].strip()
+    raise Unavailable(f"the worker on {data} did not start:\n{words}", f"All it said is in {log}.")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

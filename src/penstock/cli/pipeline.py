@@ -1,0 +1,95 @@
+"""`penstock pipeline`: look at the pipelines that a worker knows, let one begin anew, or forget it."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
+from penstock.cli.sizes import show_size
+from penstock.cli.times import show_time
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.core.errors import PipelineError
+
+_WIDTH = 140
+"""Of what goes to a file or a pipe: no column is cut short."""
+
+_RETRY_SECONDS = 3.0
+"""For a worker that is about to start; a person waits for the answer."""
+
+_COLOURS = {"RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+app = typer.Typer(help="Look at pipelines, let one begin anew, or forget it.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_pipelines(worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """List pipelines: whether they run, and the last epoch of each kind."""
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        found = client.pipelines()
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found]))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(_table(found) if found else "no pipelines")
+    for one in found:
+        if one.held is not None:
+            console.print(f"{escape(one.name)} is held: {escape(one.held)}", soft_wrap=True)
+
+
+def _table(found: list[PipelineStatus]) -> Table:
+    epochs = ("planned", "merged", "complete", "proved")
+    table = Table("pipeline", "state", "incarnation", "generation", *epochs, "lag", "watermark")
+    for one in found:
+        state = f"[{_COLOURS[one.state]}]{one.state}[/]"
+        numbers = (one.incarnation, one.generation, one.planned, one.merged, one.complete, one.proved)
+        table.add_row(escape(one.name), state, *map(str, numbers), show_size(one.lag_bytes), show_time(one.watermark))
+    return table
+
+
+@app.command("reset")
+def reset(name: str, yes: YesOption = False, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None) -> None:
+    """Let a pipeline begin anew: its next start decides where.
+
+    Delete its checkpoint as well. What it has put out so far stays; what it
+    reads again is put out again.
+    """
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        known = _known(client, name)
+        if not yes:
+            typer.confirm(f"Let {name} begin anew after {known.complete} epochs ({known.state})?", abort=True)
+        client.reset(name)
+    typer.echo(f"{name} begins anew with its next start; delete its checkpoint")
+
+
+@app.command("drop")
+def drop(
+    name: str,
+    outputs: Annotated[bool, typer.Option("--outputs", help="Delete what it has put out, too.")] = False,
+    yes: YesOption = False,
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+) -> None:
+    """Forget a pipeline: it holds back neither acknowledgements nor retention any more."""
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        known = _known(client, name)
+        if not yes:
+            what = f"{name} ({known.state}, {show_size(known.lag_bytes)} not read yet)"
+            typer.confirm(f"Forget {what}{', with all its output' if outputs else ''}?", abort=True)
+        client.drop(name, outputs=outputs)
+    typer.echo(f"dropped {name}")
+
+
+def _known(client: CoordinatorClient, name: str) -> PipelineStatus:
+    for one in client.pipelines():
+        if one.name == name:
+            return one
+    raise PipelineError(f"there is no pipeline {name!r}", "Look which there are: penstock pipeline list")

