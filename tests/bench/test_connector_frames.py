@@ -72,7 +72,7 @@ def test_there_are_as_many_batches_as_are_in_flight() -> None:
 def test_what_a_message_takes_in_a_segment() -> None:
     columns, table = scan(Batch([7], PAYLOADS[:1]).data), StreamTable(0)
     table.open(7)
-    assert len(rewrite(columns, table.admit(columns, EventTimeUnit.MS)).data) == STORED_BYTES
+    assert len(rewrite(columns, table.admit(columns, EventTimeUnit.MS))[0].data) == STORED_BYTES
 
 
 def test_credits_are_counted_once_however_they_are_cut() -> None:

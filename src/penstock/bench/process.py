@@ -35,10 +35,7 @@ class Server:
     ports: Ports
 
     def peak_rss_bytes(self) -> int:
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-        return 0
+        return peak_rss_bytes(self.process.pid)
 
     def cpu(self) -> Cpu:
         """Processor seconds used so far."""
@@ -99,6 +96,15 @@ def _wait_until_serving(process: subprocess.Popen[bytes], find_ports: Callable[[
     tail = log.read_bytes()[-LOG_BYTES_SHOWN:].decode(errors="replace")
     command = " ".join(str(part) for part in process.args)  # type: ignore[union-attr]
     raise Unavailable(f"{command} did not serve:\n{tail}", "Run that command by hand.")
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The most memory that the process has ever taken at once; 0 for one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def free_port() -> int:

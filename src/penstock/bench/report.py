@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from penstock.bench.goals import goal_cell, missed, spread_cell
 from penstock.bench.measurement import MEGABYTE, Measurement, percentile, ratios
 
 READ = "read"
@@ -53,8 +54,7 @@ class Report:
 
     def missed(self) -> dict[str, float]:
         """The goals that were not reached, with the figures that fell short."""
-        ratios = self.ratios()
-        return {n: ratios[n] for n, goal in self.goals.items() if n in ratios and ratios[n] < goal}
+        return missed(self.ratios(), self.goals)
 
 
 def summary(rounds: list[Measurement]) -> dict[str, object]:
@@ -137,13 +137,13 @@ def print_table(report: Report, console: Console) -> None:
 def _cells(report: Report, name: str) -> list[str]:
     rounds = report.results[name]
     facts, latency = summary(rounds), latency_ms(rounds)
-    goal, read = report.goals.get(name), facts["read_mb_per_s"]
+    read = facts["read_mb_per_s"]
     return [
         name,
         f"{facts['mb_per_s']:,}",
         f"{facts['events_per_s']:,}",
         _ratio_cell(report, name),
-        f"{goal:g}" if goal is not None else "",
+        goal_cell(name, report.goals),
         f"{latency['p50']:.2f}" if latency else "",
         f"{latency['p99']:.2f}" if latency else "",
         f"{read:,}" if read is not None else "",
@@ -153,12 +153,8 @@ def _cells(report: Report, name: str) -> list[str]:
 
 
 def _ratio_cell(report: Report, name: str) -> str:
-    """The median, and from where to where the rounds went."""
     values = report.round_ratios().get(name)
-    if not values:
-        return ""
-    colour = "red" if name in report.missed() else "green"
-    return f"[{colour}]{median(values):.2f}[/] ({min(values):.2f}–{max(values):.2f})"
+    return spread_cell(values, is_missed=name in report.missed()) if values else ""
 
 
 @contextmanager

@@ -11,20 +11,27 @@ from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from penstock.bench.contender import BenchmarkFailed, Contender
 from penstock.bench.process import filesystem
 
 IN_MEMORY = {"tmpfs", "ramfs"}
 
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+C = TypeVar("C", bound=Named)
 M = TypeVar("M")
 
 
 def interleave(
-    contenders: Sequence[Contender],
+    contenders: Sequence[C],
     rounds: int,
-    measure: Callable[[Contender], M],
+    measure: Callable[[C], M],
     note: Callable[[str], None],
     deadline: float = inf,
 ) -> dict[str, list[M]]:

@@ -10,8 +10,8 @@ from penstock.bench import events
 from penstock.bench.contenders.connector_frames import Batch
 from penstock.bench.contenders.ingest import spread
 from penstock.bench.measurement import Measurement
-from penstock.gateway.head import encode_head
-from penstock.protocol.connector.bulk import EventTimeUnit, StreamTable, encode_acks, rewrite, scan, stream_columns
+from penstock.protocol.connector.bulk import EventTimeUnit, StreamTable, encode_acks, rewrite, scan
+from penstock.protocol.stored.head import encode_head
 from penstock.store.record import checksum
 
 RUN_MESSAGES = 1000
@@ -44,14 +44,14 @@ def time_stages(streams: int) -> dict[str, float]:
         table.open(stream_id)
     columns = scan(batch.data)
     admission = table.admit(columns, EventTimeUnit.MS)
-    stored = rewrite(columns, admission).data
+    (stored,) = rewrite(columns, admission)
     found = admission.streams
     return {
         "scan": _fastest(lambda: scan(batch.data)),
         "admit": _fastest(lambda: table.admit(columns, EventTimeUnit.MS)),
         "rewrite": _fastest(lambda: rewrite(columns, admission)),
-        "checksum": _fastest(lambda: checksum([stored])),
-        "head": _fastest(lambda: encode_head(stream_columns(found, 0), ())),
+        "checksum": _fastest(lambda: checksum([stored.data])),
+        "head": _fastest(lambda: encode_head(stored.streams, (), stored.count)),
         "ack": _fastest(lambda: encode_acks(1, found.stream_ids, found.last_ids)),
     }
 
