@@ -10,10 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.protocol.connector.fuzz import run as compare_decoders
 from tests.protocol.segment.fuzz import mutate_and_decode
+from tests.protocol.stored.fuzz import run as compare_stored
+from tests.spark.crashes.campaign import run as kill_in_every_window
 from tests.store.simulation import simulate, simulate_damage
 
 MUTATIONS_A_SEED = 100_000
 FRAMES_A_SEED = 100_000
+EVENTS_A_SEED = 100_000
 
 CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
     "store": ("random operations, crashes and faults of the disk against a model", 1000, simulate),
@@ -28,6 +31,12 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
         100,
         lambda seed: compare_decoders(seed, FRAMES_A_SEED),
     ),
+    "fuzz-stored": (
+        f"{EVENTS_A_SEED:,} mutated events a seed: the decoders of stored events agree, and the encoders",
+        100,
+        lambda seed: compare_stored(seed, EVENTS_A_SEED),
+    ),
+    "spark": ("driver and worker killed in each window of an epoch, 14 kills a seed", 3, kill_in_every_window),
 }
 
 

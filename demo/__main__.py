@@ -1,0 +1,229 @@
+"""The main job, start to end: two programs send, a pipeline on Spark counts per key and window, and the results are
+compared with a calculation that knows neither Penstock nor Spark. With --chaos the worker, the driver and a program are
+killed with SIGKILL along the way.
+
+Nothing here is pretended: all parts are processes of their own, and the verdict is computed from the data.
+"""
+
+import argparse
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from demo.events import KEYS, PROGRAMS, START_MS, STREAMS
+from demo.parts import Part, WorkerPart
+from demo.results import Results, Verdict, judge
+from penstock.client.coordinator import CoordinatorClient
+
+console = Console(highlight=False)
+
+RATE = 200.0
+"""Events a second of each stream."""
+SECONDS_MAX = 600.0
+TURN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Kill the part once so large a share of all events is in the results."""
+
+    share: float
+    name: str
+
+
+KILLS = (Kill(0.05, "worker"), Kill(0.2, "driver"), Kill(0.35, "north"), Kill(0.5, "worker"), Kill(0.65, "driver"))
+
+
+class Demo:
+    def __init__(self, directory: Path, per_stream: int, kills: tuple[Kill, ...]) -> None:
+        self.per_stream = per_stream
+        self.total = len(PROGRAMS) * len(STREAMS) * per_stream
+        self.directory = directory
+        self.worker = WorkerPart(directory / "data", directory / "worker.log")
+        self.log: list[str] = []
+        self._kills = list(kills)
+
+    def start(self) -> None:
+        self.worker.start()
+        self.results = Results(self.worker.address("segment"))
+        command = ["penstock", "run", "demo/pipeline.py", "--worker", self.worker.address("http")]
+        command += ["--checkpoint", str(self.directory / "checkpoint")]
+        self.driver = Part("driver", command, self.directory / "driver.log")
+        self.programs = [self._program(name) for name in PROGRAMS]
+        self.driver.start()
+        self._wait_for_pipeline()
+        for program in self.programs:
+            program.start()
+
+    def _wait_for_pipeline(self) -> None:
+        """A program is acknowledged by the pipelines that are registered: without one, when its events are stored."""
+        with CoordinatorClient(self.worker.address("http")) as coordinator:
+            while not coordinator.pipelines():
+                self._check_alive()
+                time.sleep(TURN_SECONDS)
+
+    def _program(self, name: str) -> Part:
+        command = ["demo.source", self.worker.address("connector"), name, str(self.per_stream), str(RATE)]
+        return Part(name, command, self.directory / f"{name}.log")
+
+    def turn(self) -> None:
+        """Look at what has come out; kill what is due."""
+        self.results.read_on()
+        self._check_alive()
+        while self._kills and self.processed >= self._kills[0].share * self.total:
+            self._kill(self._kills.pop(0).name)
+
+    @property
+    def processed(self) -> int:
+        return sum(total.count for total in self.results.totals.values())
+
+    @property
+    def is_done(self) -> bool:
+        """The programs end when everything they sent is acknowledged."""
+        return not any(program.is_running for program in self.programs)
+
+    def _check_alive(self) -> None:
+        failed = [part for part in self.programs if part.exit_status]
+        failed += [part for part in (self.worker, self.driver) if not part.is_running]
+        if failed:
+            raise SystemExit(f"{failed[0].name} has ended with {failed[0].exit_status}:\n{failed[0].last_words()}")
+
+    def _kill(self, name: str) -> None:
+        part = next(part for part in self.parts if part.name == name)
+        if not part.is_running:
+            return
+        part.kill()
+        part.start()
+        self.log.append(f"kill {sum(part.kills for part in self.parts)}: SIGKILL to the {name}, started again")
+
+    @property
+    def parts(self) -> list[Part]:
+        return [self.worker, self.driver, *self.programs]
+
+    def stop(self) -> None:
+        for part in reversed(self.parts):
+            part.stop()
+
+
+def view(demo: Demo) -> Group:
+    totals = demo.results.totals
+    starts = sorted({cell.window_ms for cell in totals})
+    table = Table(title="events per key and window, as the pipeline has put them out", title_justify="left")
+    table.add_column("key")
+    for start in starts:
+        table.add_column(f"{(start - START_MS) // 1000:+d} s", justify="right")
+    for key in KEYS:
+        counts = {cell.window_ms: total.count for cell, total in totals.items() if cell.key == key}
+        table.add_row(key, *(f"{counts[start]:,}" if start in counts else "" for start in starts))
+    bottom = Text(progress(demo))
+    return Group(*(Text(f"  {line}") for line in demo.log), table if totals else Text(), bottom)
+
+
+def progress(demo: Demo) -> str:
+    if not demo.results.totals:
+        return "Spark starts …"
+    return f"{demo.processed:,} of {demo.total:,} events are in the results"
+
+
+@contextmanager
+def running(demo: Demo) -> Iterator[None]:
+    demo.start()
+    try:
+        yield
+    finally:
+        demo.stop()
+
+
+class Screen:
+    """A live table; where there is no terminal, a line whenever there is something new to say."""
+
+    def __init__(self, demo: Demo) -> None:
+        self._demo = demo
+        self._said = 0
+        self._last = ""
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> "Screen":
+        if console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self) -> None:
+        if console.is_terminal:
+            self._live.update(view(self._demo), refresh=True)
+            return
+        for line in (*self._demo.log[self._said :], progress(self._demo)):
+            if line != self._last:
+                console.print(line)
+        self._said, self._last = len(self._demo.log), progress(self._demo)
+
+
+def watch(demo: Demo) -> None:
+    """Until the programs have ended, which is when everything they sent is acknowledged."""
+    deadline = time.monotonic() + SECONDS_MAX
+    with Screen(demo) as screen:
+        while not demo.is_done:
+            demo.turn()
+            screen.show()
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the demo takes too long; the driver says:\n{demo.driver.last_words()}")
+            time.sleep(TURN_SECONDS)
+        demo.turn()
+    console.print(view(demo))
+
+
+def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
+    table = Table(title="What happened", title_justify="left", show_header=False)
+    table.add_row("events sent and acknowledged", f"{verdict.sent:,}")
+    table.add_row("stored", f"{verdict.stored:,}")
+    table.add_row("processed, as the results count them", f"{verdict.processed:,}")
+    table.add_row("cells that differ from the independent calculation", f"{verdict.wrong_cells:,}")
+    for part in demo.parts:
+        if part.kills:
+            table.add_row(f"{part.name} killed with SIGKILL", f"{part.kills}")
+    table.add_row("time", f"{seconds:.0f} s")
+    console.print(table)
+    if not verdict.is_good:
+        console.print("[bold red]Verdict: the results are not what they should be.[/]")
+        raise SystemExit(1)
+    console.print("[bold green]Verdict: every event was stored once and counted once; the results are right.[/]")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
+    parser.add_argument("--chaos", action="store_true", help="kill worker, driver and a program along the way")
+    parser.add_argument("--events", type=int, default=6000, help="events of each stream (default: 6000, half a minute)")
+    options = parser.parse_args()
+    console.print(f"A worker, {len(PROGRAMS)} programs with {len(STREAMS)} streams each, and a pipeline on Spark …")
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
+        demo = Demo(Path(directory), options.events, KILLS if options.chaos else ())
+        began = time.monotonic()
+        with running(demo):
+            watch(demo)
+            verdict = judge(demo.worker.address("segment"), demo.results.totals, options.events)
+        report(demo, verdict, time.monotonic() - began)
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        main()
+    except KeyboardInterrupt:
+        console.print("stopped")
+        raise SystemExit(130) from None
