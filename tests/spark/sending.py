@@ -1,11 +1,14 @@
 """Sends messages to a worker, and reads what a pipeline has put out."""
 
+import threading
 from collections.abc import Iterator, Sequence
 
 from penstock.client import Message, Source
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import NoSuchSegment
 from penstock.protocol.stored import StoredEvent, parse_event
+
+ACK_SECONDS_MAX = 120
 
 
 def send(connector: str, source: str, stream: str, payloads: Sequence[bytes], *, key: bytes = b"") -> None:
@@ -18,8 +21,14 @@ def send(connector: str, source: str, stream: str, payloads: Sequence[bytes], *,
             yield Message(number, payload, number, key)
 
     program = Source(connector, source=source)
-    program.stream(stream, messages)
-    program.run()
+    sending = program.stream(stream, messages)
+    watchdog = threading.Timer(ACK_SECONDS_MAX, program.stop)
+    watchdog.start()
+    try:
+        program.run()
+    finally:
+        watchdog.cancel()
+    assert not payloads or sending.acknowledged == len(payloads), "no acknowledgement came"
 
 
 def outputs(segment_address: str, pipeline: str, port: str = "out") -> list[StoredEvent]:

@@ -25,7 +25,8 @@ def pretended_java(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # remembered, so that what `use_java` sets is undone
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(java, "_packaged", lambda: None)

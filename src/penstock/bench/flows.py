@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.bench.batches import Run, run_query
 from penstock.bench.contender import BenchmarkFailed
 from penstock.bench.contenders.ingest import STORED_BYTES
+from penstock.bench.messages import KEY_BYTES
 from penstock.bench.smallest_stream import FORMAT
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
@@ -31,6 +32,9 @@ PLACE = ("segment", "offset")
 """Columns that the sink does not take: where a row was read."""
 
 PORT = "out"
+
+MESSAGE_BYTES = STORED_BYTES + KEY_BYTES
+"""Of a message in its source's segment: so a number of bytes stands for a number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class SourceFlow(Flow):
             worker=stage.worker,
             inputs={"in": self.source},
             outputs=outputs,
-            max_rows_per_epoch=self.batch_rows,
+            max_bytes_per_epoch=self.batch_rows * MESSAGE_BYTES,
         )
 
     def read(self, stage: Stage, generation: Generation) -> DataFrame:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from penstock.core.errors import Damaged, LimitExceeded
 from penstock.core.types import Buffer
 from penstock.protocol.segment.frame import HEADER_SIZE
-from penstock.protocol.stored.bulk import fallback, kernel
+from penstock.protocol.stored.bulk import encode_kernel, fallback, kernel
 from penstock.protocol.stored.bulk.columns import (
     ALL,
     BUFFER_SIZE_MAX,
@@ -23,7 +23,7 @@ from penstock.protocol.stored.names import Kind
 
 _LABELS = np.frombuffer((SOURCE + STREAM).encode(), np.uint8)
 _EMPTY = np.empty(0, np.uint8)
-_WHAT = {kernel.LARGE_KEY: "key", kernel.LARGE_METADATA: "metadata", kernel.LARGE_EVENT: "event"}
+_WHAT = {encode_kernel.LARGE_KEY: "key", encode_kernel.LARGE_METADATA: "metadata", encode_kernel.LARGE_EVENT: "event"}
 
 
 def decode(data: Buffer, offset: int = 0, kind: Kind = Kind.STORED, wanted: Wanted = ALL) -> Events:
@@ -124,17 +124,17 @@ def encode(
     offsets = tuple(_offsets(column, count) for column in texts)
     data = tuple(_EMPTY if column is None else _bytes(column.data) for column in texts)
     starts = np.empty(count + 1, np.int64)
-    problem, row, size = kernel.measure(offsets, tuple(map(len, data)), starts)
-    if problem != kernel.WELL:
+    problem, row, size = encode_kernel.measure(offsets, tuple(map(len, data)), starts)
+    if problem != encode_kernel.WELL:
         raise _refusal(problem, row, size)
     out = np.empty(starts[count], np.uint8)
     numbers = (_numbers(stream_ids, count, 0), _numbers(event_ids, count, 0), _numbers(event_times, count, NO_TIME))
-    kernel.write(offsets, data, numbers, _LABELS, starts, out)
+    encode_kernel.write(offsets, data, numbers, _LABELS, starts, out)
     return Encoded(out.data, starts)
 
 
 def _refusal(problem: int, row: int, size: int) -> LimitExceeded | ValueError:
-    if problem == kernel.OFFSETS:
+    if problem == encode_kernel.OFFSETS:
         return ValueError("the offsets of a column do not fit its data")
     return too_large(row, _WHAT[problem], size)
 

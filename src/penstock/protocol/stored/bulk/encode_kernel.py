@@ -1,0 +1,166 @@
+"""The kernels that encode, compiled by numba: loops over the rows of columns.
+
+They have no bounds checks: `measure` looks at every offset of the columns before `write` goes by them, into an array
+whose size `fast.py` has made from what was measured.
+
+numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
+intrinsics: the numbers of `layout.py` too; a test compares them.
+"""
+
+from typing import Any
+
+from numba import types
+from numba.types import int64
+
+from penstock.protocol.intrinsics import (
+    BYTES,
+    I64S,
+    U8S,
+    compiled,
+    copy,
+    inlined,
+    store8,
+    store16,
+    store32,
+    store64,
+)
+
+HEADER, KEY_START, LENGTH_MIN, LENGTH_MAX, SHORT_MAX = 8, 34, 28, 2**24 - 9, 2**16 - 1
+
+WELL, OFFSETS, LARGE_KEY, LARGE_METADATA, LARGE_EVENT = 0, 1, 2, 3, 4
+"""What is wrong with a row that is to be encoded."""
+
+
+@inlined
+def text_size(size: Any) -> Any:
+    """Bytes of a pair of metadata: a label, and a str of `size` bytes; nothing if that is empty."""
+    if size == 0:
+        return int64(0)
+    if size < 32:
+        return 8 + size
+    if size < 256:
+        return 9 + size
+    return 10 + size if size < 65536 else 12 + size
+
+
+@inlined
+def metadata_size(source: Any, stream: Any) -> Any:
+    return text_size(source) + text_size(stream) + (1 if source + stream > 0 else 0)
+
+
+@inlined
+def is_in_order(offsets: Any, size: Any) -> Any:
+    """Whether the offsets grow, inside of so many bytes."""
+    before = int64(0)
+    for index in range(offsets.shape[0]):
+        if offsets[index] < before:
+            return False
+        before = offsets[index]
+    return before <= size
+
+
+COLUMNS = types.UniTuple(I64S, 4)
+DATA = types.UniTuple(BYTES, 4)
+
+
+@compiled(types.UniTuple(int64, 3)(COLUMNS, types.UniTuple(int64, 4), I64S))
+def measure(columns: Any, sizes: Any, starts: Any) -> Any:
+    """Fill `starts` with the place of each event; returns what is wrong, with which row, and how large it would be.
+
+    The columns are the offsets of values, keys, sources and streams, all as long as `starts`; `sizes` their data's.
+    """
+    values, keys, sources, streams = columns
+    for index in range(4):
+        if not is_in_order(columns[index], sizes[index]):
+            return OFFSETS, int64(0), int64(0)
+    at = int64(0)
+    starts[0] = 0
+    for row in range(starts.shape[0] - 1):
+        key = keys[row + 1] - keys[row]
+        if key > SHORT_MAX:
+            return LARGE_KEY, row, key
+        metadata = metadata_size(sources[row + 1] - sources[row], streams[row + 1] - streams[row])
+        if metadata > SHORT_MAX:
+            return LARGE_METADATA, row, metadata
+        length = LENGTH_MIN + key + metadata + values[row + 1] - values[row]
+        if length > LENGTH_MAX:
+            return LARGE_EVENT, row, length
+        at += HEADER + length
+        starts[row + 1] = at
+    return WELL, int64(0), int64(0)
+
+
+@inlined
+def store_text(out: Any, to: Any, labels: Any, label: Any, data: Any, at: Any, size: Any) -> Any:
+    """A pair of metadata, if there is anything in it; returns where it ends."""
+    if size == 0:
+        return to
+    store8(out, to, 0xA6)
+    copy(out, to + 1, labels, 6 * label, 6)
+    to += 7
+    if size < 32:
+        store8(out, to, 0xA0 + size)
+        to += 1
+    elif size < 256:
+        store16(out, to, 0xD900 + size)
+        to += 2
+    else:
+        store8(out, to, 0xDA)
+        store16(out, to + 1, size)
+        to += 3
+    copy(out, to, data, at, size)
+    return to + size
+
+
+@inlined
+def store_metadata(
+    out: Any,
+    to: Any,
+    labels: Any,
+    sources: Any,
+    source: Any,
+    source_end: Any,
+    streams: Any,
+    stream: Any,
+    stream_end: Any,
+) -> Any:
+    """An sb with the origin; returns where it ends."""
+    source_size, stream_size = source_end - source, stream_end - stream
+    store16(out, to, metadata_size(source_size, stream_size))
+    to += 2
+    pairs = (1 if source_size > 0 else 0) + (1 if stream_size > 0 else 0)
+    if pairs == 0:
+        return to
+    store8(out, to, 0x80 + pairs)
+    to = store_text(out, to + 1, labels, 0, sources, source, source_size)
+    return store_text(out, to, labels, 1, streams, stream, stream_size)
+
+
+@compiled(types.void(COLUMNS, DATA, types.UniTuple(I64S, 3), BYTES, I64S, U8S))
+def write(columns: Any, data: Any, numbers: Any, labels: Any, starts: Any, out: Any) -> Any:
+    """Fill `out` with the events whose places `measure` has found. `numbers`: stream ids, event ids, times."""
+    values, keys, sources, streams = columns
+    value_data, key_data, source_data, stream_data = data
+    stream_ids, event_ids, times = numbers
+    for row in range(starts.shape[0] - 1):
+        to = starts[row]
+        key = keys[row + 1] - keys[row]
+        store32(out, to, 0)
+        store32(out, to + 4, starts[row + 1] - to - HEADER)
+        store64(out, to + 8, stream_ids[row])
+        store64(out, to + 16, event_ids[row])
+        store64(out, to + 24, times[row])
+        store16(out, to + 32, key)
+        copy(out, to + KEY_START, key_data, keys[row], key)
+        to = store_metadata(
+            out,
+            to + KEY_START + key,
+            labels,
+            source_data,
+            sources[row],
+            sources[row + 1],
+            stream_data,
+            streams[row],
+            streams[row + 1],
+        )
+        copy(out, to, value_data, values[row], values[row + 1] - values[row])
