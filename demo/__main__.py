@@ -40,7 +40,7 @@ class Kill:
     name: str
 
 
-KILLS = (Kill(0.05, "worker"), Kill(0.2, "driver"), Kill(0.35, "north"), Kill(0.5, "worker"), Kill(0.65, "driver"))
+KILLS = (Kill(0.02, "north"), Kill(0.1, "worker"), Kill(0.2, "driver"), Kill(0.5, "worker"), Kill(0.7, "driver"))
 
 
 class Demo:

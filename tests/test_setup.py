@@ -16,7 +16,9 @@ def is_usable(java_home: Path | None, *on_path: Path) -> bool:
     assert found is not None
     environment = {"PATH": os.pathsep.join(map(str, (*on_path, "/nowhere")))}
     environment |= {} if java_home is None else {"JAVA_HOME": str(java_home)}
-    program = f'set -euo pipefail; sed() {{ /usr/bin/env -i /bin/sed "$@"; }}\n{found[0]}\nif java_is_usable; then exit 0; fi; exit 1'
+    sed = 'sed() { /usr/bin/env -i /bin/sed "$@"; }'  # PATH has nothing but what the test puts there
+    asked = "if java_is_usable; then exit 0; fi; exit 1"
+    program = f"set -euo pipefail; {sed}\n{found[0]}\n{asked}"
     return subprocess.run(["/bin/bash", "-c", program], env=environment, check=False).returncode == 0
 
 

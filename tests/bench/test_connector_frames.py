@@ -18,7 +18,8 @@ from penstock.protocol.connector import (
     Ok,
     encode,
 )
-from penstock.protocol.connector.bulk import EventTimeUnit, StreamTable, rewrite, scan
+from penstock.protocol.connector.bulk import StreamTable, rewrite, scan
+from penstock.protocol.connector.event_time import EventTimeUnit
 
 PAYLOADS = events.payloads(3)
 

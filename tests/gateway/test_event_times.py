@@ -6,7 +6,7 @@ import pytest
 
 from penstock.gateway.settings import ConnectorSettings
 from penstock.protocol.connector import Ack, Message
-from penstock.protocol.connector.bulk import EventTimeUnit
+from penstock.protocol.connector.event_time import EventTimeUnit
 from penstock.protocol.stored.head import decode_head
 from tests.gateway.conftest import Connect, RunningGateway, Serve
 from tests.gateway.stored_events import StoredEvent

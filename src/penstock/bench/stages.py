@@ -10,7 +10,8 @@ from penstock.bench import events
 from penstock.bench.contenders.connector_frames import Batch
 from penstock.bench.contenders.ingest import spread
 from penstock.bench.measurement import Measurement
-from penstock.protocol.connector.bulk import EventTimeUnit, StreamTable, encode_acks, rewrite, scan
+from penstock.protocol.connector.bulk import StreamTable, encode_acks, rewrite, scan
+from penstock.protocol.connector.event_time import EventTimeUnit
 from penstock.protocol.stored.head import encode_head
 from penstock.store.record import checksum
 

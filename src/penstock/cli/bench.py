@@ -1,16 +1,18 @@
-"""`penstock bench`: measure, beside others, in one run."""
+"""`penstock bench`: measure, beside others, in one run.
+
+The benchmarks are imported by the commands that run them: no other command waits for their kernels.
+"""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.console import Console
 
-from penstock.bench import append as append_bench
-from penstock.bench import ingest as ingest_bench
-from penstock.bench import spark as spark_bench
-from penstock.bench import spark_report
-from penstock.bench.report import Report, print_table, to_json
+if TYPE_CHECKING:
+    from penstock.bench.report import Report
 
 Quick: TypeAlias = Annotated[bool, typer.Option("--quick", help="Fewer rounds; ends within a minute.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
@@ -32,6 +34,8 @@ def bench() -> None:
 @app.command()
 def append(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
     """How fast events become durable: ours beside the bare loop, Redis Streams and NATS JetStream."""
+    from penstock.bench import append as append_bench
+
     options = append_bench.Options(quick=quick, directory=directory)
     _show(append_bench.run(options, Console(stderr=True)), as_json)
 
@@ -39,6 +43,8 @@ def append(quick: Quick = False, as_json: AsJson = False, directory: Directory =
 @app.command()
 def ingest(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
     """How fast sources' messages become durable: 10 streams and 100,000, beside appends, Redis and NATS."""
+    from penstock.bench import ingest as ingest_bench
+
     options = ingest_bench.Options(quick=quick, directory=directory)
     _show(ingest_bench.run(options, Console(stderr=True)), as_json)
 
@@ -46,6 +52,9 @@ def ingest(quick: Quick = False, as_json: AsJson = False, directory: Directory =
 @app.command()
 def spark(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
     """Our source and sink on Spark, beside its Parquet files and the smallest Python source and sink there are."""
+    from penstock.bench import spark as spark_bench
+    from penstock.bench import spark_report
+
     options = spark_bench.Options(quick=quick, directory=directory)
     report = spark_bench.run(options, Console(stderr=True))
     if as_json:
@@ -55,6 +64,8 @@ def spark(quick: Quick = False, as_json: AsJson = False, directory: Directory = 
 
 
 def _show(report: Report, as_json: bool) -> None:
+    from penstock.bench.report import print_table, to_json
+
     if as_json:
         typer.echo(to_json(report))
     else:

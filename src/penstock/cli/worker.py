@@ -21,12 +21,11 @@ from penstock.cli.sizes import parse_size
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.errors import RequestError
 from penstock.gateway.settings import AckMode, ConnectorSettings, GatewaySettings
-from penstock.protocol.connector.bulk import EventTimeUnit
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
+from penstock.protocol.connector.event_time import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.worker import Worker
 
 _LIMITS = "Limits"
 _TLS = "TLS"
@@ -176,6 +175,8 @@ def run_in_loop(settings: WorkerSettings) -> None:
 
 
 async def _run(settings: WorkerSettings) -> None:
+    from penstock.worker.worker import Worker  # here: other commands need neither its servers nor the kernels
+
     worker = Worker(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

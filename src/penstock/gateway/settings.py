@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ssl import SSLContext
 
-from penstock.protocol.connector.bulk import EventTimeUnit
+from penstock.protocol.connector.event_time import EventTimeUnit
 
 MIB = 1 << 20
 

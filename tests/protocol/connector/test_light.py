@@ -13,8 +13,9 @@ sys.meta_path.insert(0, Missing())
 """
 
 USE = """
+from penstock.protocol.connector.event_time import EventTimeUnit
 from penstock.protocol.connector import Message, encode
-from penstock.protocol.connector.bulk import COMPILED, EventTimeUnit, Receiver, StreamTable, encode_acks, rewrite
+from penstock.protocol.connector.bulk import COMPILED, Receiver, StreamTable, encode_acks, rewrite
 assert not COMPILED
 receiver, table = Receiver(), StreamTable(1)
 table.open(7)

@@ -6,7 +6,7 @@ and the buffer protocol. The fallback needs nothing but Python, so that a worker
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core.errors import PenstockError, ProtocolError
@@ -114,15 +114,6 @@ def frame_error(data: Buffer, at: int, frame_size_max: int) -> ProtocolError:
     except ProtocolError as error:
         return error
     raise AssertionError(f"nothing is wrong with the frame at {at}")
-
-
-class EventTimeUnit(Enum):
-    """A source's `event_time_unit`, as multiplier and divisor to microseconds; what overflows stays at the limit."""
-
-    S = (1_000_000, 1)
-    MS = (1000, 1)
-    US = (1, 1)
-    NS = (1, 1000)
 
 
 I64_MIN, I64_MAX = -(2**63), 2**63 - 1

@@ -18,7 +18,6 @@ from penstock.protocol.connector.bulk.columns import (
     Admission,
     Column,
     Columns,
-    EventTimeUnit,
     Problem,
     Stop,
     Stored,
@@ -26,6 +25,7 @@ from penstock.protocol.connector.bulk.columns import (
     Totals,
 )
 from penstock.protocol.connector.codec import FRAME_SIZE_MAX, HEADER, encode
+from penstock.protocol.connector.event_time import EventTimeUnit
 from penstock.protocol.connector.fields import U32
 from penstock.protocol.connector.frames import NOTHING_YET, Ack, Acked, Message
 from penstock.protocol.stored.head import StreamColumns

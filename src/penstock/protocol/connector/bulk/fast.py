@@ -19,7 +19,6 @@ from penstock.protocol.connector.bulk.columns import (
     Admission,
     Column,
     Columns,
-    EventTimeUnit,
     Problem,
     Stop,
     Stored,
@@ -27,6 +26,7 @@ from penstock.protocol.connector.bulk.columns import (
     Totals,
 )
 from penstock.protocol.connector.codec import FRAME_SIZE_MAX
+from penstock.protocol.connector.event_time import EventTimeUnit
 from penstock.protocol.connector.frames import NOTHING_YET, Ack
 from penstock.protocol.stored.head import StreamColumns
 
