@@ -14,7 +14,8 @@ from rich.console import Console
 
 from penstock.cli.connect import get_json
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
-from penstock.core.errors import RequestError
+from penstock.client.segments.retrying import retrying
+from penstock.core.errors import RequestError, Unavailable
 from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
 from penstock.spark.durations import parse_duration_ms
 from penstock.spark.java import use_java
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _DEFAULT_DATA = Path("penstock-data")
 _SPARK = "Spark"
+
+_WORKER_SECONDS_MAX = 10.0
+"""For a worker that is being started again, or together with us; a wrong address is still told soon."""
 
 
 def register(app: typer.Typer) -> None:
@@ -139,12 +143,20 @@ def _let_workers_import_from(file: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(file.absolute().parent), before)))
 
 
+def _ports(worker: str) -> dict[str, int]:
+    """Of a worker that runs. One that is just being started again is waited for; Unavailable if none comes."""
+    for attempt in retrying(_WORKER_SECONDS_MAX, Unavailable):
+        with attempt:
+            ports: dict[str, int] = get_json(worker, "/status")["ports"]
+            return ports
+    raise AssertionError("tenacity returns or raises")
+
+
 @contextmanager
 def _worker(place: _Place, worker: str | None, retention: str | None) -> Iterator[FoundWorker]:
     if place.data is None:
         assert worker is not None
-        ports = get_json(worker, "/status")["ports"]  # says at once if nobody answers
-        yield FoundWorker(worker, ports)
+        yield FoundWorker(worker, _ports(worker))
         return
     options = [] if retention is None else [f"--retention={retention}"]
     with embedded_worker(place.data, options) as found:

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.coordinator.commands import Complete, Drop, Reset, Start
+from penstock.coordinator.epochs import SEGMENTS_MAX
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine import check_fresh, check_initial, current
-from penstock.coordinator.messages import InputOffset, InputSpec, Limits, Segments, Started
+from penstock.coordinator.messages import AtSegments, InputOffset, InputSpec, Limits, Segments, Started
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.sources import normalised
-from penstock.coordinator.state import Pipeline
-from penstock.core.errors import PipelineError, RequestError
+from penstock.coordinator.state import Pipeline, source_of
+from penstock.core.errors import LimitExceeded, PipelineError, RequestError
 from penstock.protocol.stored.names import check_pipeline_name, output_segment
 
 INPUTS_MAX = 100
@@ -17,6 +18,9 @@ INPUTS_MAX = 100
 
 OUTPUTS_MAX = 100
 """Ports of one pipeline: each is a segment of its own for every partition of every batch."""
+
+TEXT_MAX = 1000
+"""Characters of a request's text and of a source's name: they stand in the ledger, and are looked at all the time."""
 
 
 class Lifecycle:
@@ -115,9 +119,9 @@ class Lifecycle:
         shared = self._shared
         found = [info.name for info in shared.store.segments(output_segment(check_pipeline_name(name), ""))]
         for reader, pipeline in shared.state.pipelines.items():
-            read = set(found) & set(pipeline.segments(pipeline.planned))
+            read = [segment for segment in found if source_of(segment) in pipeline.sources]
             if reader != name and read:
-                raise PipelineError(f"{read.pop()} is read by pipeline {reader!r}", "Drop that one first.")
+                raise PipelineError(f"{read[0]} is read by pipeline {reader!r}", "Drop that one first.")
         return found
 
 
@@ -129,3 +133,15 @@ def _check(name: str, inputs: Mapping[str, InputSpec], outputs: Sequence[str] | 
         raise RequestError(f"a pipeline has at most {INPUTS_MAX} inputs and {OUTPUTS_MAX} outputs")
     for port in outputs or ():
         check_pipeline_name(port, "port")
+    for key in inputs:
+        check_pipeline_name(key, "input")
+    _check_size(inputs, request)
+
+
+def _check_size(inputs: Mapping[str, InputSpec], request: str) -> None:
+    """Raises LimitExceeded for what would make every later command slow."""
+    named = [spec.starting.segments for spec in inputs.values() if isinstance(spec.starting, AtSegments)]
+    if max(sum(len(spec.sources) for spec in inputs.values()), sum(map(len, named))) > SEGMENTS_MAX:
+        raise LimitExceeded(f"a pipeline that reads more than {SEGMENTS_MAX} segments", "Give some sources to another.")
+    if max(map(len, [request, *(source for spec in inputs.values() for source in spec.sources)])) > TEXT_MAX:
+        raise LimitExceeded(f"the request's text, or a source's name, is longer than {TEXT_MAX} characters")

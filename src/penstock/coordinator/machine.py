@@ -114,10 +114,7 @@ def _renumbered(state: State) -> State:
 def _start(state: State, start: Start) -> Applied:
     old = state.pipelines.get(start.pipeline)
     if old is None:
-        if len(state.pipelines) >= PIPELINES_MAX:
-            raise LimitExceeded(
-                f"there are {len(state.pipelines)} pipelines already", "Drop some: penstock pipeline drop"
-            )
+        _check_count(state)
         state = replace(state, incarnations=state.incarnations + 1)
         old = Pipeline(incarnation=state.incarnations, generation=0)
     inputs = {name: _input(old.inputs.get(name), *given) for name, given in start.inputs.items()}
@@ -143,6 +140,11 @@ def _start(state: State, start: Start) -> Applied:
     return _changed(state, start.pipeline, new, Sweep(staging_prefix(start.pipeline)))
 
 
+def _check_count(state: State) -> None:
+    if len(state.pipelines) >= PIPELINES_MAX:
+        raise LimitExceeded(f"there are {len(state.pipelines)} pipelines already", "Drop some: penstock pipeline drop")
+
+
 def _input(old: Input | None, sources: tuple[str, ...], starting: Segments) -> Input:
     """Where an input starts is decided once."""
     if old is not None and old.resolved:
@@ -159,6 +161,7 @@ def _merge(state: State, command: Merge) -> Applied:
     elif name in state.pipelines:
         pipeline = state.pipelines[name]
     else:  # a sink alone: its first merge is what makes it known
+        _check_count(state)
         state = _renumbered(state)
         pipeline = Pipeline(incarnation=state.incarnations, generation=state.generations)
     sweep = Sweep(batch_prefix(name, command.generation, command.batch))

@@ -7,6 +7,9 @@ from typing import Any, Literal, Self, TypeAlias
 
 from penstock.core.errors import RequestError
 
+NUMBER_MAX = 2**63 - 1
+"""Of what is counted here, in bytes or otherwise: what the ledger and Spark can hold."""
+
 Segments: TypeAlias = Mapping[str, int]
 """Segment → offset."""
 
@@ -54,7 +57,7 @@ def segments_from_json(data: Any) -> dict[str, int]:
 
 
 def _is_offset(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= NUMBER_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class InputOffset:
     def from_json(cls, data: Any) -> Self:
         match data:
             case {"segments": segments, "epoch": int(epoch), "incarnation": int(incarnation), "watermark": watermark}:
-                if watermark is None or isinstance(watermark, int):
+                if all(map(_is_offset, (epoch, incarnation))) and (watermark is None or type(watermark) is int):
                     return cls(segments_from_json(segments), epoch, incarnation, watermark)
             case {"segments": segments, **rest} if not rest:
                 return cls(segments_from_json(segments))

@@ -9,6 +9,7 @@ from penstock.core.types import Buffer
 from penstock.protocol.stored.head import PackedHead, numbers, unpack_head
 from penstock.protocol.stored.layout import HEAD, LENGTH_MIN, NO_TIME
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, Kind, kind_of
+from penstock.store.results import Located
 from penstock.store.store import SegmentStore
 
 _HEADS_PER_STEP = 300
@@ -114,12 +115,15 @@ class Records:
                 length = self._store.record(name, begin).end - begin
             located = self._store.locate(name, begin, length)
             try:
-                data = await asyncio.to_thread(self._store.fetch, located)
+                return await asyncio.to_thread(self._counted, located, stored=stored)
             except LookupError:
                 continue
-            pieces = zip(located.pieces, data, strict=True)
-            return [Record(p.offset + p.row.length, *count_events(view, stored=stored)) for p, view in pieces]
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
+
+    def _counted(self, located: Located, *, stored: bool) -> list[Record]:
+        """In another thread: there may be very many small events."""
+        pieces = zip(located.pieces, self._store.fetch(located), strict=True)
+        return [Record(p.offset + p.row.length, *count_events(view, stored=stored)) for p, view in pieces]
 
 
 def _highest(head: PackedHead) -> int:

@@ -1,6 +1,6 @@
 """What completed epochs set free: how far sources may be acknowledged, and what retention may give up."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from penstock.coordinator.effects import Effect, Release, Truncate
@@ -11,11 +11,13 @@ from penstock.protocol.stored.names import Form, Source
 
 def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tuple[Effect, ...]]:
     """`new` with these sources released as far as its pipelines have completed them, and the effects of that."""
+    sources = frozenset(sources)
     released = dict(new.released)
+    least = _least(new, sources, lambda pipeline: pipeline.complete)
     effects: list[Effect] = []
     for source in sorted(sources):
         before = released.pop(source, None)
-        after = _released(new, source, before or {})
+        after = _raised(before or {}, least[source]) if source in least else None
         if after is not None:
             released[source] = after
         if after != before:
@@ -26,12 +28,8 @@ def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tupl
     return replace(new, released=released), tuple(effects)
 
 
-def _released(state: State, source: str, before: Segments) -> Segments | None:
-    """The minimum over the pipelines that read it; what was released once stays so. None if there are none."""
-    readers = state.readers(source)
-    if not readers:
-        return None
-    least = _least(source, [(pipeline, pipeline.complete) for pipeline in readers])
+def _raised(before: Segments, least: Segments) -> Segments:
+    """What was released once stays so."""
     return {name: max(before.get(name, 0), least.get(name, 0)) for name in sorted(before.keys() | least.keys())}
 
 
@@ -39,19 +37,30 @@ def truncatable(state: State, sources: Iterable[str]) -> dict[str, int]:
     """How far retention `complete` may truncate each segment of these sources: never past what a pipeline may still
     read. Segments that somebody else writes are left to him.
     """
-    found: dict[str, int] = {}
     if state.retention.mode != "complete":
-        return found
-    for source in sources:
-        if Source.parse(source).form is not Form.SEGMENT and (readers := state.readers(source)):
-            found |= _least(source, [(pipeline, pipeline.floor) for pipeline in readers])
-    return found
+        return {}
+    ours = frozenset(source for source in sources if Source.parse(source).form is not Form.SEGMENT)
+    least = _least(state, ours, lambda pipeline: pipeline.floor)
+    return {name: offset for segments in least.values() for name, offset in segments.items()}
 
 
-def _least(source: str, places: list[tuple[Pipeline, int]]) -> dict[str, int]:
-    """The lowest position of the pipelines at these epochs, in each segment that one of them knows."""
-    names = {name for pipeline, epoch in places for name in pipeline.segments(epoch) if source_of(name) == source}
-    return {name: min(pipeline.position(epoch, name) for pipeline, epoch in places) for name in names}
+def _least(state: State, sources: frozenset[str], epoch_of: Callable[[Pipeline], int]) -> dict[str, dict[str, int]]:
+    """Of each of these sources that a pipeline reads: the lowest position of its readers, each at that epoch, in every
+    segment that one of them knows. Every pipeline's segments are gone through once, however many sources there are.
+    """
+    readers: dict[str, list[tuple[Pipeline, int]]] = {}
+    known: dict[str, str] = {}
+    for pipeline in state.pipelines.values():
+        read = pipeline.sources & sources
+        if read:
+            epoch = epoch_of(pipeline)
+            known |= {name: source for name in pipeline.segments(epoch) if (source := source_of(name)) in read}
+        for source in read:
+            readers.setdefault(source, []).append((pipeline, epoch))
+    least: dict[str, dict[str, int]] = {source: {} for source in readers}
+    for name, source in known.items():
+        least[source][name] = min(pipeline.position(epoch, name) for pipeline, epoch in readers[source])
+    return least
 
 
 def _risen(old: Segments, new: Segments) -> dict[str, int]:

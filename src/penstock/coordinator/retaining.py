@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from penstock.coordinator.commands import Expire, MarkTime
 from penstock.coordinator.effects import Truncate
 from penstock.coordinator.keeper import Keeper
+from penstock.coordinator.releasing import truncatable
 from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.state import State, source_of
 from penstock.core.errors import PenstockError, RequestError
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, OUTPUT_PREFIX, kind_of
 from penstock.store.results import SegmentInfo
@@ -51,11 +53,18 @@ class Retaining:
                 self._by_time(keeper)
             case "size":
                 self._by_size(keeper.state.retention.amount)
-            case _:
+            case "complete":
+                self._bound(keeper.state)
+            case "keep":
                 pass
         for name, offset in [*self._allowed.items()]:
             if not self._store.exists(name) or self._is_done(name, offset):
                 del self._allowed[name]
+
+    def _bound(self, state: State) -> None:
+        """A pipeline that has begun since something was allowed may need it."""
+        now = truncatable(state, {source_of(name) for name in self._allowed})
+        self._allowed = {name: min(offset, now[name]) for name, offset in self._allowed.items() if name in now}
 
     def _is_done(self, name: str, offset: int) -> bool:
         """Truncate it, if it is worth while by now; whether there is nothing left to do."""

@@ -159,9 +159,6 @@ class State:
     """The last generation that any pipeline was given: one that is dropped and made again has no old number."""
     incarnations: int = 0
 
-    def readers(self, source: str) -> list[Pipeline]:
-        return [pipeline for pipeline in self.pipelines.values() if source in pipeline.sources]
-
 
 @lru_cache(maxsize=10_000)
 def source_of(segment: str) -> str:

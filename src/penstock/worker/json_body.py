@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from penstock.coordinator.messages import NUMBER_MAX
 from penstock.core.errors import LimitExceeded, RequestError
 
 BODY_BYTES_MAX = 64 << 20
@@ -29,9 +30,17 @@ async def read_body(request: Request) -> "Body":
         if len(data) > BODY_BYTES_MAX:
             raise LimitExceeded(f"the body is longer than {BODY_BYTES_MAX} bytes")
     try:
-        return Body(json.loads(data))
-    except ValueError as error:
+        return Body(_decoded(data))
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error}", "Send a JSON object.") from None
+
+
+def _decoded(data: bytearray) -> Any:
+    """Raises ValueError also for half a character, which JSON can write and UTF-8 cannot; RecursionError."""
+    decoded = json.loads(data)
+    if b"\\ud" in data.lower():
+        json.dumps(decoded, ensure_ascii=False).encode()
+    return decoded
 
 
 class Body:
@@ -64,10 +73,12 @@ class Body:
         return self._typed(key, bool, "true or false")
 
     def number(self, key: str) -> int:
-        """A whole one, not negative."""
+        """A whole one, not negative, of at most 63 bits."""
         value = self._typed(key, int, "a whole number")
         if value < 0:
             raise RequestError(f"{key!r} is {value}, which is negative")
+        if value > NUMBER_MAX:
+            raise RequestError(f"{key!r} is greater than {NUMBER_MAX}")
         return value
 
     def positive(self, key: str) -> int:

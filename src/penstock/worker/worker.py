@@ -17,6 +17,7 @@ from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
 from penstock.gateway.gateway import Gateway
+from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.committer import Committer
 from penstock.store.compaction import Compactor
@@ -103,9 +104,16 @@ class Worker:
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
             self._ledger_damage = error
+            self._hold_sources()
             return
         await coordinator.start()
         self._coordinator = coordinator
+
+    def _hold_sources(self) -> None:
+        """Nobody knows what pipelines have completed: nothing is acknowledged, and everything is kept."""
+        for info in self._store.segments(CONNECTOR_PREFIX):
+            name, _, _ = info.name.removeprefix(CONNECTOR_PREFIX).partition("/")
+            self._gateway.completion(name).hold({})
 
     def _segment_address(self) -> tuple[int, bool]:
         return self.ports["segment"], self.settings.segment.ssl is not None

@@ -26,6 +26,7 @@ from penstock.coordinator.messages import (
     Starting,
     starting_as_json,
 )
+from penstock.protocol.stored.names import check_pipeline_name
 
 PORT = 7102
 """The HTTP port of a worker that was told nothing else."""
@@ -209,7 +210,7 @@ class CoordinatorClient:
         self.close()
 
     def _pipeline(self, name: str, verb: str, body: Any, wait_seconds: float = 0.0) -> Any:
-        return self._ask("POST", f"/pipelines/{quote(name, safe='')}/{verb}", body, wait_seconds)
+        return self._ask("POST", f"/pipelines/{check_pipeline_name(name)}/{verb}", body, wait_seconds)
 
     def _ask(self, method: str, path: str, body: Any = None, wait_seconds: float = 0.0) -> Any:
         for attempt in retrying(self._retry_seconds, Interrupted):
