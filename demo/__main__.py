@@ -103,7 +103,7 @@ class Demo:
             return
         part.kill()
         part.start()
-        self.log.append(f"kill {sum(part.kills for part in self.parts)}: SIGKILL to the {name}, started again")
+        self.log.append(f"kill {sum(part.kills for part in self.parts)}: SIGKILL to {name}, started again")
 
     @property
     def parts(self) -> list[Part]:

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.coordinator import machine
-from penstock.coordinator.messages import InputSpec
+from penstock.coordinator.messages import AtSegments, InputSpec
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError, RequestError
 from tests.coordinator.scene import Scene, opened, raw
 
@@ -112,6 +112,11 @@ async def test_its_output_goes_with_it_if_that_is_wanted_and_nobody_reads_it(sce
     with pytest.raises(PipelineError, match="is read by pipeline 'reader'"):
         await scene.coordinator.lifecycle.drop("p", outputs=True)
     await scene.coordinator.lifecycle.drop("reader")
+    await scene.start("early", "pipeline:p/more")
+    await scene.append("pipeline/p/more", b"1")
+    with pytest.raises(PipelineError, match="is read by pipeline 'early'"):  # though it has seen nothing of it yet
+        await scene.coordinator.lifecycle.drop("p", outputs=True)
+    await scene.coordinator.lifecycle.drop("early")
     await scene.coordinator.lifecycle.drop("p", outputs=True)
     assert scene.names("pipeline/p/") == []
     assert scene.journal.durable == scene.journal.end
@@ -126,6 +131,11 @@ async def test_what_cannot_be_a_pipeline_is_refused(scene: Scene, monkeypatch: p
         {"source": "connector/s/0"},
         {"source": "segment:staging/p"},
         {"inputs": many},
+        {"inputs": {"a b": InputSpec(["s"])}},
+        {"source": [f"s{number}" for number in range(1001)]},
+        {"source": "s" * 1001},
+        {"request": "r" * 1001},
+        {"starting": AtSegments({f"connector/s/{number}": 0 for number in range(1001)})},
     ):
         with pytest.raises(RequestError):
             await scene.start(**wrong)

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock.coordinator import machine, releasing
 from penstock.coordinator import state as states
 from penstock.coordinator.commands import (
     Ask,
@@ -30,13 +31,17 @@ from penstock.coordinator.effects import Effect, Merges, Release, Truncate
 from penstock.coordinator.epochs import answer
 from penstock.coordinator.machine import apply
 from penstock.coordinator.snapshot import SnapshotReader, encode_state
-from penstock.coordinator.state import State, source_of
-from penstock.core.errors import Fenced, PenstockError, PipelineError, RequestError
+from penstock.coordinator.state import Pipeline, State, source_of
+from penstock.core.errors import Fenced, LimitExceeded, PenstockError, PipelineError, RequestError
 
 NAMES = ["a", "b", "c"]
 SOURCES = ["s", "t", "pipeline:a/out"]
 SEGMENTS = {"s": ["connector/s/0", "connector/s/1"], "t": ["connector/t/0"], "pipeline:a/out": ["pipeline/a/out"]}
 NO_LIMITS = (None, None, None)
+
+
+def readers(state: State, source: str) -> list[Pipeline]:
+    return [pipeline for pipeline in state.pipelines.values() if source in pipeline.sources]
 
 
 class Machine(RuleBasedStateMachine):
@@ -81,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     def follow(self, effect: Effect) -> None:
         match effect:
             case Release(source, None):
-                assert not self.state.readers(source)
+                assert not readers(self.state, source)
                 self.released.pop(source, None)
             case Release(source, segments):
                 assert segments is not None
@@ -90,11 +95,11 @@ class Machine(RuleBasedStateMachine):
                 self.released[source] = dict(segments)
                 for name in segments:
                     if segments[name] > old.get(name, 0):
-                        complete = [p.position(p.complete, name) for p in self.state.readers(source)]
+                        complete = [p.position(p.complete, name) for p in readers(self.state, source)]
                         assert segments[name] <= min(complete), "never passes a complete cut"
             case Truncate(segments):
                 for name, offset in segments.items():
-                    floors = [p.position(p.floor, name) for p in self.state.readers(source_of(name))]
+                    floors = [p.position(p.floor, name) for p in readers(self.state, source_of(name))]
                     assert offset <= min(floors), "never past what a pipeline may read again"
                     self.truncated[name] = max(offset, self.truncated.get(name, 0))
             case _:
@@ -348,6 +353,26 @@ def test_only_the_last_cuts_and_batches_are_kept() -> None:
     pipeline = state.pipelines["a"]
     assert [*pipeline.cuts] == [*range(6, states.CUTS_MAX + 6)]
     assert len(pipeline.batches) == states.BATCHES_MAX
+
+
+def test_a_command_costs_no_more_for_each_source_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    of = releasing.source_of
+    monkeypatch.setattr(releasing, "source_of", lambda name: (looked.append(name), of(name))[1])
+    starting = {f"connector/s{number}/0": 0 for number in range(300)}
+    sources = tuple(f"s{number}" for number in range(300))
+    state, effects = apply(State(), Start("p", "r", {"in": (sources, starting)}, (), NO_LIMITS))
+    assert len([effect for effect in effects if isinstance(effect, Release)]) == 300
+    assert state.released["s7"] == {"connector/s7/0": 0}
+    assert len(looked) < 10 * 300
+
+
+def test_a_sink_alone_is_no_way_around_the_number_of_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "PIPELINES_MAX", 1)
+    state, _ = apply(State(), Merge("one", None, 0, {}))
+    apply(state, Merge("one", None, 1, {}))
+    with pytest.raises(LimitExceeded):
+        apply(state, Merge("two", None, 0, {}))
 
 
 def test_every_error_has_a_hint() -> None:

@@ -1,15 +1,19 @@
 """Readers without a pipeline, and the parts in which ranges are read."""
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.coordinator import records
 from penstock.coordinator.messages import AtSegments, Limits, Range
 from penstock.coordinator.records import Records, count_events
 from penstock.coordinator.splitting import split
 from penstock.core.errors import DataLoss, RequestError
+from penstock.protocol.stored.layout import NO_TIME
 from penstock.store.memory_files import MemoryFiles
 from tests.coordinator.scene import Scene, raw, stored
 from tests.store.small import commit, open_store
@@ -106,6 +110,22 @@ class TestSplits:
             if len(mine) > 1:
                 assert min(part.end - part.start for part in mine) >= bytes_min
         assert len(found) <= parts + len(ranges)
+
+
+async def test_counting_very_many_small_events_leaves_the_loop_its_turn(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    def counted(*given: Any, **how: Any) -> tuple[int, int]:
+        threads.add(threading.get_ident())
+        return count_events(*given, **how)
+
+    monkeypatch.setattr(records, "count_events", counted)
+    end = await scene.append("raw", raw(*[b""] * 1000))
+    assert [r async for r in Records(scene.store).walk("raw", 0, end)] == [[(end, 1000, NO_TIME)]]
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_events_are_counted_as_rows_and_marks_are_not() -> None:

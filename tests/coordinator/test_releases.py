@@ -149,6 +149,20 @@ class TestRetention:
         await asyncio.sleep(0.03)
         assert scene.store.info(A).start == at[3].segments[A]
 
+    async def test_complete_keeps_what_a_pipeline_needs_that_began_after_it_was_allowed(self) -> None:
+        async with opened(truncate_seconds=0.2) as scene:
+            scene.create(A)
+            await scene.start()
+            at = await epochs(scene, 6)
+            await scene.start("late", fresh=True)
+            start = await scene.initial("late")
+            await asyncio.sleep(0.3)
+            assert scene.store.info(A).start == start.segments[A] == 0
+            await scene.coordinator.lifecycle.drop("late")
+            await scene.ingest(A, {1: 7})
+            await scene.cut(await scene.epoch(at[-1], 6))
+            await scene.until(lambda: scene.store.info(A).start > 0)
+
     async def test_complete_keeps_what_another_pipeline_has_not_read(self, scene: Scene) -> None:
         scene.create(A)
         await scene.start()

@@ -168,6 +168,16 @@ def post(worker: RunningWorker, path: str, body: bytes, kind: str = "application
         ("/pipelines/p/cut", b'{"generation": 1, "input": "in", "start": {}}', "is no offset"),
         ("/pipelines/p/merge", b'{"generation": null, "batch": -1, "staged": []}', "negative"),
         ("/pipelines/p/merge", b'{"batch": 1, "staged": [7]}', "7 is no JSON object"),
+        ("/pipelines/p/merge", b'{"batch": 9223372036854775808, "staged": []}', "is greater than"),
+        ("/pipelines/p/start", b"[" * 100_000, "the body is no JSON"),
+        ("/pipelines/p/start", b'{"inputs": {}, "request": "\\ud800"}', "the body is no JSON"),
+        (
+            "/pipelines/p/cut",
+            b'{"generation": 1, "input": "in", "start": {"segments": {}, "epoch": true, "incarnation": 1,'
+            b' "watermark": null}}',
+            "is no offset",
+        ),
+        ("/sources/cut", b'{"sources": ["s"], "start": {"connector/s/0": 9223372036854775808}}', "is no map"),
         ("/splits", b'{"ranges": [["a", 5, 1]], "parts": 1}', "is no range"),
         ("/sources/resolve", b'{"sources": [1], "position": "latest"}', "not an array of texts"),
         ("/sources/s/streams", b'{"ids": ["1"]}', "not all numbers"),

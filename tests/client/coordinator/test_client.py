@@ -248,3 +248,8 @@ def test_what_is_no_worker_is_told_apart(worker: ScriptedWorker, client: Coordin
     assert CoordinatorClient("host").address.port == 7102
     with pytest.raises(RequestError, match="is not an address"):
         CoordinatorClient("host:x")
+
+
+def test_what_can_be_no_pipeline_is_refused_before_anybody_is_asked() -> None:
+    with CoordinatorClient("127.0.0.1:1", 0) as client, pytest.raises(RequestError, match="'a/b' is no name"):
+        client.drop("a/b")
