@@ -1,5 +1,6 @@
 """`penstock send`."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from penstock.cli import send
+from penstock.cli.app import app as cli
 from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.protocol.connector import stream_id_of
 from tests.client.source.stored import stored_messages
@@ -72,3 +74,15 @@ def test_without_a_worker_it_says_so(tmp_path: Path) -> None:
     file.write_bytes(b"")
     with pytest.raises(Unavailable):
         run(file, "--worker", "127.0.0.1:1")
+
+
+def test_what_was_sent_can_be_looked_at(worker: RunningWorker, tmp_path: Path) -> None:
+    option = ("--worker", f"127.0.0.1:{worker.ports['http']}")
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\ntwo\n")
+    run(file, *option)
+    segments = [f"connector/files/{route}" for route in range(2)]
+    printed = [CliRunner().invoke(cli, ["segment", "cat", name, *option]).stdout for name in segments]
+    assert sorted(printed) == ["", "one\ntwo\n"]
+    full = [CliRunner().invoke(cli, ["segment", "cat", name, "--full", *option]).stdout for name in segments]
+    assert [json.loads(line)["message_id"] for line in "".join(full).splitlines()] == [1, 2]
