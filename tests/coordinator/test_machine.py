@@ -357,8 +357,12 @@ def test_only_the_last_cuts_and_batches_are_kept() -> None:
 
 def test_a_command_costs_no_more_for_each_source_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    of = releasing.source_of
-    monkeypatch.setattr(releasing, "source_of", lambda name: (looked.append(name), of(name))[1])
+
+    def counted(name: str) -> str:
+        looked.append(name)
+        return source_of(name)
+
+    monkeypatch.setattr(releasing, "source_of", counted)
     starting = {f"connector/s{number}/0": 0 for number in range(300)}
     sources = tuple(f"s{number}" for number in range(300))
     state, effects = apply(State(), Start("p", "r", {"in": (sources, starting)}, (), NO_LIMITS))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator import records
+from penstock.coordinator import records as reading
 from penstock.coordinator.messages import AtSegments, Limits, Range
 from penstock.coordinator.records import Records, count_events
 from penstock.coordinator.splitting import split
@@ -121,7 +121,7 @@ async def test_counting_very_many_small_events_leaves_the_loop_its_turn(
         threads.add(threading.get_ident())
         return count_events(*given, **how)
 
-    monkeypatch.setattr(records, "count_events", counted)
+    monkeypatch.setattr(reading, "count_events", counted)
     end = await scene.append("raw", raw(*[b""] * 1000))
     assert [r async for r in Records(scene.store).walk("raw", 0, end)] == [[(end, 1000, NO_TIME)]]
     assert threads

@@ -173,8 +173,7 @@ def post(worker: RunningWorker, path: str, body: bytes, kind: str = "application
         ("/pipelines/p/start", b'{"inputs": {}, "request": "\\ud800"}', "the body is no JSON"),
         (
             "/pipelines/p/cut",
-            b'{"generation": 1, "input": "in", "start": {"segments": {}, "epoch": true, "incarnation": 1,'
-            b' "watermark": null}}',
+            b'{"generation":1,"input":"in","start":{"segments":{},"epoch":true,"incarnation":1,"watermark":null}}',
             "is no offset",
         ),
         ("/sources/cut", b'{"sources": ["s"], "start": {"connector/s/0": 9223372036854775808}}', "is no map"),
