@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.app import app
 from penstock.cli.retention import parse_retention
 from penstock.client.coordinator import CoordinatorClient, InputSpec
-from penstock.coordinator.retention import Retention
+from penstock.coordinator.machine.retention import Retention
 from penstock.core.errors import PipelineError
 from tests.running_worker import RunningWorker
 

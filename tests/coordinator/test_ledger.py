@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator import ledger as ledgers
-from penstock.coordinator.commands import Ask, Command, Merge, Plan, Start
-from penstock.coordinator.ledger import Ledger
-from penstock.coordinator.machine import apply
-from penstock.coordinator.snapshot import encode_state
-from penstock.coordinator.state import State
+from penstock.coordinator.ledger import ledger as ledgers
+from penstock.coordinator.ledger.ledger import Ledger
+from penstock.coordinator.ledger.snapshot import encode_state
+from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.commands import Ask, Command, Merge, Plan, Start
+from penstock.coordinator.machine.state import State
 from penstock.core.errors import Damaged, StoreFailed
 from penstock.protocol.stored.names import LEDGER
 from penstock.store.faulty_files import FaultyFiles, SimulatedCrash

@@ -2,7 +2,6 @@
 
 import pytest
 
-from penstock.coordinator import machine
 from penstock.coordinator.messages import AtSegments, InputSpec
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError, RequestError
 from tests.coordinator.scene import Scene, opened, raw
@@ -139,7 +138,7 @@ async def test_what_cannot_be_a_pipeline_is_refused(scene: Scene, monkeypatch: p
     ):
         with pytest.raises(RequestError):
             await scene.start(**wrong)
-    monkeypatch.setattr(machine, "PIPELINES_MAX", 1)
+    monkeypatch.setattr("penstock.coordinator.machine.apply.PIPELINES_MAX", 1)
     await scene.start("one")
     with pytest.raises(LimitExceeded):
         await scene.start("two")

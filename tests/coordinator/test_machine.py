@@ -9,9 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.coordinator import machine, releasing
-from penstock.coordinator import state as states
-from penstock.coordinator.commands import (
+from penstock.coordinator.ledger.snapshot import SnapshotReader, encode_state
+from penstock.coordinator.machine import releasing
+from penstock.coordinator.machine import state as states
+from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.commands import (
     Ask,
     Command,
     Complete,
@@ -27,11 +29,9 @@ from penstock.coordinator.commands import (
     pack,
     unpack,
 )
-from penstock.coordinator.effects import Effect, Merges, Release, Truncate
-from penstock.coordinator.epochs import answer
-from penstock.coordinator.machine import apply
-from penstock.coordinator.snapshot import SnapshotReader, encode_state
-from penstock.coordinator.state import Pipeline, State, source_of
+from penstock.coordinator.machine.effects import Effect, Merges, Release, Truncate
+from penstock.coordinator.machine.epochs import answer
+from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.core.errors import Fenced, LimitExceeded, PenstockError, PipelineError, RequestError
 
 NAMES = ["a", "b", "c"]
@@ -372,7 +372,7 @@ def test_a_command_costs_no_more_for_each_source_when_there_are_many(monkeypatch
 
 
 def test_a_sink_alone_is_no_way_around_the_number_of_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "PIPELINES_MAX", 1)
+    monkeypatch.setattr("penstock.coordinator.machine.apply.PIPELINES_MAX", 1)
     state, _ = apply(State(), Merge("one", None, 0, {}))
     apply(state, Merge("one", None, 1, {}))
     with pytest.raises(LimitExceeded):

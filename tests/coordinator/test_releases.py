@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from penstock.coordinator.machine.retention import Retention
 from penstock.coordinator.messages import InputOffset, Limits, Range
-from penstock.coordinator.retention import Retention
 from penstock.core.errors import DataLoss
 from tests.coordinator.scene import Scene, opened, raw
 

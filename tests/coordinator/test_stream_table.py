@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.stream_table import StreamTable, advanced
+from penstock.coordinator.watermark.stream_table import StreamTable, advanced
 from penstock.protocol.stored.head import Mark, MarkKind, StreamColumns, encode_head
 from penstock.protocol.stored.layout import NO_TIME
 from tests.coordinator.scene import u64s

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from penstock.coordinator import table_log
 from penstock.coordinator.messages import AtSegments
+from penstock.coordinator.watermark import table_log
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.coordinator.scene import Scene, opened, raw
 

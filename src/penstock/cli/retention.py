@@ -5,7 +5,7 @@ import re
 import typer
 
 from penstock.cli.sizes import parse_size
-from penstock.coordinator.retention import Retention
+from penstock.coordinator.machine.retention import Retention
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

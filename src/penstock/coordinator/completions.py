@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from penstock.coordinator.effects import Release
+from penstock.coordinator.machine.effects import Release
 from penstock.protocol.stored.names import Form, Source
 
 

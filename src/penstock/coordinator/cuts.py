@@ -2,13 +2,13 @@
 
 import asyncio
 
-from penstock.coordinator import cutting
-from penstock.coordinator.commands import Ask, Plan, Read
-from penstock.coordinator.cutting import Allowance
-from penstock.coordinator.epochs import answer, check_offset
+from penstock.coordinator.machine.commands import Ask, Plan, Read
+from penstock.coordinator.machine.epochs import answer, check_offset
+from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.messages import Cut, InputOffset, Limits, Segments
+from penstock.coordinator.reading import cutting
+from penstock.coordinator.reading.cutting import Allowance
 from penstock.coordinator.shared import Shared
-from penstock.coordinator.state import Pipeline
 from penstock.core.errors import DataLoss
 
 

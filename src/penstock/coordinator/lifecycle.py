@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.coordinator.commands import Complete, Drop, Reset, Start
-from penstock.coordinator.epochs import SEGMENTS_MAX
-from penstock.coordinator.ledger import NO_QUOTA
-from penstock.coordinator.machine import check_fresh, check_initial, current
+from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.coordinator.machine.apply import check_fresh, check_initial, current
+from penstock.coordinator.machine.commands import Complete, Drop, Reset, Start
+from penstock.coordinator.machine.epochs import SEGMENTS_MAX
+from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.messages import AtSegments, InputOffset, InputSpec, Limits, Segments, Started
+from penstock.coordinator.reading.sources import normalised
 from penstock.coordinator.shared import Shared
-from penstock.coordinator.sources import normalised
-from penstock.coordinator.state import Pipeline, source_of
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
 from penstock.protocol.stored.names import check_pipeline_name, output_segment
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.coordinator.commands import Merge
-from penstock.coordinator.ledger import NO_QUOTA
-from penstock.coordinator.merging import batch_prefix, check_ports, is_merged
+from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.coordinator.machine.commands import Merge
+from penstock.coordinator.machine.merging import batch_prefix, check_ports, is_merged
+from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.messages import Merged, Staged
 from penstock.coordinator.shared import Shared
-from penstock.coordinator.state import Pipeline
 from penstock.coordinator.sweeping import Sweeper
 from penstock.core.errors import PipelineError, RequestError
 from penstock.protocol.stored.names import check_pipeline_name, output_segment

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from penstock.coordinator.heartbeats import Heartbeats
+from penstock.coordinator.machine.state import CUTS_MAX, State, source_of
 from penstock.coordinator.messages import PipelineStatus
-from penstock.coordinator.records import Records
+from penstock.coordinator.reading.records import Records
+from penstock.coordinator.reading.sources import Sources
 from penstock.coordinator.settings import CoordinatorSettings
-from penstock.coordinator.sources import Sources
-from penstock.coordinator.state import CUTS_MAX, State, source_of
 from penstock.protocol.stored.names import Form, Source, output_segment
 
 

@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable, Iterator
 
-from penstock.coordinator.commands import Expire, MarkTime
-from penstock.coordinator.effects import Truncate
-from penstock.coordinator.keeper import Keeper
-from penstock.coordinator.releasing import truncatable
+from penstock.coordinator.ledger.keeper import Keeper
+from penstock.coordinator.machine.commands import Expire, MarkTime
+from penstock.coordinator.machine.effects import Truncate
+from penstock.coordinator.machine.releasing import truncatable
+from penstock.coordinator.machine.state import State, source_of
 from penstock.coordinator.settings import CoordinatorSettings
-from penstock.coordinator.state import State, source_of
 from penstock.core.errors import PenstockError, RequestError
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, OUTPUT_PREFIX, kind_of
 from penstock.store.results import SegmentInfo

@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.coordinator.commands import Retain
 from penstock.coordinator.completions import Completions, Releases
 from penstock.coordinator.cuts import Cuts
-from penstock.coordinator.effects import Effect, Release, Sweep, Truncate
 from penstock.coordinator.heartbeats import Heartbeats
-from penstock.coordinator.keeper import Keeper
+from penstock.coordinator.ledger.keeper import Keeper
 from penstock.coordinator.lifecycle import Lifecycle
+from penstock.coordinator.machine.commands import Retain
+from penstock.coordinator.machine.effects import Effect, Release, Sweep, Truncate
+from penstock.coordinator.machine.releasing import truncatable
 from penstock.coordinator.merger import Merger
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.news import News
-from penstock.coordinator.readers import Readers
-from penstock.coordinator.records import Records
-from penstock.coordinator.releasing import truncatable
+from penstock.coordinator.reading.readers import Readers
+from penstock.coordinator.reading.records import Records
+from penstock.coordinator.reading.sources import Sources
 from penstock.coordinator.reports import Reports
 from penstock.coordinator.retaining import Retaining
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.shared import Shared
-from penstock.coordinator.sources import Sources
 from penstock.coordinator.sweeping import Sweeper
-from penstock.coordinator.watermarks import Watermarks
+from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.errors import PenstockError, StoreFailed
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore

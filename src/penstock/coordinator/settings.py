@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.coordinator.retention import COMPLETE, Retention
+from penstock.coordinator.machine.retention import COMPLETE, Retention
 
 MIB = 1 << 20
 GIB = 1 << 30

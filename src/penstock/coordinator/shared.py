@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from penstock.coordinator.heartbeats import Heartbeats
-from penstock.coordinator.keeper import Keeper, stopping
-from penstock.coordinator.machine import current
+from penstock.coordinator.ledger.keeper import Keeper, stopping
+from penstock.coordinator.machine.apply import current
+from penstock.coordinator.machine.state import Pipeline, State
 from penstock.coordinator.news import News
-from penstock.coordinator.records import Records
+from penstock.coordinator.reading.records import Records
+from penstock.coordinator.reading.sources import Sources
 from penstock.coordinator.reports import Reports
 from penstock.coordinator.settings import CoordinatorSettings
-from penstock.coordinator.sources import Sources
-from penstock.coordinator.state import Pipeline, State
-from penstock.coordinator.watermarks import Watermarks
+from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.store.store import SegmentStore
 
 

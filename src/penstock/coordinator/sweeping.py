@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable
 
-from penstock.coordinator.merging import NO_GENERATION
-from penstock.coordinator.state import State
+from penstock.coordinator.machine.merging import NO_GENERATION
+from penstock.coordinator.machine.state import State
 from penstock.core.errors import NoSuchSegment, PenstockError
 from penstock.protocol.stored.names import STAGING_PREFIX
 from penstock.store.store import SegmentStore

@@ -8,10 +8,10 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.coordinator.commands import Command, decode, encode, pack, unpack
-from penstock.coordinator.machine import apply
-from penstock.coordinator.snapshot import HEAD, SnapshotReader, encode_state
-from penstock.coordinator.state import State
+from penstock.coordinator.ledger.snapshot import HEAD, SnapshotReader, encode_state
+from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.commands import Command, decode, encode, pack, unpack
+from penstock.coordinator.machine.state import State
 from penstock.core.attributes import QUOTA
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.types import Position

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import astuple
 from typing import Any
 
+from penstock.coordinator.machine.retention import Retention
+from penstock.coordinator.machine.state import Batch, Cut, Input, Mark, Pipeline, State
 from penstock.coordinator.messages import Limits
-from penstock.coordinator.retention import Retention
-from penstock.coordinator.state import Batch, Cut, Input, Mark, Pipeline, State
 
 HEAD, PIPELINE, RELEASED, MARK = 100, 101, 102, 103
 _ABSENT = -1

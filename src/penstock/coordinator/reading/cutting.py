@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.coordinator.messages import Segments
-from penstock.coordinator.records import Records
+from penstock.coordinator.reading.records import Records
 
 
 class Allowance(NamedTuple):

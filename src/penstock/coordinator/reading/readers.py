@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
-from penstock.coordinator import cutting, splitting
-from penstock.coordinator.cutting import Allowance
 from penstock.coordinator.messages import Limits, Range, Segments, Splits, Starting
+from penstock.coordinator.reading import cutting, splitting
+from penstock.coordinator.reading.cutting import Allowance
+from penstock.coordinator.reading.sources import normalised
 from penstock.coordinator.shared import Shared
-from penstock.coordinator.sources import normalised
 
 
 class Readers:

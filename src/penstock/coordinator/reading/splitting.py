@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from penstock.coordinator.messages import Range, Splits
-from penstock.coordinator.records import Records
+from penstock.coordinator.reading.records import Records
 from penstock.core.errors import DataLoss, RequestError
 
 PARTS_MAX = 100_000

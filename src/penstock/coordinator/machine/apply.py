@@ -6,7 +6,7 @@ A command that is not legal raises and leaves the state as it was; one that chan
 from dataclasses import replace
 from typing import assert_never
 
-from penstock.coordinator.commands import (
+from penstock.coordinator.machine.commands import (
     Ask,
     Command,
     Complete,
@@ -20,13 +20,13 @@ from penstock.coordinator.commands import (
     Retain,
     Start,
 )
-from penstock.coordinator.effects import Effect, Sweep, Truncate
-from penstock.coordinator.epochs import ask, plan, read
-from penstock.coordinator.merging import batch_prefix, merge, staging_prefix
+from penstock.coordinator.machine.effects import Effect, Sweep, Truncate
+from penstock.coordinator.machine.epochs import ask, plan, read
+from penstock.coordinator.machine.merging import batch_prefix, merge, staging_prefix
+from penstock.coordinator.machine.releasing import settled, truncatable
+from penstock.coordinator.machine.retention import Retention
+from penstock.coordinator.machine.state import Input, Mark, Pipeline, State
 from penstock.coordinator.messages import Limits, Segments
-from penstock.coordinator.releasing import settled, truncatable
-from penstock.coordinator.retention import Retention
-from penstock.coordinator.state import Input, Mark, Pipeline, State
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
 
 PIPELINES_MAX = 1000

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from penstock.coordinator.machine.retention import COMPLETE, Retention
 from penstock.coordinator.messages import Limits, Segments
-from penstock.coordinator.retention import COMPLETE, Retention
 from penstock.protocol.stored.names import kind_of
 
 CUTS_MAX = 1000

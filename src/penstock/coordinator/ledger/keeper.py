@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from penstock.coordinator.commands import Command
-from penstock.coordinator.effects import Effect, Merges
-from penstock.coordinator.ledger import Ledger
-from penstock.coordinator.machine import apply
-from penstock.coordinator.state import State
+from penstock.coordinator.ledger.ledger import Ledger
+from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.commands import Command
+from penstock.coordinator.machine.effects import Effect, Merges
+from penstock.coordinator.machine.state import State
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.types import Position
 from penstock.store.durability import Durability

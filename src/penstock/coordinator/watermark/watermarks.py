@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Iterable
 
-from penstock.coordinator import table_log
+from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.messages import Segments
-from penstock.coordinator.records import Records
-from penstock.coordinator.state import Pipeline, State, source_of
-from penstock.coordinator.stream_table import StreamTable, advanced
-from penstock.coordinator.table_log import Written
+from penstock.coordinator.reading.records import Records
+from penstock.coordinator.watermark import table_log
+from penstock.coordinator.watermark.stream_table import StreamTable, advanced
+from penstock.coordinator.watermark.table_log import Written
 from penstock.core.errors import PenstockError
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, Form, Source
 from penstock.store.store import SegmentStore

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from penstock.coordinator.messages import AtSegments, AtTime, Segments, Starting
-from penstock.coordinator.records import Records
+from penstock.coordinator.reading.records import Records
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.names import Source, connector_segment
 from penstock.store.store import SegmentStore

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from penstock.coordinator.ledger import NO_QUOTA
+from penstock.coordinator.ledger.ledger import NO_QUOTA
 from penstock.coordinator.messages import Segments
-from penstock.coordinator.stream_table import StreamTable, Times
+from penstock.coordinator.watermark.stream_table import StreamTable, Times
 from penstock.core.errors import Damaged
 from penstock.protocol.stored.head import numbers
 from penstock.protocol.stored.names import COORDINATOR_PREFIX

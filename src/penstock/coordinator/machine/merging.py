@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from penstock.coordinator.commands import Merge
-from penstock.coordinator.effects import Effect, Merges
-from penstock.coordinator.state import BATCHES_MAX, Batch, Pipeline
+from penstock.coordinator.machine.commands import Merge
+from penstock.coordinator.machine.effects import Effect, Merges
+from penstock.coordinator.machine.state import BATCHES_MAX, Batch, Pipeline
 from penstock.core.errors import PipelineError
 from penstock.protocol.stored.names import STAGING_PREFIX, output_segment
 

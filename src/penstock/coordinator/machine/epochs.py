@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from penstock.coordinator.commands import Ask, Plan, Read
+from penstock.coordinator.machine.commands import Ask, Plan, Read
+from penstock.coordinator.machine.state import CUTS_MAX, Cut, Pipeline, source_of
 from penstock.coordinator.messages import InputOffset
-from penstock.coordinator.state import CUTS_MAX, Cut, Pipeline, source_of
 from penstock.core.errors import LimitExceeded, PipelineError
 
 SEGMENTS_MAX = 1000

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from penstock.coordinator.effects import Effect, Release, Truncate
+from penstock.coordinator.machine.effects import Effect, Release, Truncate
+from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.messages import Segments
-from penstock.coordinator.state import Pipeline, State, source_of
 from penstock.protocol.stored.names import Form, Source
 
 

@@ -1,0 +1,1 @@
+"""The watermark of a cut, folded from the heads of records."""
