@@ -165,9 +165,16 @@ class TestStarting:
         await scene.ingest(B, {1: 5})
         await scene.start(starting=AtSegments({A: first}))
         assert (await scene.initial()).segments == {A: first, B: 0}
-        for wrong in ({A: 10_000}, {"connector/other/0": 0}):
+        for wrong in ({A: 10_000}, {A: first - 1}, {A: 8}, {"connector/other/0": 0}):
             with pytest.raises(RequestError):
                 await scene.start("q", starting=AtSegments(wrong))
+
+    async def test_they_may_be_those_of_any_event_in_a_record(self, scene: Scene) -> None:
+        await scene.append("letters", raw(b"a", b"bc", b"d"))
+        await scene.start(source="segment:letters", starting=AtSegments({"letters": 9}))
+        assert (await scene.initial()).segments == {"letters": 9}
+        with pytest.raises(RequestError, match="no event begins at offset 10 of segment 'letters'"):
+            await scene.start("q", "segment:letters", starting=AtSegments({"letters": 10}))
 
     async def test_it_is_decided_once_for_an_incarnation(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})

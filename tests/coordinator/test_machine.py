@@ -18,6 +18,8 @@ from penstock.coordinator.machine.commands import (
     Command,
     Complete,
     Drop,
+    Expire,
+    MarkTime,
     Merge,
     Plan,
     Read,
@@ -386,3 +388,12 @@ def test_every_error_has_a_hint() -> None:
         with pytest.raises(PenstockError) as caught:
             apply(state, command)
         assert caught.value.hint
+
+
+def test_times_of_segments_that_are_deleted_with_a_pipeline_are_forgotten() -> None:
+    state, _ = apply(State(), Retain("time", 10))
+    state, _ = apply(state, Merge("p", None, 0, {}))
+    state, _ = apply(state, MarkTime(1, {"pipeline/p/out": 100, "connector/s/0": 50}))
+    state, _ = apply(state, Drop("p", ("pipeline/p/out",)))
+    _, effects = apply(state, Expire(1))
+    assert effects == (Truncate({"connector/s/0": 50}),)

@@ -1,22 +1,54 @@
 """Answers Spark's question for the latest offset: where the next epoch ends."""
 
 import asyncio
+from collections.abc import Sequence
 
-from penstock.coordinator.machine.commands import Ask, Plan, Read
+from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
 from penstock.coordinator.machine.epochs import answer, check_offset
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.messages import Cut, InputOffset, Limits, Segments
+from penstock.coordinator.queries import ONE_EACH, Queries
 from penstock.coordinator.reading import cutting
 from penstock.coordinator.reading.cutting import Allowance
+from penstock.coordinator.reading.sources import normalised
 from penstock.coordinator.shared import Shared
-from penstock.core.errors import DataLoss
+from penstock.core.errors import DataLoss, PipelineError
 
 
 class Cuts:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._upto: dict[str, tuple[int, dict[str, Segments]]] = {}
-        """Of each pipeline: the generation, and how far each of its inputs wants to go in it, if it has said so."""
+        self._queries = Queries()
+
+    async def attach(
+        self,
+        name: str,
+        generation: int,
+        key: str,
+        load: str,
+        sources: Sequence[str],
+        *,
+        upto: Segments | None = None,
+    ) -> None:
+        """A load of a query that begins: all of them say so before the first of them asks for a cut. In a generation in
+        which another query has asked before, that one is over. Raises PipelineError if the input is of other sources.
+        """
+        shared = self._shared
+        async with shared.lock(name):
+            pipeline = shared.living(name, generation)
+            declared, given = pipeline.inputs.get(key), normalised(sources)
+            if declared is None or declared.sources != given:
+                raise PipelineError(
+                    f"input {key!r} of pipeline {name!r} is {', '.join(declared.sources) if declared else 'not there'}, "
+                    f"and not {', '.join(given)}",
+                    ONE_EACH,
+                )
+            begins = pipeline.leader is not None
+            self._queries.keep(shared.state.pipelines)
+            self._queries.attach(name, generation, key, load, given, begins=begins)
+            self._remember(name, generation, key, upto)
+            shared.keeper.commit(Attach(name, generation))
+            await shared.keeper.settled()
 
     async def cut(
         self,
@@ -25,22 +57,27 @@ class Cuts:
         key: str,
         start: InputOffset,
         *,
+        load: str = "",
         upto: Segments | None = None,
         limits: Limits | None = None,
         wait_seconds: float = 0.0,
     ) -> Cut:
-        """The same start gets the same end. Nothing new, or held: the start itself, after waiting for it."""
+        """The same start gets the same end. Nothing new, or held: the start itself, after waiting for it. `load` tells
+        loads of the same input apart: Spark reads a DataFrame that is joined with itself twice.
+        """
+        asker = f"{key}/{load}" if load else key
         shared, loop = self._shared, asyncio.get_running_loop()
         deadline = loop.time() + min(wait_seconds, shared.settings.wait_seconds_max)
         while True:
             seen = shared.news.count
             async with shared.lock(name):
                 pipeline = shared.living(name, generation)
+                self._queries.check(name, generation, load)
                 self._remember(name, generation, key, upto)
                 epoch = check_offset(pipeline, key, start)
-                end, held = await self._next(name, pipeline, key, epoch, limits)
+                end, held = await self._next(name, pipeline, asker, epoch, limits)
                 pipeline = shared.state.pipelines[name]
-                leads = pipeline.leader == key
+                leads = pipeline.leader == asker
             # Whoever does not lead gets nothing by waiting: it is the leader's asking that decides.
             if end > epoch or not leads or loop.time() >= deadline:
                 await shared.keeper.settled()
@@ -48,20 +85,20 @@ class Cuts:
             await shared.news.wait(seen, deadline - loop.time())
 
     async def _next(
-        self, name: str, pipeline: Pipeline, key: str, start: int, limits: Limits | None
+        self, name: str, pipeline: Pipeline, asker: str, start: int, limits: Limits | None
     ) -> tuple[int, str | None]:
         """The epoch to tell, and what holds it back."""
         shared, held = self._shared, None
-        end = answer(pipeline, key, start)
+        end = answer(pipeline, asker, start)
         if end is None:
             held = shared.reports.held(shared.state, name)
-            if held is None and await self._plan(name, pipeline, key, limits or pipeline.limits):
+            if held is None and await self._plan(name, pipeline, asker, limits or pipeline.limits):
                 return start + 1, None
             end = start
-        shared.keeper.commit(Ask(name, pipeline.generation, key, start, end))
+        shared.keeper.commit(Ask(name, pipeline.generation, asker, start, end))
         return end, held
 
-    async def _plan(self, name: str, pipeline: Pipeline, key: str, limits: Limits) -> bool:
+    async def _plan(self, name: str, pipeline: Pipeline, asker: str, limits: Limits) -> bool:
         """Decide the next cut, if there is anything new."""
         shared = self._shared
         self._check_there(name, pipeline)
@@ -76,7 +113,7 @@ class Cuts:
         )
         ends = await cutting.ends(shared.records, waiting, allowed)
         table, watermark = await shared.watermarks.fold(shared.state, name, ends)
-        shared.keeper.commit(Plan(name, pipeline.generation, key, ends, watermark))
+        shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, watermark))
         shared.watermarks.keep(name, table, ends)
         return True
 
@@ -90,18 +127,13 @@ class Cuts:
                 )
 
     def _remember(self, name: str, generation: int, key: str, upto: Segments | None) -> None:
-        of, known = self._upto.get(name, (generation, {}))
-        if of != generation:
-            del self._upto[name]
-            known = {}
         if upto is not None:
-            self._upto = {one: said for one, said in self._upto.items() if one in self._shared.state.pipelines}
-            self._upto[name] = generation, {**known, key: upto}
+            self._queries.of(name, generation).upto[key] = upto
 
     def _limit(self, name: str, pipeline: Pipeline, segments: list[str]) -> dict[str, int]:
         """How far the inputs that read a segment want to go in it. An input that has not said so does not count."""
         limits: dict[str, int] = {}
-        for key, upto in self._upto.get(name, (0, {}))[1].items():
+        for key, upto in self._queries.of(name, pipeline.generation).upto.items():
             sources = pipeline.inputs[key].sources if key in pipeline.inputs else ()
             for segment in self._shared.sources.all_segments(sources):
                 limits[segment] = max(limits.get(segment, 0), upto.get(segment, 0))

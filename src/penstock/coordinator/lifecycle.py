@@ -105,7 +105,7 @@ class Lifecycle:
         shared = self._shared
         async with shared.lock(name):
             segments = self._outputs(name) if outputs else []
-            shared.keeper.commit(Drop(name))
+            shared.keeper.commit(Drop(name, tuple(segments)))
             # Behind it in the journal: a crash leaves segments of nobody, and never a pipeline without its segments.
             for segment in segments:
                 shared.store.delete(segment)

@@ -99,6 +99,7 @@ class Retaining:
 
     def _mark(self, keeper: Keeper) -> None:
         """How long everything is now that has grown since the last mark."""
+        self._marked = {name: end for name, end in self._marked.items() if self._store.exists(name)}
         grown = {info.name: info.length for info in self._data() if info.length > self._marked.get(info.name, 0)}
         last = keeper.state.marks[-1].time_us if keeper.state.marks else 0
         if grown:

@@ -80,6 +80,7 @@ class _Pipelines:
         self._worker = worker
         self.handlers: dict[str, Handler] = {
             "start": self.start,
+            "attach": self.attach,
             "initial": self.initial,
             "cut": self.cut,
             "reading": self.reading,
@@ -107,12 +108,24 @@ class _Pipelines:
         lifecycle = self._worker.coordinator().lifecycle
         return (await lifecycle.initial(name, body.number("generation"), body.text("input"))).as_json()
 
+    async def attach(self, name: str, body: Body) -> Any:
+        await self._worker.coordinator().cuts.attach(
+            name,
+            body.number("generation"),
+            body.text("input"),
+            body.text("load"),
+            body.texts("sources"),
+            upto=body.optional("upto", lambda key: segments_from_json(body.map(key))),
+        )
+        return {}
+
     async def cut(self, name: str, body: Body) -> Any:
         cut = await self._worker.coordinator().cuts.cut(
             name,
             body.number("generation"),
             body.text("input"),
             InputOffset.from_json(body.map("start")),
+            load=body.optional("load", body.text) or "",
             upto=body.optional("upto", lambda key: segments_from_json(body.map(key))),
             limits=body.optional("limits", _limits(body)),
             wait_seconds=(body.optional("wait_ms", body.number) or 0) / 1000,

@@ -79,6 +79,28 @@ class CoordinatorClient:
         """The offset of epoch 0. Refused when the ledger has epochs: Spark asks this without a checkpoint only."""
         return InputOffset.from_json(self._pipeline(name, "initial", {"generation": generation, "input": input}))
 
+    def attach(
+        self,
+        name: str,
+        generation: int,
+        input: str,  # noqa: A002
+        load: str,
+        sources: Sequence[str],
+        *,
+        upto: Segments | None = None,
+    ) -> None:
+        """Say that a load of a new query begins, which goes up to `upto`: all loads of the query do so before the first
+        asks for a cut. A query before it in the same generation is over. `load` is a text that no other load has.
+        """
+        body = {
+            "generation": generation,
+            "input": input,
+            "load": load,
+            "sources": list(sources),
+            "upto": None if upto is None else dict(upto),
+        }
+        self._pipeline(name, "attach", body)
+
     def cut(
         self,
         name: str,
@@ -86,16 +108,18 @@ class CoordinatorClient:
         input: str,  # noqa: A002
         start: InputOffset,
         *,
+        load: str = "",
         upto: Segments | None = None,
         limits: Limits | None = None,
         wait_ms: int = 0,
     ) -> Cut:
         """The end of the epoch that begins at `start`: the same one whenever it is asked. It proves that everything
-        before `start` is committed. Waits up to `wait_ms` for something new.
+        before `start` is committed. Waits up to `wait_ms` for something new. `load`: as it was attached.
         """
         body = {
             "generation": generation,
             "input": input,
+            "load": load,
             "start": start.as_json(),
             "upto": None if upto is None else dict(upto),
             "limits": None if limits is None else {"bytes": limits.bytes, "rows": limits.rows},

@@ -3,11 +3,13 @@
 A command that is not legal raises and leaves the state as it was; one that changes nothing returns the same state.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
 from penstock.coordinator.machine.commands import (
     Ask,
+    Attach,
     Command,
     Complete,
     Drop,
@@ -21,7 +23,7 @@ from penstock.coordinator.machine.commands import (
     Start,
 )
 from penstock.coordinator.machine.effects import Effect, Sweep, Truncate
-from penstock.coordinator.machine.epochs import ask, plan, read
+from penstock.coordinator.machine.epochs import ask, attach, plan, read
 from penstock.coordinator.machine.merging import batch_prefix, merge, staging_prefix
 from penstock.coordinator.machine.releasing import settled, truncatable
 from penstock.coordinator.machine.retention import Retention
@@ -45,6 +47,9 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
         case Ask():
             pipeline = current(state, command.pipeline, command.generation)
             return _changed(state, command.pipeline, ask(pipeline, command))
+        case Attach():
+            pipeline = current(state, command.pipeline, command.generation)
+            return _changed(state, command.pipeline, attach(pipeline))
         case Read():
             pipeline = current(state, command.pipeline, command.generation)
             return _changed(state, command.pipeline, read(pipeline, command))
@@ -202,8 +207,13 @@ def _drop(state: State, command: Drop) -> Applied:
     if old is None:
         return state, ()
     left = {name: pipeline for name, pipeline in state.pipelines.items() if name != command.pipeline}
-    dropped, follow = settled(state, replace(state, pipelines=left), old.sources)
+    marks = tuple(_without(mark, command.segments) for mark in state.marks)
+    dropped, follow = settled(state, replace(state, pipelines=left, marks=marks), old.sources)
     return dropped, (Sweep(staging_prefix(command.pipeline)), *follow)
+
+
+def _without(mark: Mark, segments: Collection[str]) -> Mark:
+    return mark._replace(segments={name: end for name, end in mark.segments.items() if name not in segments})
 
 
 def _retain(state: State, command: Retain) -> Applied:

@@ -30,7 +30,8 @@ class Plan:
 
     pipeline: str
     generation: int
-    input: str
+    load: str
+    """Its input, and behind a `/` what tells loads of the same input apart."""
     ends: Segments
     """Those that differ from the last cut's."""
     watermark: int | None
@@ -42,9 +43,18 @@ class Ask:
 
     pipeline: str
     generation: int
-    input: str
+    load: str
+    """As in Plan."""
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """A query begins in a generation that has seen another one: who leads is open again."""
+
+    pipeline: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,8 @@ class Reset:
 @dataclass(frozen=True, slots=True)
 class Drop:
     pipeline: str
+    segments: tuple[str, ...] = ()
+    """Outputs that are deleted with it: what their names stand for later has nothing to do with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,7 @@ class Expire:
     time_us: int
 
 
-Command: TypeAlias = Start | Plan | Ask | Read | Merge | Complete | Reset | Drop | Retain | MarkTime | Expire
+Command: TypeAlias = Start | Plan | Ask | Read | Merge | Complete | Reset | Drop | Retain | MarkTime | Expire | Attach
 
 _BY_NUMBER: dict[int, type[Command]] = {
     1: Start,
@@ -126,6 +138,7 @@ _BY_NUMBER: dict[int, type[Command]] = {
     9: Retain,
     10: MarkTime,
     11: Expire,
+    12: Attach,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

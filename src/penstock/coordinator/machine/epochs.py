@@ -37,22 +37,26 @@ def check_offset(pipeline: Pipeline, name: str, offset: InputOffset) -> int:
     return offset.epoch
 
 
-def answer(pipeline: Pipeline, name: str, start: int) -> int | None:
-    """The epoch that one which asks from `start` is told; None if it is for the leader to decide a new one."""
-    if pipeline.leader in (None, name):
+def answer(pipeline: Pipeline, load: str, start: int) -> int | None:
+    """The epoch that a load which asks from `start` is told; None if it is for the leader to decide a new one."""
+    if pipeline.leader in (None, load):
         return start + 1 if start < pipeline.planned else None
     return max(start, pipeline.running[1])
 
 
 def ask(pipeline: Pipeline, command: Ask) -> Pipeline:
-    known = answer(pipeline, command.input, command.start)
+    known = answer(pipeline, command.load, command.start)
     if command.end != (command.start if known is None else known):
         raise PipelineError(f"epoch {command.start} is followed by {known}, not by {command.end}")
-    leader = pipeline.leader or command.input
-    running = (command.start, command.end) if leader == command.input else pipeline.running
+    leader = pipeline.leader or command.load
+    running = (command.start, command.end) if leader == command.load else pipeline.running
     asked = replace(pipeline, leader=leader, running=running)
     asked = asked.proven(max(command.start, pipeline.proved))
     return pipeline if asked == pipeline else asked
+
+
+def attach(pipeline: Pipeline) -> Pipeline:
+    return pipeline if pipeline.leader is None else replace(pipeline, leader=None)
 
 
 def read(pipeline: Pipeline, command: Read) -> Pipeline:
@@ -65,10 +69,11 @@ def read(pipeline: Pipeline, command: Read) -> Pipeline:
 def plan(pipeline: Pipeline, command: Plan) -> Pipeline:
     """The next cut. Nothing in it goes back."""
     epoch = pipeline.planned
-    if command.input not in pipeline.inputs or answer(pipeline, command.input, epoch) is not None:
-        raise PipelineError(f"input {command.input!r} does not lead: its asking decides no cut")
+    known = command.load.partition("/")[0] in pipeline.inputs
+    if not known or answer(pipeline, command.load, epoch) is not None:
+        raise PipelineError(f"input {command.load!r} does not lead: its asking decides no cut")
     _check_ends(pipeline, command)
-    proven = replace(pipeline, leader=command.input).proven(epoch)
+    proven = replace(pipeline, leader=command.load).proven(epoch)
     if epoch - proven.complete >= CUTS_MAX:
         raise LimitExceeded(f"{CUTS_MAX} epochs wait for completion")
     cuts = {**proven.cuts, epoch + 1: Cut({**proven.cuts[epoch].segments, **command.ends}, command.watermark)}

@@ -62,6 +62,13 @@ class Records:
         """The first record end that is not before `offset`."""
         return self._store.record(name, offset - 1).end
 
+    def begins_an_event(self, name: str, offset: int) -> bool:
+        """Whether it is a place to read from: where an event begins, or the segment does, or ends."""
+        if not self.begin(name) < offset < self.end(name):
+            return True
+        start = max(self._store.record(name, offset).start, self.begin(name))
+        return start == offset or ends_with_an_event(self._store.read(name, start, offset - start))
+
     async def heads(self, name: str, start: int, end: int) -> AsyncIterator[Heads]:
         """The heads of the records in [start, end). What is truncated is passed over. The first step is a short one,
         and each is longer than the last: most who have a limit need few.
@@ -140,3 +147,11 @@ def count_events(data: Buffer, *, stored: bool) -> tuple[int, int]:
         rows += bool(length) or not stored
         at += _HEADER_SIZE + length
     return rows, highest
+
+
+def ends_with_an_event(data: Buffer) -> bool:
+    """Whether these bytes, which begin with an event, end with one."""
+    at = 0
+    while at + _HEADER_SIZE <= len(data):
+        at += _HEADER_SIZE + int.from_bytes(data[at + 4 : at + _HEADER_SIZE], "big")
+    return at == len(data)

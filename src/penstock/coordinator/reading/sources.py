@@ -49,6 +49,11 @@ class Sources:
                 raise RequestError(f"segment {name!r} belongs to none of the sources {', '.join(sources)}")
             if offset > self._records.end(name):
                 raise RequestError(f"segment {name!r} ends at {self._records.end(name)}, before {offset}")
+            if not self._records.begins_an_event(name, offset):
+                raise RequestError(
+                    f"no event begins at offset {offset} of segment {name!r}",
+                    "Take it from the offset column of a row, or from a cut.",
+                )
         return {name: self._records.begin(name) for name in names} | dict(given)
 
     async def _at_time(self, name: str, timestamp_us: int) -> int:
