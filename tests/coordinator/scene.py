@@ -161,6 +161,9 @@ class Scene:
     async def initial(self, name: str = "p", key: str = "in") -> InputOffset:
         return await self.coordinator.lifecycle.initial(name, self.generation(name), key)
 
+    async def attach(self, load: str, key: str = "in", source: str = "s", **more: Any) -> None:
+        await self.coordinator.cuts.attach("p", self.generation(), key, load, [source], **more)
+
     async def cut(self, start: InputOffset, name: str = "p", key: str = "in", **more: Any) -> Cut:
         generation = more.pop("generation", None) or self.generation(name)
         return await self.coordinator.cuts.cut(name, generation, key, start, **more)

@@ -248,6 +248,76 @@ class TestSeveralInputs:
         assert at["y"].segments == {"other": 36}
 
 
+class TestLoadsOfAQuery:
+    """They attach before the first of them asks."""
+
+    async def test_two_loads_of_one_input_read_the_same_epochs(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        for load in ("left", "right"):
+            await scene.attach(load)
+        at = await scene.initial()
+        first = (await scene.cut(at, load="left")).offset
+        assert (await scene.cut(at, load="right")).offset == first
+        assert (await scene.cut(first, load="left")).offset == first
+        await scene.ingest(A, {1: 6})
+        assert (await scene.cut(first, load="right", wait_seconds=30)).offset == first, "the other one was told nothing"
+        second = (await scene.cut(first, load="left")).offset
+        assert (second.epoch, (await scene.cut(first, load="right")).offset) == (2, second)
+
+    async def test_who_leads_is_known_after_a_restart_of_the_worker(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        for load in ("left", "right"):
+            await scene.attach(load)
+        first = (await scene.cut(await scene.initial(), load="left")).offset
+        await scene.reopen()
+        await scene.ingest(A, {1: 6})
+        assert (await scene.cut(first, load="right")).offset == first
+        assert (await scene.cut(first, load="left")).offset.epoch == 2
+
+    async def test_a_later_query_of_the_generation_goes_as_far_as_it_says_itself(self, scene: Scene) -> None:
+        end = await scene.ingest(A, {1: 5})
+        other = await scene.append("other", raw(b"1"))
+        await scene.start(inputs={"x": InputSpec(["s"]), "y": InputSpec(["segment:other"])})
+        x, y = await scene.initial(key="x"), await scene.initial(key="y")
+        await scene.attach("x1", "x", upto={A: end})
+        await scene.attach("y1", "y", "segment:other", upto={"other": other})
+        x = (await scene.cut(x, key="x", load="x1", upto={A: end})).offset
+        y = (await scene.cut(y, key="y", load="y1", upto={"other": other})).offset
+        later = await scene.append("other", raw(b"2"))
+        await scene.attach("x2", "x", upto={A: end})
+        await scene.attach("y2", "y", "segment:other", upto={"other": later})
+        x = (await scene.cut(x, key="x", load="x2", upto={A: end})).offset
+        y = (await scene.cut(y, key="y", load="y2", upto={"other": later})).offset
+        assert (x.epoch, y.epoch, y.segments) == (2, 2, {"other": later})
+        last = await scene.append("other", raw(b"3"))
+        await scene.attach("x3", "x")
+        await scene.attach("y3", "y", "segment:other")
+        await scene.cut(x, key="x", load="x3")
+        assert (await scene.cut(y, key="y", load="y3")).offset.segments == {"other": last}
+
+    async def test_a_query_that_was_followed_by_another_one_gets_nothing_more(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start()
+        await scene.attach("old")
+        cut = (await scene.cut(await scene.initial(), load="old")).offset
+        await scene.attach("new")
+        with pytest.raises(Fenced, match="another query of pipeline 'p' has begun in generation 1"):
+            await scene.cut(cut, load="old")
+        await scene.ingest(A, {1: 6})
+        assert (await scene.cut(cut, load="new")).offset.epoch == 2
+
+    async def test_loads_of_one_input_must_have_the_same_sources(self, scene: Scene) -> None:
+        await scene.start(request="r")
+        await scene.attach("one")
+        await scene.start(request="r", source="segment:other")
+        with pytest.raises(PipelineError, match="is s in one load of the query, and segment:other in another"):
+            await scene.attach("two", source="segment:other")
+        with pytest.raises(PipelineError, match="is segment:other, not s"):
+            await scene.attach("three")
+
+
 async def test_a_segment_that_was_deleted_and_made_again_is_a_loss_and_no_silence(scene: Scene) -> None:
     await scene.append("raw", raw(b"12345"))
     await scene.start(source="segment:raw")

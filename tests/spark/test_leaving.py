@@ -80,6 +80,16 @@ def test_several_ports_leave_through_one_query(events: DataFrame, tmp_path: Path
     assert found["bad"].asDict() == {"value": b'{"reason":"why"}', "key": None, "port": "bad"}
 
 
+def test_a_column_port_is_not_lost_beside_a_port_that_the_function_names(events: DataFrame) -> None:
+    with pytest.raises(RequestError, match="the rows for the port 'hosts' have a column `port` of their own"):
+        left({"hosts": events.selectExpr("'a' as host", "80 as port")})
+
+
+def test_columns_may_have_any_name(events: DataFrame, tmp_path: Path) -> None:
+    (row,) = rows(left(events.selectExpr("1 as `a.b`", "2 as `c``d`")), tmp_path)
+    assert json.loads(row["value"]) == {"a.b": 1, "c`d": 2}
+
+
 def test_a_declared_port_is_where_a_frame_goes(events: DataFrame, tmp_path: Path) -> None:
     (row,) = rows(left(events.select("value"), ("results",)), tmp_path)
     assert row["port"] == "results"

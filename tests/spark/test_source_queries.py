@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from tests.spark.stored_data import store_events, truncate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
@@ -154,6 +156,7 @@ def test_reading_may_begin_and_end_anywhere(source: Source) -> None:
     some = source.batch(startingOffsets=json.dumps({segment: places[10]}), endingOffsets=json.dumps({segment: end}))
     assert [row["offset"] for row in some] == places[10:]
     assert source.batch(startingOffsets="latest") == []
+    assert len(source.batch(minPartitions="1000000")) == 100
     assert source.batch(endingOffsets=json.dumps({segment: 0})) == []
     source.send("door", 150)
     assert source.batch(startingOffsets="latest") == []
@@ -207,6 +210,46 @@ def test_what_a_pipeline_puts_out_is_a_source_with_the_origin_of_its_rows(source
     first, second = source.batch(), source.batch(source="pipeline:copy/out")
     assert [[row[name] for name in names] for row in second] == [[row[name] for name in names] for row in first]
     assert {row["segment"] for row in second} == {"pipeline/copy/out"}
+
+
+class TestSeveralLoads:
+    def load(self, source: Source, name: str, **options: str) -> DataFrame:
+        given = {"worker": source.http, "pipeline": "p", "source": name} | options
+        return source.spark.readStream.format("penstock").options(**given).load()
+
+    def copy(self, source: Source, frame: DataFrame, **trigger: bool) -> StreamingQuery:
+        writer = frame.select("value").writeStream.format("penstock").option("worker", source.http)
+        writer = writer.option("pipeline", "p").option("checkpointLocation", str(source.checkpoint))
+        return writer.trigger(**trigger).start() if trigger else writer.start()
+
+    def test_a_run_to_the_end_takes_what_is_new_in_any_of_them(self, source: Source) -> None:
+        frames = [self.load(source, name, input=name) for name in ("sensors", "doors")]
+        store_events(source.worker, SEGMENT, numbered(0, 10))
+        for number in range(2):  # the second time there is something new in the second load alone
+            store_events(source.worker, "connector/doors/0", numbered(20 * number, 20 * (number + 1)))
+            self.copy(source, frames[0].union(frames[1]), availableNow=True).awaitTermination()
+            assert len(source.batch(source="pipeline:p/out")) == 10 + 20 * (number + 1)
+
+    def test_a_dataframe_that_is_joined_with_itself_reads_the_same_epochs_on_both_sides(self, source: Source) -> None:
+        events = self.load(source, "sensors")
+        query = self.copy(source, events.alias("a").join(events.alias("b"), "message_id").select("a.value"))
+        try:
+            for number in range(8):
+                store_events(source.worker, SEGMENT, numbered(number, number + 1))
+                query.processAllAvailable()
+                time.sleep(0.3 + 0.05 * number)  # one side was told that there is nothing new, the other one waits
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        logs = [file.read_text().splitlines()[-2:] for file in (source.checkpoint / "offsets").glob("[0-9]*")]
+        assert len(logs) > 2
+        assert [left for left, right in logs if left != right] == []
+        assert len(source.batch(source="pipeline:p/out")) == 8
+
+    def test_of_different_sources_must_not_share_an_input(self, source: Source) -> None:
+        frames = [self.load(source, name) for name in ("sensors", "doors")]
+        with pytest.raises(Exception, match="Give each load an `input` of its own"):
+            self.copy(source, frames[0].union(frames[1]), availableNow=True).awaitTermination()
 
 
 def test_data_that_retention_removed_stops_the_query_with_a_clear_error(source: Source) -> None:

@@ -36,6 +36,7 @@ def cut(body: Any) -> Any:
 def coordinator() -> Iterator[ScriptedCoordinator]:
     answers = {
         "/pipelines/p/start": STARTED,
+        "/pipelines/p/attach": {},
         "/pipelines/p/initial": offset(0, 0),
         "/pipelines/p/cut": cut,
         "/pipelines/p/reading": {},
@@ -87,10 +88,12 @@ def test_with_a_generation_its_cuts_are_asked_for(coordinator: ScriptedCoordinat
     named.getDefaultReadLimit()
     end = named.latestOffset(named.initialOffset(), ALL)
     assert json.dumps(end) == json.dumps(offset(1, 10))
-    (asked,) = coordinator.bodies("/pipelines/p/cut")
+    (attached,), (asked,) = coordinator.bodies("/pipelines/p/attach"), coordinator.bodies("/pipelines/p/cut")
+    assert attached == {"generation": 4, "input": "left", "load": asked["load"], "sources": ["a"], "upto": None}
     assert asked == {
         "generation": 4,
         "input": "left",
+        "load": attached["load"],
         "start": offset(0, 0),
         "upto": None,
         "limits": None,
@@ -109,19 +112,22 @@ def test_without_a_generation_one_is_begun_before_any_offset_is_asked_for(
     first, second = coordinator.bodies("/pipelines/p/start")
     assert (first["inputs"], first["outputs"]) == ({"left": {"sources": ["a"], "starting": "earliest"}}, None)
     assert second["inputs"] == {"right": {"sources": ["a"], "starting": "latest"}}
-    assert first["request"] == second["request"] == f"{driver_identity()}/p/on"
+    assert first["request"] == second["request"] == f"{driver_identity()}/p"
     right.latestOffset(right.initialOffset(), ALL)
     assert coordinator.bodies("/pipelines/p/cut")[0]["generation"] == 5
 
 
-def test_a_query_that_is_to_end_by_itself_begins_a_generation_of_its_own(
+def test_each_load_attaches_before_any_offset_is_asked_for_and_says_how_far_it_goes(
     coordinator: ScriptedCoordinator, reader: Make
 ) -> None:
-    now = reader(pipeline="p")
-    now.prepareForTriggerAvailableNow()
-    now.getDefaultReadLimit()
-    (started,) = coordinator.bodies("/pipelines/p/start")
-    assert started["request"] == f"{driver_identity()}/p/now"
+    loads = [reader(pipeline="p"), reader(pipeline="p")]
+    for load in loads:
+        load.prepareForTriggerAvailableNow()
+        load.getDefaultReadLimit()
+    first, second = coordinator.bodies("/pipelines/p/attach")
+    assert first["load"] != second["load"], "a DataFrame that is joined with itself has two loads of one input"
+    assert first["upto"] == second["upto"] == {"connector/a/0": 100, "connector/a/1": 7}
+    assert not coordinator.bodies("/pipelines/p/cut")
 
 
 def test_a_generation_that_it_has_begun_is_kept_alive_and_ended(coordinator: ScriptedCoordinator, reader: Make) -> None:

@@ -3,11 +3,15 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark.user_code import load_pipelines
+from penstock.spark.user_code import load_pipelines, shown_at_the_users_line, silence_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TWO = """
 from penstock.spark import pipeline
@@ -89,3 +93,20 @@ def test_two_pipelines_of_one_name_are_refused(tmp_path: Path) -> None:
     text = "from penstock.spark import pipeline\n@pipeline\ndef f(a): pass\n@pipeline(name='f')\ndef g(a): pass\n"
     with pytest.raises(RequestError, match="two pipelines 'f'"):
         load_pipelines(written(tmp_path, text))
+
+
+@pytest.mark.spark
+def test_an_error_of_spark_is_told_in_a_line_and_nowhere_else(
+    spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.sql import functions
+
+    silence_spark()
+    with pytest.raises(RequestError) as caught, shown_at_the_users_line("it cannot be built"):
+        spark.range(5).select(functions.col("nothere"))
+    what, *lines, error = str(caught.value).splitlines()
+    assert what == "it cannot be built"
+    assert "test_user_code.py" in lines[0]
+    assert error.startswith("AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION]")
+    assert error.endswith("Did you mean one of the following? [`id`]. SQLSTATE: 42703")
+    assert capsys.readouterr().err == ""

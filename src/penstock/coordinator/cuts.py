@@ -36,16 +36,11 @@ class Cuts:
         shared = self._shared
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
-            declared, given = pipeline.inputs.get(key), normalised(sources)
-            if declared is None or declared.sources != given:
-                raise PipelineError(
-                    f"input {key!r} of pipeline {name!r} is {', '.join(declared.sources) if declared else 'not there'}, "
-                    f"and not {', '.join(given)}",
-                    ONE_EACH,
-                )
-            begins = pipeline.leader is not None
+            given = normalised(sources)
+            _check_sources(name, pipeline, key, given)
             self._queries.keep(shared.state.pipelines)
-            self._queries.attach(name, generation, key, load, given, begins=begins)
+            self._queries.attach(name, generation, key, load, given, begins=pipeline.leader is not None)
+            self._queries.of(name, generation).upto.pop(key, None)
             self._remember(name, generation, key, upto)
             shared.keeper.commit(Attach(name, generation))
             await shared.keeper.settled()
@@ -147,6 +142,16 @@ class Cuts:
             epochs = check_offset(pipeline, key, start), check_offset(pipeline, key, end)
             shared.keeper.commit(Read(name, generation, *epochs))
             await shared.keeper.settled()
+
+
+def _check_sources(name: str, pipeline: Pipeline, key: str, given: tuple[str, ...]) -> None:
+    declared = pipeline.inputs.get(key)
+    if declared is None:
+        raise PipelineError(f"pipeline {name!r} has no input {key!r}", f"It has: {', '.join(pipeline.inputs)}.")
+    if set(declared.sources) != set(given):
+        raise PipelineError(
+            f"input {key!r} of pipeline {name!r} is {', '.join(declared.sources)}, not {', '.join(given)}", ONE_EACH
+        )
 
 
 def _first(*values: int | None) -> int:

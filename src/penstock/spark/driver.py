@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from penstock.core.errors import RequestError
 from penstock.spark.session import prepare_environment, spark_settings
+from penstock.spark.user_code import silence_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,7 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    silence_spark()
     SparkContext(conf=_conf(settings), gateway=gateway)
     return SparkSession.builder.getOrCreate()
 

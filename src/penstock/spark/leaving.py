@@ -87,6 +87,11 @@ def _several(frames: Mapping[str, DataFrame], declared: tuple[str, ...] | None) 
 def _to_port(frame: DataFrame, port: str) -> DataFrame:
     from pyspark.sql import functions
 
+    if "port" in frame.columns:
+        raise RequestError(
+            f"the rows for the port {port!r} have a column `port` of their own",
+            "Drop it, or give it another name: it would be lost.",
+        )
     return _columns(frame).withColumn("port", functions.lit(port))
 
 
@@ -106,9 +111,13 @@ def _columns(frame: DataFrame) -> DataFrame:
 def _as_json(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions
 
-    whole = functions.struct(*(frame[f"`{name}`"] for name in frame.columns if name != "port"))
+    whole = functions.struct(*(frame[_quoted(name)] for name in frame.columns if name != "port"))
     kept = [name for name, kind in frame.dtypes if kind in _TAKEN.get(name, ())]
     return frame.select(functions.to_json(whole, _JSON).alias("value"), *kept)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _as_bytes(frame: DataFrame) -> DataFrame:

@@ -4,6 +4,7 @@ import os
 import socket
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
 from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, Segments
 from penstock.spark.generation import Generation
@@ -49,30 +50,44 @@ class AnonymousLoad:
 
 class PipelineLoad:
     """An input of a pipeline, whose ledger holds the cuts. Without a generation among the options it begins one, and
-    keeps it alive: all loads of this driver that name the same pipeline begin the same one. A query that is to end by
-    itself begins another than one that goes on: how far it is to go holds for its whole generation.
+    keeps it alive: all loads of this driver that name the same pipeline begin the same one.
+
+    Spark reads a DataFrame that is joined with itself by two loads of the same input: `_load` tells them apart. `upto`:
+    where a query that is to end by itself ends.
     """
 
     def __init__(
-        self, options: SourceOptions, coordinator: CoordinatorClient, pipeline: str, *, available_now: bool
+        self, options: SourceOptions, coordinator: CoordinatorClient, pipeline: str, upto: Segments | None
     ) -> None:
         self._coordinator = coordinator
         self._name = pipeline
         self._input = options.input
+        self._load = uuid4().hex
         self._begun: Generation | None = None
         if options.generation is None:
-            request = f"{driver_identity()}/{pipeline}/{'now' if available_now else 'on'}"
-            self._begun = _begin(options, coordinator, pipeline, request)
+            self._begun = _begin(options, coordinator, pipeline)
             self._generation = self._begun.number
         else:
             self._generation = options.generation
+        try:
+            coordinator.attach(pipeline, self._generation, self._input, self._load, options.sources, upto=upto)
+        except BaseException:
+            self.stop()
+            raise
 
     def initial(self) -> InputOffset:
         return self._coordinator.initial(self._name, self._generation, self._input)
 
     def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
         return self._coordinator.cut(
-            self._name, self._generation, self._input, start, upto=upto, limits=limits, wait_ms=wait_ms
+            self._name,
+            self._generation,
+            self._input,
+            start,
+            load=self._load,
+            upto=upto,
+            limits=limits,
+            wait_ms=wait_ms,
         )
 
     def reading(self, start: InputOffset, end: InputOffset) -> None:
@@ -83,14 +98,15 @@ class PipelineLoad:
             self._begun.stop()
 
 
-def begin_load(options: SourceOptions, coordinator: CoordinatorClient, *, available_now: bool) -> Load:
+def begin_load(options: SourceOptions, coordinator: CoordinatorClient, upto: Segments | None) -> Load:
     if options.pipeline is None:
         return AnonymousLoad(options, coordinator)
-    return PipelineLoad(options, coordinator, options.pipeline, available_now=available_now)
+    return PipelineLoad(options, coordinator, options.pipeline, upto)
 
 
-def _begin(options: SourceOptions, coordinator: CoordinatorClient, pipeline: str, request: str) -> Generation:
+def _begin(options: SourceOptions, coordinator: CoordinatorClient, pipeline: str) -> Generation:
     """The outputs are not known here: the sink's are, when it merges."""
+    request = f"{driver_identity()}/{pipeline}"
     inputs = {options.input: InputSpec(options.sources, options.starting)}
     started = coordinator.start(pipeline, inputs, None, request=request)
     return Generation(pipeline, options.worker, started.generation, {options.input: options.sources})

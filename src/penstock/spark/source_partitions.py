@@ -36,7 +36,7 @@ def plan_partitions(
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
     if not ranges:
         return []
-    parts = options.min_partitions or os.cpu_count() or 1
+    parts = worthwhile(ranges, options.min_partitions or os.cpu_count() or 1)
     found = coordinator.splits(
         ranges,
         parts * SPLITS_A_PARTITION,
@@ -59,13 +59,18 @@ def ranges_between(start: InputOffset, end: InputOffset, *, fail_on_data_loss: b
     return [Range(segment, at, end.segments[segment]) for segment, at in begins.items() if at < end.segments[segment]]
 
 
+def worthwhile(ranges: Iterable[Range], parts: int) -> int:
+    """How many of so many tasks have enough to do."""
+    return max(1, min(parts, sum(piece.end - piece.start for piece in ranges) // PARTITION_BYTES_MIN))
+
+
 def packed(splits: Iterable[Range], parts: int) -> list[SegmentRanges]:
     """The splits, in their order, as up to so many partitions of about the same size: fewer, if a task would not be
     worth it.
     """
     splits = [*splits]
     total = sum(split.end - split.start for split in splits)
-    count = max(1, min(parts, total // PARTITION_BYTES_MIN))
+    count = worthwhile(splits, parts)
     taken: dict[int, list[Range]] = {}
     before = 0
     for split in splits:

@@ -123,7 +123,7 @@ class _Driver:
     def begin(self) -> Load:
         """At the first call, by when Spark has said whether the query is to end by itself."""
         if self._load is None:
-            self._load = begin_load(self._options, self._coordinator, available_now=self._target is not None)
+            self._load = begin_load(self._options, self._coordinator, self._target)
         return self._load
 
     def initial(self) -> InputOffset:

@@ -14,6 +14,8 @@ from penstock.core.errors import PenstockError, RequestError
 from penstock.spark.pipelines import Pipeline
 
 _FRAMEWORKS = ("penstock", "pyspark", "py4j")
+_PLAN = ";\n"
+_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _EXAMPLE = "A function becomes one when @pipeline stands above it: from penstock.spark import pipeline"
 
 
@@ -62,9 +64,19 @@ def told(error: BaseException) -> str:
     return "".join([*traceback.format_list(frames), *_last_lines(error)]).rstrip()
 
 
+def silence_spark() -> None:
+    """PySpark writes each error of a plan to stderr as well, as a page of JSON: here `told` says what it is."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def _last_lines(error: BaseException) -> list[str]:
     if isinstance(error, PenstockError):
         return [str(error)]
+    if type(error).__module__.startswith("pyspark."):  # behind its words comes the whole plan
+        return [f"{type(error).__name__}: {str(error).partition(_PLAN)[0]}"]
     if (thrown := getattr(error, "java_exception", None)) is not None:  # py4j's, whose own text is a page of Java
         return [thrown.toString()]
     return traceback.format_exception_only(type(error), error)

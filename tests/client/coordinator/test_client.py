@@ -108,7 +108,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
         (200, {"offset": START.as_json(), "held": "why"}),
         (200, {}),
         (200, {"merged": True, "epoch": 4}),
-        *[(200, {})] * 5,
+        *[(200, {})] * 6,
         (200, {"segments": {"a": 1}}),
         (200, {"segments": {"a": 2}}),
         (200, {"splits": [["a", 0, 5]], "lost": [["a", 5, 6]]}),
@@ -118,7 +118,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     started = client.start("p", {"in": InputSpec(["s"], AtTime(5))}, ["out"], Limits(rows=7), fresh=True, request="r")
     assert (started.generation, started.epoch) == (3, 7)
     assert client.initial("p", 3, "in") == START
-    cut = client.cut("p", 3, "in", START, upto={"a": 9}, limits=Limits(bytes=5), wait_ms=10)
+    cut = client.cut("p", 3, "in", START, load="l1", upto={"a": 9}, limits=Limits(bytes=5), wait_ms=10)
     assert (cut.offset, cut.held) == (START, "why")
     client.reading("p", 3, "in", START, START)
     assert client.merge("p", 4, [Staged("out", "staging/x", 9)], generation=3).merged
@@ -127,6 +127,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     client.heartbeat("p", 3, stopped=True)
     client.reset("p")
     client.drop("p")
+    client.attach("p", 3, "in", "l1", ["s"], upto={"a": 9})
     assert client.resolve(["s"], "latest") == {"a": 1}
     assert client.cut_sources(["s"], {"a": 1}) == {"a": 2}
     splits = client.splits([Range("a", 0, 6)], 4, bytes_min=2, skip_lost=True)
@@ -137,7 +138,8 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     limits = {"bytes": None, "rows": 7, "undelivered_bytes": None}
     inputs = {"in": {"sources": ["s"], "starting": {"timestamp_us": 5}}}
     start = {"inputs": inputs, "outputs": ["out"], "limits": limits, "fresh": True, "request": "r"}
-    cutting = {"generation": 3, "input": "in", "start": offset, "upto": {"a": 9}, "limits": {"bytes": 5, "rows": None}}
+    attached = {"generation": 3, "input": "in", "load": "l1", "upto": {"a": 9}}
+    cutting = attached | {"start": offset, "limits": {"bytes": 5, "rows": None}}
     staged = [{"port": "out", "segment": "staging/x", "length": 9}]
     assert worker.asked == [
         ("POST", "/pipelines/p/start", start),
@@ -150,6 +152,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
         ("POST", "/pipelines/p/heartbeat", {"generation": 3, "stopped": True}),
         ("POST", "/pipelines/p/reset", {}),
         ("POST", "/pipelines/p/drop", {"outputs": False}),
+        ("POST", "/pipelines/p/attach", attached | {"sources": ["s"]}),
         ("POST", "/sources/resolve", {"sources": ["s"], "position": "latest"}),
         ("POST", "/sources/cut", {"sources": ["s"], "start": {"a": 1}, "upto": None, "limits": None, "wait_ms": 0}),
         ("POST", "/splits", {"ranges": [["a", 0, 6]], "parts": 4, "bytes_min": 2, "skip_lost": True}),
