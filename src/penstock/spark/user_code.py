@@ -16,6 +16,11 @@ from penstock.spark.pipelines import Pipeline
 _FRAMEWORKS = ("penstock", "pyspark", "py4j")
 _PLAN = ";\n"
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_NO_SESSION = "[SESSION_OR_CONTEXT_NOT_EXISTS]"
+_NO_SESSION_HINT = (
+    "The file is loaded before Spark is started: use what needs Spark (columns, types written as text) inside the "
+    "pipeline's function, or give a type as such: udf(returnType=StringType())."
+)
 _EXAMPLE = "A function becomes one when @pipeline stands above it: from penstock.spark import pipeline"
 
 
@@ -54,8 +59,13 @@ def shown_at_the_users_line(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        hint = error.hint if isinstance(error, PenstockError) else ""
-        raise RequestError(f"{what}\n{told(error)}", hint) from error
+        raise RequestError(f"{what}\n{told(error)}", _hint(error)) from error
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, PenstockError):
+        return error.hint
+    return _NO_SESSION_HINT if _NO_SESSION in str(error) else ""
 
 
 def told(error: BaseException) -> str:

@@ -31,7 +31,7 @@ class Waker:
         return self._reader.fileno()
 
     def wake(self) -> None:
-        with suppress(BlockingIOError):  # it is awake already
+        with suppress(OSError):  # it is awake already, or has ended meanwhile
             self._writer.send(b"\0")
 
     def clear(self) -> None:
