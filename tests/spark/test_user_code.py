@@ -97,7 +97,7 @@ def test_two_pipelines_of_one_name_are_refused(tmp_path: Path) -> None:
 
 def test_what_needs_spark_before_it_is_started_shows_a_way(tmp_path: Path) -> None:
     text = "raise RuntimeError('[SESSION_OR_CONTEXT_NOT_EXISTS] SparkContext or SparkSession should be created first.')"
-    with pytest.raises(RequestError, match="mine.py") as caught:
+    with pytest.raises(RequestError, match="SESSION_OR_CONTEXT") as caught:
         load_pipelines(written(tmp_path, text))
     assert "before Spark is started" in caught.value.hint
 
