@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ from tests.running_worker import RunningWorker, running_worker
 
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
+
+
+def pytest_configure() -> None:
+    """Where the tests run in the background Ctrl-C is ignored, and so it is in all processes that they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
