@@ -1,6 +1,7 @@
 """The examples run as they are shown, and are killed over and over: each epoch is there once."""
 
 import random
+import signal
 import sqlite3
 import threading
 import time
@@ -63,7 +64,7 @@ def test_sink_file_appends_a_line_for_each_message_once(tmp_path: Path) -> None:
     with example("sink_file.py", path) as process:
         deliver_while_it_is_killed(process, 8, seed=1)
         committed = read_committed(f"{path}.state")
-        assert process.interrupt() == 0
+        assert process.interrupt() in (0, -signal.SIGINT)  # it may come while Python starts
     assert path.read_bytes()[: committed.size].splitlines() == PAYLOADS
     assert committed.offset == sum(map(len, PAYLOADS))
 
