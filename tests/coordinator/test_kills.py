@@ -2,8 +2,10 @@
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from threading import Semaphore
 
 import pytest
 
@@ -15,10 +17,21 @@ from tests.running_worker import RunningWorker
 from tests.worker_process import WorkerProcess, free_port
 
 
-def run(worker: str, segments: str, checkpoint: Checkpoint, random: Random, until: int, deaths: dict[str, int]) -> None:
-    """Drivers one behind the other, each until it dies, until all has been put out."""
+def run(
+    worker: str,
+    segments: str,
+    checkpoint: Checkpoint,
+    random: Random,
+    until: int,
+    on_window: Callable[[], None] = lambda: None,
+) -> dict[str, int]:
+    """Drivers one behind the other, each until it dies, until all has been put out. Returns in which windows how many
+    have died.
+    """
+    deaths: dict[str, int] = {}
 
     def die(window: str) -> None:
+        on_window()
         if random.random() < 0.12:
             deaths[window] = deaths.get(window, 0) + 1
             raise DriverDied(window)
@@ -34,6 +47,7 @@ def run(worker: str, segments: str, checkpoint: Checkpoint, random: Random, unti
                 pass
             finally:
                 driver.close()
+    return deaths
 
 
 def fill(segments: str, count: int) -> None:
@@ -46,9 +60,8 @@ def fill(segments: str, count: int) -> None:
 
 def test_drivers_that_die_anywhere_put_everything_out_once(worker: RunningWorker) -> None:
     fill(worker.address, 300)
-    deaths: dict[str, int] = {}
     address = f"127.0.0.1:{worker.ports['http']}"
-    run(address, worker.address, Checkpoint(), Random(7), 300, deaths)
+    deaths = run(address, worker.address, Checkpoint(), Random(7), 300)
     with SegmentClient(worker.address) as client:
         assert output(client) == numbers(300)
     assert len(deaths) >= 5, f"they died in too few windows: {deaths}"
@@ -101,8 +114,7 @@ def test_offsets_that_were_lost_with_the_power_are_planned_again_as_they_were(wo
 def test_a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path) -> None:
     worker = WorkerProcess(tmp_path)
     worker.http_port = free_port()
-    random = Random(11)
-    deaths: dict[str, int] = {}
+    windows = Semaphore(0)  # one for each window that a driver has come to
     errors: list[BaseException] = []
     with worker:
         fill(worker.address, 250)
@@ -110,21 +122,19 @@ def test_a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_p
 
         def drive() -> None:
             try:
-                run(address, worker.address, Checkpoint(), random, 250, deaths)
+                run(address, worker.address, Checkpoint(), Random(11), 250, windows.release)
             except BaseException as error:
                 errors.append(error)
 
         driving = threading.Thread(target=drive)
         driving.start()
-        kills = 0
-        while driving.is_alive():
-            time.sleep(0.3)
-            if kills < 4 and driving.is_alive():
-                worker.kill()
-                worker.start()
-                kills += 1
+        for pause in (0.0, 0.001, 0.004, 0.01):
+            for _ in range(5):
+                assert windows.acquire(timeout=60), errors
+            time.sleep(pause)
+            worker.kill()
+            worker.start()
         driving.join()
         assert not errors, errors
         with SegmentClient(worker.address) as client:
             assert output(client) == numbers(250)
-    assert kills >= 2

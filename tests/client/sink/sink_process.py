@@ -1,8 +1,11 @@
 """A sink program that can be killed and started again, at the same address."""
 
 import signal
+import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -38,8 +41,9 @@ class SinkProcess:
             self._process = None
 
     def interrupt(self) -> int:
-        """Ctrl-C; returns how it ended."""
+        """Ctrl-C, when it listens: one that only starts dies of it. Returns how it ended."""
         assert self._process is not None
+        self._wait_until_it_listens()
         self._process.send_signal(signal.SIGINT)
         code = self._process.wait(20)
         self._process = None
@@ -51,3 +55,13 @@ class SinkProcess:
         code = self._process.wait(20)
         self._process = None
         return code
+
+    def _wait_until_it_listens(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        give_up = time.monotonic() + 20
+        while time.monotonic() < give_up:
+            with suppress(ConnectionRefusedError):
+                socket.create_connection((host, int(port))).close()
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"nobody listens on {self.address}")
