@@ -3,12 +3,18 @@
 from collections.abc import Iterator
 
 from penstock.coordinator.heartbeats import Heartbeats
-from penstock.coordinator.machine.state import CUTS_MAX, State, source_of
+from penstock.coordinator.machine.delivering import undelivered
+from penstock.coordinator.machine.state import BATCHES_MAX, CUTS_MAX, State, source_of
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.reading.records import Records
 from penstock.coordinator.reading.sources import Sources
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.protocol.stored.names import Form, Source, output_segment
+
+HELD_BATCHES = BATCHES_MAX // 2
+"""Merged batches that a sink lacks, before the pipeline's cut stops advancing. Spark also runs batches that no cut is
+for: as many are left for those, and for what is cut already, before a merge would be refused.
+"""
 
 
 class Reports:
@@ -29,14 +35,21 @@ class Reports:
         return sum(max(0, self._records.end(s) - pipeline.position(pipeline.complete, s)) for s in segments)
 
     def undelivered(self, state: State, name: str) -> dict[str, int]:
-        """Of each output that a pipeline reads, the bytes that not all of its readers have completed."""
+        """Of each output that pipelines read or sinks get, the bytes that not all of them have completed."""
         found = {}
         for port in state.pipelines[name].ports:
             segment = output_segment(name, port)
-            released = state.released.get(source_of(segment))
-            if released is not None:
-                found[port] = max(0, self._records.end(segment) - released.get(segment, 0))
+            done = self._done(state, name, port)
+            if done:
+                found[port] = max(0, self._records.end(segment) - min(done.values()))
         return found
+
+    def _done(self, state: State, name: str, port: str) -> dict[str, int]:
+        """How far everyone is who gets a port's output: pipelines that read it, sinks that are bound to it."""
+        segment = output_segment(name, port)
+        sinks = state.pipelines[name].sinks
+        done = {f"sink {key}": sink.at for key, sink in sinks.items() if sink.port == port}
+        return done | self._readers(state, segment)
 
     def held(self, state: State, name: str) -> str | None:
         """Why the pipeline's cut does not advance though there is something new."""
@@ -46,21 +59,23 @@ class Reports:
         limit = self._settings.undelivered_bytes if limit is None else limit
         if waiting and sum(waiting.values()) > limit:
             port = max(waiting, key=lambda port: waiting[port])
-            who = ", ".join(self._last_readers(state, output_segment(name, port)))
+            who = ", ".join(_least(self._done(state, name, port)))
             return f"{sum(waiting.values())} bytes of its output are not completed by {who}; the limit is {limit}"
+        behind = undelivered(pipeline)
+        if len(behind) >= HELD_BATCHES:
+            who = ", ".join(f"sink {key}" for key, sink in pipeline.sinks.items() if sink.lacks(behind[0][1]))
+            return f"{len(behind)} of its epochs are not completed by {who}; the limit is {HELD_BATCHES}"
         unfinished = pipeline.planned - pipeline.proven(pipeline.planned).complete
         return f"{unfinished} of its epochs wait for completion" if unfinished >= CUTS_MAX else None
 
-    def _last_readers(self, state: State, segment: str) -> list[str]:
-        """Those who are farthest behind in it."""
+    def _readers(self, state: State, segment: str) -> dict[str, int]:
+        """The pipelines that read it, and how far they have completed it."""
         source = source_of(segment)
-        behind = {
-            name: pipeline.position(pipeline.complete, segment)
+        return {
+            f"{name} ({self._heartbeats.state(name)})": pipeline.position(pipeline.complete, segment)
             for name, pipeline in state.pipelines.items()
             if source in pipeline.sources
         }
-        least = min(behind.values(), default=0)
-        return [f"{name} ({self._heartbeats.state(name)})" for name, at in behind.items() if at == least]
 
     def pipelines(self, state: State) -> list[PipelineStatus]:
         return [self._pipeline(state, name) for name in sorted(state.pipelines)]
@@ -105,4 +120,10 @@ class Reports:
         """The pipelines that a connector's data wait for."""
         source = str(Source(Form.CONNECTOR, connector))
         segments = self._sources.segments(source)
-        return [*dict.fromkeys(who for segment in segments for who in self._last_readers(state, segment))]
+        return [*dict.fromkeys(who for segment in segments for who in _least(self._readers(state, segment)))]
+
+
+def _least(done: dict[str, int]) -> list[str]:
+    """Those who are farthest behind."""
+    least = min(done.values(), default=0)
+    return [who for who, at in done.items() if at == least]

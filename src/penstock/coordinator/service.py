@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from penstock.coordinator.completions import Completions, Releases
 from penstock.coordinator.cuts import Cuts
+from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.ledger.keeper import Keeper
 from penstock.coordinator.lifecycle import Lifecycle
@@ -67,6 +68,7 @@ class Coordinator:
         self.cuts = Cuts(self._shared)
         self.merger = Merger(self._shared, self._sweeper)
         self.readers = Readers(self._shared)
+        self.deliveries = Deliveries(self._shared)
 
     async def start(self) -> None:
         """Bring the tables of streams back, hold what is held, and remove what a crash has left."""
@@ -78,10 +80,11 @@ class Coordinator:
                 log.error("the table of streams of pipeline %r is lost: %s", name, error)
         for source, segments in shared.state.released.items():
             self._releases.perform(Release(source, segments))
-        self._retaining.allow(Truncate(truncatable(shared.state, shared.state.released)))
+        self._retaining.allow(Truncate(truncatable(shared.state)))
         retention = shared.settings.retention
         shared.keeper.commit(Retain(retention.mode, retention.amount))
         self._sweeper.sweep_orphans(shared.state)
+        self.deliveries.sweep()
         self._tasks = [
             asyncio.create_task(self._every(shared.settings.retention_seconds, self._retain)),
             asyncio.create_task(self._every(shared.settings.sweep_seconds, self._sweep)),

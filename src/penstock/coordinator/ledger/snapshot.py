@@ -1,20 +1,21 @@
 """The whole state as entries of the ledger: a head that says how many follow, then pipelines, releases and marks."""
 
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any
 
 from penstock.coordinator.machine.retention import Retention
-from penstock.coordinator.machine.state import Batch, Cut, Input, Mark, Pipeline, State
+from penstock.coordinator.machine.state import Batch, Cut, Input, Mark, Pipeline, Sink, State
 from penstock.coordinator.messages import Limits
 
 HEAD, PIPELINE, RELEASED, MARK = 100, 101, 102, 103
 _ABSENT = -1
+_SINK_FIELDS = [field.name for field in fields(Sink)]
 
 
 def encode_state(state: State) -> Iterator[list[Any]]:
     rest = len(state.pipelines) + len(state.released) + len(state.marks)
-    yield [HEAD, rest, state.generations, state.incarnations, *astuple(state.retention)]
+    yield [HEAD, rest, state.generations, state.incarnations, state.attempts, *astuple(state.retention)]
     for name, pipeline in state.pipelines.items():
         yield [PIPELINE, name, *_pipeline(pipeline)]
     for source, segments in state.released.items():
@@ -25,7 +26,8 @@ def encode_state(state: State) -> Iterator[list[Any]]:
 
 def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield from (p.incarnation, p.generation, p.request, p.outputs, astuple(p.limits))
-    yield from (p.proved, p.complete, p.leader, p.running)
+    yield from (p.proved, p.complete, p.leader, p.running, p.attempt)
+    yield {name: astuple(sink) for name, sink in p.sinks.items()}
     yield {name: (spec.sources, spec.starting, spec.resolved) for name, spec in p.inputs.items()}
     names = [*dict.fromkeys(name for cut in p.cuts.values() for name in cut.segments)]
     yield names
@@ -37,7 +39,7 @@ class SnapshotReader:
     """Puts a state together from the entries behind a head. `state` is there when the last one has been added."""
 
     def __init__(self, head: tuple[Any, ...]) -> None:
-        _, self._rest, self._generations, self._incarnations, mode, amount = head
+        _, self._rest, self._generations, self._incarnations, self._attempts, mode, amount = head
         self._retention = Retention(mode, amount)
         self._pipelines: dict[str, Pipeline] = {}
         self._released: dict[str, dict[str, int]] = {}
@@ -68,12 +70,13 @@ class SnapshotReader:
             marks=tuple(self._marks),
             generations=self._generations,
             incarnations=self._incarnations,
+            attempts=self._attempts,
         )
 
 
-def _decode_pipeline(*fields: Any) -> Pipeline:
-    incarnation, generation, request, outputs, limits, proved, complete, leader, running, *rest = fields
-    inputs, names, cuts, batches = rest
+def _decode_pipeline(*values: Any) -> Pipeline:
+    incarnation, generation, request, outputs, limits, proved, complete, leader, running, attempt, *rest = values
+    sinks, inputs, names, cuts, batches = rest
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -87,6 +90,8 @@ def _decode_pipeline(*fields: Any) -> Pipeline:
         complete=complete,
         leader=leader,
         running=running,
+        sinks={name: Sink(**dict(zip(_SINK_FIELDS, values, strict=True))) for name, values in sinks.items()},
+        attempt=attempt,
     )
 
 

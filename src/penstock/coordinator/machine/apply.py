@@ -10,26 +10,34 @@ from typing import assert_never
 from penstock.coordinator.machine.commands import (
     Ask,
     Attach,
+    Attempt,
+    Bind,
     Command,
     Complete,
+    Decide,
     Drop,
     Expire,
+    Follow,
     MarkTime,
     Merge,
+    Park,
     Plan,
     Read,
     Reset,
     Retain,
     Start,
+    Unbind,
 )
+from penstock.coordinator.machine.delivering import bind, check_sinks, decide, follow, park, unbind
 from penstock.coordinator.machine.effects import Effect, Sweep, Truncate
 from penstock.coordinator.machine.epochs import ask, attach, plan, read
 from penstock.coordinator.machine.merging import batch_prefix, merge, staging_prefix
 from penstock.coordinator.machine.releasing import settled, truncatable
 from penstock.coordinator.machine.retention import Retention
-from penstock.coordinator.machine.state import Input, Mark, Pipeline, State
+from penstock.coordinator.machine.state import Input, Mark, Pipeline, State, source_of
 from penstock.coordinator.messages import Limits, Segments
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
+from penstock.protocol.stored.names import output_segment
 
 PIPELINES_MAX = 1000
 """Each keeps a thousand cuts in memory, and all are looked at whenever one completes an epoch."""
@@ -67,6 +75,19 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
             return _mark(state, command)
         case Expire():
             return _expire(state, command)
+        case Bind():
+            return _bind(state, command)
+        case Unbind():
+            return _changed(state, command.pipeline, unbind(known(state, command.pipeline), command))
+        case Attempt():
+            return _attempt(state, command)
+        case Decide():
+            return _changed(state, command.pipeline, decide(known(state, command.pipeline), command))
+        case Follow():
+            return _changed(state, command.pipeline, follow(known(state, command.pipeline), command))
+        case Park():
+            parked, effects = park(known(state, command.pipeline), command)
+            return _changed(state, command.pipeline, parked, *effects)
     assert_never(command)
 
 
@@ -77,6 +98,14 @@ def current(state: State, name: str, generation: int) -> Pipeline:
         raise Fenced(f"pipeline {name!r} is not registered", "It was dropped, or never started: start it anew.")
     if generation != pipeline.generation:
         raise Fenced(f"generation {generation} of pipeline {name!r} was followed by generation {pipeline.generation}")
+    return pipeline
+
+
+def known(state: State, name: str) -> Pipeline:
+    """The pipeline, of whatever generation. Raises PipelineError."""
+    pipeline = state.pipelines.get(name)
+    if pipeline is None:
+        raise PipelineError(f"there is no pipeline {name!r}", "Look which there are: penstock pipeline list")
     return pipeline
 
 
@@ -106,10 +135,16 @@ def _changed(state: State, name: str, new: Pipeline, *effects: Effect) -> Applie
     old = state.pipelines.get(name)
     if new is old:
         return state, effects
-    sources = new.sources if old is None else old.sources | new.sources
+    sources = _concerned(name, new) if old is None else _concerned(name, old) | _concerned(name, new)
     changed = replace(state, pipelines={**state.pipelines, name: new})
     changed, follow = settled(state, changed, sources)
     return changed, (*effects, *follow)
+
+
+def _concerned(name: str, pipeline: Pipeline) -> frozenset[str]:
+    """The sources that it holds back: those that it reads, and its own outputs that sinks wait for."""
+    ports = {sink.port for sink in pipeline.sinks.values()}
+    return pipeline.sources | {source_of(output_segment(name, port)) for port in ports}
 
 
 def _renumbered(state: State) -> State:
@@ -130,6 +165,7 @@ def _start(state: State, start: Start) -> Applied:
     if start.outputs is None:  # whoever does not know the outputs does not know all inputs either
         inputs = {**old.inputs, **inputs}
     outputs = old.outputs if start.outputs is None else start.outputs
+    check_sinks(outputs, old.sinks)
     at = old.merged if old.batches else old.proved
     state = replace(state, generations=state.generations + 1)
     new = replace(
@@ -187,9 +223,7 @@ def _complete(state: State, command: Complete) -> Applied:
 
 def _reset(state: State, command: Reset) -> Applied:
     name = command.pipeline
-    old = state.pipelines.get(name)
-    if old is None:
-        raise PipelineError(f"there is no pipeline {name!r}", "Look which there are: penstock pipeline list")
+    old = known(state, name)
     state = _renumbered(state)
     inputs = {key: Input(spec.sources, old.offset(key, old.floor), resolved=False) for key, spec in old.inputs.items()}
     new = Pipeline(
@@ -198,6 +232,7 @@ def _reset(state: State, command: Reset) -> Applied:
         inputs=inputs,
         outputs=old.outputs,
         limits=old.limits,
+        sinks=old.sinks,
     )
     return _changed(state, name, new, Sweep(staging_prefix(name)))
 
@@ -208,12 +243,27 @@ def _drop(state: State, command: Drop) -> Applied:
         return state, ()
     left = {name: pipeline for name, pipeline in state.pipelines.items() if name != command.pipeline}
     marks = tuple(_without(mark, command.segments) for mark in state.marks)
-    dropped, follow = settled(state, replace(state, pipelines=left, marks=marks), old.sources)
+    dropped, follow = settled(state, replace(state, pipelines=left, marks=marks), _concerned(command.pipeline, old))
     return dropped, (Sweep(staging_prefix(command.pipeline)), *follow)
 
 
 def _without(mark: Mark, segments: Collection[str]) -> Mark:
     return mark._replace(segments={name: end for name, end in mark.segments.items() if name not in segments})
+
+
+def _bind(state: State, command: Bind) -> Applied:
+    """A pipeline that is not known yet is known from now on: none of its epochs completes without its sinks."""
+    pipeline = state.pipelines.get(command.pipeline)
+    if pipeline is None:
+        _check_count(state)
+        state = _renumbered(state)
+        pipeline = Pipeline(incarnation=state.incarnations, generation=state.generations)
+    return _changed(state, command.pipeline, bind(pipeline, command))
+
+
+def _attempt(state: State, command: Attempt) -> Applied:
+    state = replace(state, attempts=state.attempts + 1)
+    return _changed(state, command.pipeline, replace(known(state, command.pipeline), attempt=state.attempts))
 
 
 def _retain(state: State, command: Retain) -> Applied:
@@ -222,7 +272,7 @@ def _retain(state: State, command: Retain) -> Applied:
         return state, ()
     marks = state.marks if retention.mode == "time" else ()
     changed = replace(state, retention=retention, marks=marks)
-    return changed, (Truncate(truncatable(changed, changed.released)),)
+    return changed, (Truncate(truncatable(changed)),)
 
 
 def _mark(state: State, command: MarkTime) -> Applied:

@@ -124,7 +124,80 @@ class Expire:
     time_us: int
 
 
-Command: TypeAlias = Start | Plan | Ask | Read | Merge | Complete | Reset | Drop | Retain | MarkTime | Expire | Attach
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Sinks for ports of the pipeline, which may be unknown until now. One that is there keeps its place."""
+
+    pipeline: str
+    sinks: Mapping[str, tuple[str, str, bool, int]]
+    """Name → port, URL, whether it votes, and where in the output segment it begins if it is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    pipeline: str
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A round of two-phase commit begins, under a number that was never used."""
+
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """All have voted yes: the round's batch is committed at its sinks. This is the commit point."""
+
+    pipeline: str
+    attempt: int
+    batch: int
+    sent: Mapping[str, int]
+    """Sink → the id of its next message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """A sink that does not vote has taken the batch."""
+
+    pipeline: str
+    sink: str
+    batch: int
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """The sink will never be given the batch."""
+
+    pipeline: str
+    sink: str
+    batch: int
+    staged: tuple[tuple[str, str], ...] = ()
+    """(target, segment): the dead letters. Not in the ledger: the record that holds the entry merges them."""
+
+
+Command: TypeAlias = (
+    Start
+    | Plan
+    | Ask
+    | Read
+    | Merge
+    | Complete
+    | Reset
+    | Drop
+    | Retain
+    | MarkTime
+    | Expire
+    | Attach
+    | Bind
+    | Unbind
+    | Attempt
+    | Decide
+    | Follow
+    | Park
+)
 
 _BY_NUMBER: dict[int, type[Command]] = {
     1: Start,
@@ -139,6 +212,12 @@ _BY_NUMBER: dict[int, type[Command]] = {
     10: MarkTime,
     11: Expire,
     12: Attach,
+    13: Bind,
+    14: Unbind,
+    15: Attempt,
+    16: Decide,
+    17: Follow,
+    18: Park,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from penstock.coordinator.machine.commands import Merge
+from penstock.coordinator.machine.delivering import undelivered
 from penstock.coordinator.machine.effects import Effect, Merges
 from penstock.coordinator.machine.state import BATCHES_MAX, Batch, Pipeline
-from penstock.core.errors import PipelineError
+from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.protocol.stored.names import STAGING_PREFIX, output_segment
 
 NO_GENERATION = "-"
@@ -58,6 +59,8 @@ def merge(pipeline: Pipeline, command: Merge) -> tuple[Pipeline, tuple[Effect, .
     watermark = pipeline.cuts[end].watermark
     batches = {**pipeline.batches, command.batch: Batch(start, end, {**before, **command.ends}, watermark)}
     if len(batches) > BATCHES_MAX:
+        if len(undelivered(pipeline)) >= BATCHES_MAX:
+            raise LimitExceeded(f"{BATCHES_MAX} batches wait for their sinks", "See: penstock epoch list")
         del batches[next(iter(batches))]
     merged = replace(pipeline, batches=batches).proven(pipeline.proved)
     pairs = tuple((output_segment(command.pipeline, port), segment) for port, segment in command.staged)

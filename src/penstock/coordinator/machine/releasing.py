@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from penstock.coordinator.machine.delivering import delivered_output, ports_for_sinks
 from penstock.coordinator.machine.effects import Effect, Release, Truncate
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.messages import Segments
-from penstock.protocol.stored.names import Form, Source
+from penstock.protocol.stored.names import Form, Source, output_segment
 
 
 def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tuple[Effect, ...]]:
@@ -33,15 +34,37 @@ def _raised(before: Segments, least: Segments) -> Segments:
     return {name: max(before.get(name, 0), least.get(name, 0)) for name in sorted(before.keys() | least.keys())}
 
 
-def truncatable(state: State, sources: Iterable[str]) -> dict[str, int]:
-    """How far retention `complete` may truncate each segment of these sources: never past what a pipeline may still
-    read. Segments that somebody else writes are left to him.
+def truncatable(state: State, sources: Iterable[str] | None = None) -> dict[str, int]:
+    """How far retention `complete` may truncate each segment of these sources, or of all: never past what a pipeline
+    may still read, or a sink has not got. Segments that somebody else writes are left to him.
     """
     if state.retention.mode != "complete":
         return {}
-    ours = frozenset(source for source in sources if Source.parse(source).form is not Form.SEGMENT)
+    held, alone = _outputs(state)
+    chosen = state.released.keys() | {source_of(name) for name in alone} if sources is None else sources
+    ours = frozenset(source for source in chosen if Source.parse(source).form is not Form.SEGMENT)
     least = _least(state, ours, lambda pipeline: pipeline.floor)
-    return {name: offset for segments in least.values() for name, offset in segments.items()}
+    read = {name: offset for segments in least.values() for name, offset in segments.items()}
+    free = {name: _read_floor(state, name, held[name]) for name in alone if source_of(name) in ours}
+    return free | {name: min(offset, held.get(name, offset)) for name, offset in read.items()}
+
+
+def _outputs(state: State) -> tuple[dict[str, int], list[str]]:
+    """Of outputs with sinks: how far all of these are, and which are kept for them alone."""
+    held: dict[str, int] = {}
+    alone: list[str] = []
+    for name, pipeline in state.pipelines.items():
+        if pipeline.sinks:
+            held |= {output_segment(name, port): at for port, at in delivered_output(pipeline).items()}
+            alone += [output_segment(name, port) for port in ports_for_sinks(pipeline)]
+    return held, alone
+
+
+def _read_floor(state: State, name: str, at: int) -> int:
+    """The least of `at` and of where the segment's readers are: also of those who have not seen it yet."""
+    source = source_of(name)
+    readers = (pipeline for pipeline in state.pipelines.values() if source in pipeline.sources)
+    return min([at, *(pipeline.position(pipeline.floor, name) for pipeline in readers)])
 
 
 def _least(state: State, sources: frozenset[str], epoch_of: Callable[[Pipeline], int]) -> dict[str, dict[str, int]]:

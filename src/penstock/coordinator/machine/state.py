@@ -46,6 +46,28 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """What is known of a sink that is bound to a port."""
+
+    port: str
+    url: str
+    votes: bool
+    begun: int
+    """Where in the port's output segment it began."""
+    at: int
+    """How far it is in the port's output segment: all before is committed at it, or parked."""
+    sent: int = 0
+    """Bytes of payloads that are committed at it: the id of its next message."""
+    decided: str = ""
+    """The last transaction that was committed at it. It may not have heard of that yet."""
+    parked: int = 0
+    """Epochs that it was never given."""
+
+    def lacks(self, batch: Batch) -> bool:
+        return self.at < batch.ends.get(self.port, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     incarnation: int
     generation: int
@@ -66,6 +88,9 @@ class Pipeline:
     """The first input that has asked in this generation: its asking decides cuts."""
     running: tuple[int, int] = (0, 0)
     """The epochs that Spark's current batch begins and ends with."""
+    sinks: dict[str, Sink] = field(default_factory=dict)
+    attempt: int = 0
+    """The number of the round that is open; 0 if there is none, or if it can no longer be decided."""
 
     @property
     def planned(self) -> int:
@@ -82,8 +107,11 @@ class Pipeline:
 
     @property
     def delivered(self) -> int:
-        """No sink is bound to an output yet: what is merged is delivered."""
-        return self.merged
+        """The last epoch that every sink has; where no sink is bound, the last one merged."""
+        for batch in reversed(self.batches.values()):
+            if not any(sink.lacks(batch) for sink in self.sinks.values()):
+                return batch.end
+        return next((batch.start for batch in self.batches.values()), 0)
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -100,7 +128,7 @@ class Pipeline:
 
     def proven(self, epoch: int) -> "Pipeline":
         """As it is when Spark has committed all epochs up to this one: of Spark's own sinks these are complete."""
-        done = self.delivered if self.outputs else max(self.delivered, epoch)
+        done = self.delivered if self.outputs or self.sinks else max(self.delivered, epoch)
         return replace(self, proved=epoch, complete=max(self.complete, done))
 
     @property
@@ -158,6 +186,8 @@ class State:
     generations: int = 0
     """The last generation that any pipeline was given: one that is dropped and made again has no old number."""
     incarnations: int = 0
+    attempts: int = 0
+    """The number of the last round of two-phase commit, of any pipeline: none is used again."""
 
 
 @lru_cache(maxsize=10_000)

@@ -127,6 +127,16 @@ class Records:
                 continue
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
 
+    async def data(self, name: str, start: int, length: int) -> bytes:
+        """Up to about `length` durable bytes at `start`, one at least. Raises SegmentTruncated, Damaged."""
+        for _ in range(_TRIES):
+            located = self._store.locate(name, start, length)
+            try:
+                return b"".join(await asyncio.to_thread(self._store.fetch, located))
+            except LookupError:
+                continue
+        raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
+
     def _counted(self, located: Located, *, stored: bool) -> list[Record]:
         """In another thread: there may be very many small events."""
         pieces = zip(located.pieces, self._store.fetch(located), strict=True)

@@ -1,0 +1,62 @@
+"""What clients are told, and tell, about sinks and the epochs on their way to them. Plain values, as JSON has them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSpec:
+    """A sink for a port of a pipeline, by its URL."""
+
+    port: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkStatus:
+    pipeline: str
+    sink: str
+    port: str
+    url: str
+    guarantee: str
+    votes: bool
+    state: str
+    """CONNECTING, READY, IN ROUND, REFUSED (it votes no), or WAITING (it is lost, and tried again later)."""
+    reason: str
+    """Why it is not ready; "" if it is."""
+    at: int
+    """How far it is in the port's output segment."""
+    sent: int
+    """Bytes of payloads that are committed at it."""
+    parked: int
+    """Epochs that it was never given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A sink that an epoch waits for."""
+
+    sink: str
+    port: str
+    reason: str
+    attempts: int
+    """How often the epoch was tried, in this run of the worker."""
+    retry_seconds: float
+    """Until it is tried again; 0 if that goes on now."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStatus:
+    epoch: int
+    bytes: int
+    """In all output segments."""
+    state: str
+    """MERGED: it waits for those before it. DELIVERING, REFUSED or WAITING: as its sinks are. DECIDED: those that vote
+    have it, others follow.
+    """
+    waiting: Sequence[Waiting]
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> "EpochStatus":
+        return cls(given["epoch"], given["bytes"], given["state"], [Waiting(**one) for one in given["waiting"]])

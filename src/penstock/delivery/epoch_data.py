@@ -1,0 +1,68 @@
+"""An epoch's output, read from its segment block by block while it is delivered."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from penstock.coordinator.reading.records import Records
+from penstock.core.errors import Damaged
+from penstock.delivery.block import Block
+from penstock.delivery.sink import Transaction
+from penstock.protocol.stored.bulk import Wanted, decode
+from penstock.protocol.stored.names import Kind
+
+BLOCK_BYTES = 4 << 20
+"""Read and decoded at once: what a sink's delivery takes of memory, a few times over."""
+
+_WANTED = Wanted(origins=False)
+
+
+async def _at_once() -> None:
+    """What a sink that does not vote waits for: there is no attempt."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EpochData:
+    """An `Epoch`: the bytes [offset, end) of an output segment, for one sink."""
+
+    records: Records
+    segment: str
+    offset: int
+    end: int
+    name: str
+    number: int
+    transaction_id: bytes
+    start: int
+    when_journalled: Callable[[], Awaitable[None]] = _at_once
+    block_bytes: int = BLOCK_BYTES
+    _next_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._next_id = self.start
+
+    async def blocks(self) -> AsyncIterator[Block]:
+        self._next_id = self.start
+        at, length = self.offset, self.block_bytes
+        while at < self.end:
+            data = await self.records.data(self.segment, at, length)
+            events = decode(memoryview(data)[: self.end - at], at, Kind.STORED, _WANTED)
+            if events.end == at:
+                length = self._longer(at, length)
+                continue
+            at, length = events.end, self.block_bytes
+            if len(events):
+                block = Block(events, self._next_id)
+                self._next_id = block.end_id
+                yield block
+
+    def _longer(self, at: int, length: int) -> int:
+        """For an event that is not whole in so many bytes."""
+        if length >= self.end - at:
+            raise Damaged(f"segment {self.segment!r}: the epoch that ends at {self.end} ends inside the event at {at}")
+        return 2 * length
+
+    @property
+    def transaction(self) -> Transaction:
+        return Transaction(self.transaction_id, self.number, self.start, self._next_id)
+
+    async def journalled(self) -> None:
+        await self.when_journalled()

@@ -1,0 +1,124 @@
+"""A sink at its place: opened when it is needed, closed when it is lost, with what people are shown of it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from penstock.core.errors import PenstockError
+from penstock.delivery.sink import Epoch, SinkLost, Transaction, Vote, VotingSink
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 5.0
+"""For a sink to let go; a thread that hangs in a database's call is left behind."""
+
+_T = TypeVar("_T")
+
+
+class Standing(Enum):
+    CONNECTING = "CONNECTING"
+    READY = "READY"
+    IN_ROUND = "IN ROUND"
+    REFUSED = "REFUSED"
+    WAITING = "WAITING"
+
+
+class Closing(Protocol):
+    async def close(self) -> None: ...
+
+
+class Shown:
+    """How a sink stands, and why."""
+
+    def __init__(self) -> None:
+        self.standing = Standing.CONNECTING
+        self.reason = ""
+        self.failures = 0
+        """In a row."""
+
+    def stands(self, standing: Standing, reason: str = "") -> None:
+        self.standing, self.reason = standing, reason
+
+    def fails(self, standing: Standing, reason: str, who: str) -> None:
+        if (self.standing, self.reason) != (standing, reason):  # said once, however often it happens
+            log.warning("%s: %s", who, reason)
+        self.failures += 1
+        self.stands(standing, reason)
+
+
+class Seat:
+    """Of one voting sink. Whatever a call of it raises, but for being cancelled, becomes SinkLost, and closes it."""
+
+    def __init__(self, who: str, url: str, sink: VotingSink) -> None:
+        self.who = who
+        self.url = url
+        self.shown = Shown()
+        self._sink = sink
+
+    async def open(self, decided: bytes) -> None:
+        if self._sink.is_open:
+            return
+        if self.shown.standing is not Standing.WAITING:
+            self.shown.stands(Standing.CONNECTING, self.shown.reason)
+        await self._call(lambda: self._sink.open(decided))
+        self.shown.stands(Standing.READY)
+
+    @property
+    def is_open(self) -> bool:
+        return self._sink.is_open
+
+    async def prepare(self, epoch: Epoch) -> Vote:
+        self.shown.stands(Standing.IN_ROUND)
+        return await self._call(lambda: self._sink.prepare(epoch))
+
+    async def commit(self, transaction: Transaction) -> None:
+        """One that is lost now is told when it is opened the next time."""
+        with suppress(SinkLost):
+            await self._call(lambda: self._sink.commit(transaction))
+            self.shown.failures = 0
+            self.shown.stands(Standing.READY)
+
+    async def abort(self, transaction_id: bytes) -> None:
+        if self._sink.is_open:
+            with suppress(SinkLost):
+                await self._call(lambda: self._sink.abort(transaction_id))
+                if self.shown.standing is Standing.IN_ROUND:
+                    self.shown.stands(Standing.READY)
+
+    def refuses(self, reason: str) -> None:
+        self.shown.fails(Standing.REFUSED, reason or "it votes no, and does not say why", self.who)
+
+    async def end(self) -> None:
+        """In order, as far as that is possible."""
+        if self._sink.is_open:
+            with suppress(SinkLost):
+                await self._call(self._sink.end)
+        await self.close()
+
+    async def close(self) -> None:
+        await close(self._sink, self.who)
+
+    async def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            return await call()
+        except Exception as error:
+            if not isinstance(error, PenstockError):
+                log.error("%s: %r", self.who, error, exc_info=error)
+            self.shown.fails(Standing.WAITING, reason_of(error), self.who)
+            await self.close()
+            raise SinkLost(f"{self.who}: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+
+
+async def close(sink: Closing, who: str) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await sink.close()
+    except Exception as error:  # it is of no use any more, whatever it says
+        log.warning("%s is not closed: %r", who, error)

@@ -1,0 +1,111 @@
+"""What delivery asks of a sink: to vote and then do as was decided, or only to take what was decided without it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from penstock.core.errors import PenstockError
+from penstock.delivery.block import Block
+
+
+class Guarantee(Enum):
+    """What a sink promises of every epoch."""
+
+    EXACTLY_ONCE = "exactly-once"
+    IDEMPOTENT = "idempotent"
+    """It may be told twice, and the result is the same."""
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class SinkLost(PenstockError):
+    """The sink cannot be reached, or cannot work now: everything of the round is void, and it is tried again later."""
+
+    hint = "It is tried again by itself; see penstock epoch list."
+
+
+class Vote(NamedTuple):
+    yes: bool
+    reason: str = ""
+    """Of a no: what people are shown."""
+
+
+YES = Vote(True)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One epoch's bytes for one sink, by their message ids: from `start` up to and without `end`."""
+
+    id: bytes
+    """`pipeline:epoch:attempt`, never used again."""
+    epoch: int
+    start: int
+    end: int
+
+
+class Epoch(Protocol):
+    """One epoch's output for one sink. `transaction` is known when all blocks have been taken."""
+
+    @property
+    def name(self) -> str:
+        """`pipeline:incarnation:epoch`: the same whenever it is tried again."""
+
+    @property
+    def transaction_id(self) -> bytes: ...
+
+    @property
+    def start(self) -> int:
+        """The id of its first message."""
+
+    def blocks(self) -> AsyncIterator[Block]:
+        """To be taken once, from the first to the last."""
+
+    @property
+    def transaction(self) -> Transaction: ...
+
+    async def journalled(self) -> None:
+        """Return when the attempt is durable: before that nothing may be asked or kept under its transaction id."""
+
+
+class VotingSink(Protocol):
+    """Takes part in two-phase commit. One call at a time; each may be cancelled, and then `close` follows.
+
+    Every call raises SinkLost when the sink is gone; `close` and a new `open` follow. An exception of another kind is
+    treated alike, and logged.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """False also when the other end has gone away since."""
+
+    async def open(self, decided: bytes) -> None:
+        """Connect, and settle what is in doubt from before: commit if it is the transaction `decided`, abort any other
+        one. `decided` is b"" if there was never a decision.
+        """
+
+    async def prepare(self, epoch: Epoch) -> Vote:
+        """Take all blocks, wait until the attempt is journalled, and vote. A yes is a promise that `commit` will
+        succeed, also after a crash.
+        """
+
+    async def commit(self, transaction: Transaction) -> None:
+        """After a yes: the decision stands. It may be done already."""
+
+    async def abort(self, transaction_id: bytes) -> None:
+        """After a vote, or after a `prepare` that was cancelled: nothing of it may stay."""
+
+    async def end(self) -> None:
+        """The output has ended, or the worker stops in order: no more is coming for now. Open and idle."""
+
+    async def close(self) -> None:
+        """Let go of everything, in any state, without raising."""
+
+
+class FollowingSink(Protocol):
+    """Cannot vote: it is given each epoch after the decision, in order, until it has taken it."""
+
+    async def deliver(self, epoch: Epoch) -> None:
+        """All of it. Raises SinkLost to be asked again, with all of it."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,119 @@
+"""Sinks in memory, with a disk that outlives them, and a script that lets them fail wherever a test wants."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.delivery.sink import YES, Epoch, SinkLost, Transaction, Vote
+
+Script = Callable[[str], None]
+"""Told each step; may raise SinkLost, or Refuse."""
+
+
+class Refuse(Exception):
+    """The vote is no."""
+
+
+@dataclass
+class Disk:
+    """What survives: of the sink alone, not of the worker."""
+
+    committed: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
+    in_doubt: dict[bytes, list[bytes]] = field(default_factory=dict)
+    aborted: set[bytes] = field(default_factory=set)
+    next_id: int = 0
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for _, values in self.committed for value in values]
+
+    @property
+    def epochs(self) -> list[int]:
+        return [int(txn.split(b":")[1]) for txn, _ in self.committed]
+
+    def commit(self, txn: bytes) -> None:
+        if txn in self.in_doubt:
+            values = self.in_doubt.pop(txn)
+            self.committed.append((txn, values))
+            self.next_id += sum(map(len, values))
+        assert txn in [one for one, _ in self.committed], f"{txn!r} was never promised"
+
+    def abort(self, txn: bytes) -> None:
+        assert txn not in [one for one, _ in self.committed], f"{txn!r} was committed"
+        self.in_doubt.pop(txn, None)
+        self.aborted.add(txn)
+
+
+class MemorySink:
+    def __init__(self, disk: Disk, script: Script = lambda _: None) -> None:
+        self.is_open = False
+        self._disk = disk
+        self._script = script
+
+    def _step(self, name: str) -> None:
+        try:
+            self._script(name)
+        except SinkLost:
+            self.is_open = False
+            raise
+
+    async def open(self, decided: bytes) -> None:
+        self._step("before open")
+        for txn in [*self._disk.in_doubt]:
+            if txn == decided:
+                self._disk.commit(txn)
+            else:
+                self._disk.abort(txn)
+        self.is_open = True
+        self._step("after open")
+
+    async def prepare(self, epoch: Epoch) -> Vote:
+        assert self.is_open
+        assert not self._disk.in_doubt
+        assert epoch.start == self._disk.next_id, "a gap, or a repeat"
+        values: list[bytes] = []
+        async for block in epoch.blocks():
+            self._step("in the data")
+            values += block.values.rows()
+        await epoch.journalled()
+        self._step("before phase 1")
+        transaction = epoch.transaction
+        assert transaction.end - transaction.start == sum(map(len, values))
+        assert transaction.id not in self._disk.aborted, "an attempt is used again"
+        try:
+            self._step("vote")
+        except Refuse:
+            return Vote(False, "not today")
+        self._disk.in_doubt[transaction.id] = values
+        self._step("after the vote")
+        return YES
+
+    async def commit(self, transaction: Transaction) -> None:
+        self._step("before phase 2")
+        self._disk.commit(transaction.id)
+        self._step("after phase 2")
+
+    async def abort(self, transaction_id: bytes) -> None:
+        self._step("before abort")
+        self._disk.abort(transaction_id)
+        self._step("after abort")
+
+    async def end(self) -> None:
+        self._step("end")
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+class MemoryFollower:
+    def __init__(self, taken: list[tuple[str, list[bytes]]], script: Script = lambda _: None) -> None:
+        self._taken = taken
+        self._script = script
+
+    async def deliver(self, epoch: Epoch) -> None:
+        self._script("before deliver")
+        values = [value async for block in epoch.blocks() for value in block.values.rows()]
+        self._taken.append((epoch.name, values))
+        self._script("after deliver")
+
+    async def close(self) -> None:
+        pass

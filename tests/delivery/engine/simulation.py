@@ -1,0 +1,101 @@
+"""Sinks that fail anywhere, votes of no, a worker that dies, sinks that are parked: chosen by a seed."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+from penstock.core.errors import PenstockError
+from penstock.delivery import backing_off
+from penstock.delivery.sink import SinkLost
+from tests.delivery.engine.memory_sink import Refuse
+from tests.delivery.engine.stage import PIPELINE, Stage, values
+
+EPOCHS = 12
+
+
+class Simulation:
+    """`run` raises AssertionError where a sink repeats, lacks or reorders anything, or the system is stuck."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._stage = Stage()
+        self._trouble = self._random.uniform(0.0, 0.25)
+        self._expected = {name: [] for name in "abc"}  # type: dict[str, list[bytes]]
+
+    @property
+    def stage(self) -> Stage:
+        return self._stage
+
+    def _script(self, step: str) -> None:
+        if self._random.random() < self._trouble:
+            raise Refuse if step == "vote" and self._random.random() < 0.5 else SinkLost(f"lost {step}")
+
+    async def run(self) -> None:
+        stage = self._stage
+        stage.scripts = dict.fromkeys("abc", self._script)
+        await stage.open()
+        try:
+            await stage.bind(voting="a b", following="c")
+            for epoch in range(1, EPOCHS + 1):
+                rows = values(epoch, self._random.randint(0, 4))
+                await stage.put_out({"out": rows} if rows else {})
+                for name in "abc":
+                    self._expected[name] += rows
+                await self._something()
+                self._check()
+            self._trouble = 0.0
+            await stage.delivered()
+            self._check(whole=True)
+        finally:
+            await stage.close()
+
+    async def _something(self) -> None:
+        chance = self._random.random()
+        if chance < 0.2:
+            await self._stage.crash()
+        elif chance < 0.3:
+            await self._park()
+        await asyncio.sleep(self._random.choice([0.0, 0.001, 0.01]))
+
+    async def _park(self) -> None:
+        """What refuses just now; its dead letters are no longer expected of it."""
+        stage = self._stage
+        assert stage.delivery is not None
+        waiting = stage.delivery.epochs(PIPELINE)
+        if not waiting:
+            return
+        sink = self._random.choice("ab")
+        before = stage.scene.coordinator.deliveries.state.pipelines[PIPELINE].sinks[sink].at
+        try:
+            await stage.delivery.park(PIPELINE, waiting[0].epoch, sink)
+        except PenstockError:
+            return
+        after = stage.scene.coordinator.deliveries.state.pipelines[PIPELINE].sinks[sink].at
+        self._forget(sink, waiting[0].epoch, after - before)
+
+    def _forget(self, sink: str, epoch: int, size: int) -> None:
+        assert size > 0
+        parked = b" of epoch %d" % epoch
+        self._expected[sink] = [value for value in self._expected[sink] if not value.endswith(parked)]
+
+    def _check(self, *, whole: bool = False) -> None:
+        for name in "ab":
+            disk = self._stage.disks.get(name)
+            found = [] if disk is None else disk.values
+            assert found == self._expected[name][: len(found)], f"{name}: {found}"
+            assert not whole or found == self._expected[name]
+        taken: dict[str, list[bytes]] = dict(self._stage.taken.get("c", []))
+        found = [value for rows in taken.values() for value in rows]
+        assert found == self._expected["c"][: len(found)]
+        assert not whole or found == self._expected["c"]
+
+
+def simulate(seed: int, monkeypatch: Any) -> None:
+    """Without the pauses between tries."""
+    from penstock.delivery import service
+
+    simulation = Simulation(seed)
+    monkeypatch.setattr(service, "_make", simulation.stage.make)
+    monkeypatch.setattr(backing_off, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(backing_off, "LAST_SECONDS", 0.004)
+    asyncio.run(simulation.run())

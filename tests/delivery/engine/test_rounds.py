@@ -1,0 +1,229 @@
+"""Rounds: each epoch once, in order, at all sinks that vote or at none; then at those that follow."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from penstock.core.errors import PipelineError
+from penstock.delivery.sink import SinkLost
+from tests.delivery.engine.memory_sink import Refuse, Script
+from tests.delivery.engine.stage import PIPELINE, Stage, values
+
+STEPS = [
+    "before open",
+    "after open",
+    "in the data",
+    "before phase 1",
+    "vote",
+    "after the vote",
+    "before phase 2",
+    "after phase 2",
+]
+
+
+def failing(step: str, times: int, error: type[Exception] = SinkLost) -> Script:
+    """At this step, so many times."""
+    left = [times]
+
+    def script(now: str) -> None:
+        if now == step and left[0]:
+            left[0] -= 1
+            raise error(f"lost {now}")
+
+    return script
+
+
+def everything(upto: int) -> list[bytes]:
+    return [value for epoch in range(1, upto + 1) for value in values(epoch)]
+
+
+async def test_each_epoch_is_committed_once_and_in_order(stage: Stage) -> None:
+    await stage.bind(voting="a b")
+    for _ in range(5):
+        await stage.put_out()
+    await stage.delivered()
+    assert stage.disks["a"].values == stage.disks["b"].values == everything(5)
+    assert stage.disks["a"].epochs == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("lost", ["a", "b"])
+async def test_a_sink_that_is_lost_anywhere_repeats_nothing_and_lacks_nothing(
+    stage: Stage, step: str, lost: str
+) -> None:
+    stage.scripts[lost] = failing(step, 2)
+    await stage.bind(voting="a b")
+    for _ in range(3):
+        await stage.put_out()
+    await stage.delivered()
+    assert stage.disks["a"].values == stage.disks["b"].values == everything(3)
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_worker_that_dies_anywhere_repeats_nothing_and_lacks_nothing(stage: Stage, step: str) -> None:
+    await stage.bind(voting="a b", following="c")
+    stage.scripts["a"] = failing(step, 1)
+    await stage.put_out()
+    await stage.crash()
+    await stage.put_out()
+    await stage.crash()
+    await stage.delivered()
+    assert stage.disks["a"].values == stage.disks["b"].values == everything(2)
+    assert [*dict.fromkeys(name for name, _ in stage.taken["c"])] == ["p:1:1", "p:1:2"]
+
+
+async def test_two_sinks_hold_the_same_epochs_though_one_votes_no_every_third_time(stage: Stage) -> None:
+    asked: Counter[str] = Counter()
+    agreed: list[bool] = []
+
+    def script(step: str) -> None:
+        asked[step] += 1
+        if step == "vote":
+            agreed.append(stage.disks["a"].epochs == stage.disks["b"].epochs)
+            if asked[step] % 3 == 0:
+                raise Refuse
+
+    stage.scripts["b"] = script
+    await stage.bind(voting="a b")
+    for _ in range(8):
+        await stage.put_out()
+    await stage.delivered()
+    assert stage.disks["a"].values == stage.disks["b"].values == everything(8)
+    assert asked["vote"] == 11
+    assert all(agreed)
+
+
+async def test_an_epoch_without_bytes_for_a_sink_needs_no_round(stage: Stage) -> None:
+    asked: Counter[str] = Counter()
+    stage.scripts["a"] = lambda step: asked.update([step])
+    await stage.bind(voting="a")
+    await stage.put_out({"late": [b"x"]})
+    await stage.put_out({})
+    await stage.put_out()
+    await stage.delivered()
+    assert asked["vote"] == 1
+    assert stage.disks["a"].epochs == [3]
+
+
+async def test_the_decision_is_durable_before_a_sink_hears_of_it(stage: Stage) -> None:
+    def script(step: str) -> None:
+        if step == "vote":
+            stage.scene.paused = True
+
+    stage.scripts["a"] = script
+    await stage.bind(voting="a")
+    await stage.put_out()
+    await stage.scene.until(lambda: bool(stage.disks["a"].in_doubt))
+    await stage.scene.until(lambda: stage.scene.journal.end > stage.scene.journal.durable)
+    assert not stage.disks["a"].committed
+    stage.scene.paused = False
+    await stage.delivered()
+    assert stage.disks["a"].values == everything(1)
+
+
+async def test_nothing_is_asked_before_the_attempt_is_durable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    deliveries = stage.scene.coordinator.deliveries
+    begin = deliveries.attempt
+
+    def attempt(name: str) -> int:
+        stage.scene.paused = True
+        return begin(name)
+
+    monkeypatch.setattr(deliveries, "attempt", attempt)
+    stage.scripts["a"] = steps.append
+    await stage.bind(voting="a")
+    await stage.put_out()
+    await stage.scene.until(lambda: "in the data" in steps)
+    await asyncio.sleep(0.05)
+    assert "before phase 1" not in steps
+    stage.scene.paused = False
+    await stage.delivered()
+    assert "vote" in steps
+
+
+async def test_those_that_cannot_vote_follow_after_the_decision_and_are_asked_until_they_have_it(stage: Stage) -> None:
+    stage.scripts["a"] = failing("vote", 2, Refuse)
+    seen: list[list[int]] = []
+    failure = failing("after deliver", 1)
+
+    def follow(step: str) -> None:
+        seen.append(stage.disks["a"].epochs)
+        failure(step)
+
+    stage.scripts["c"] = follow
+    await stage.bind(voting="a", following="c")
+    for _ in range(3):
+        await stage.put_out()
+    await stage.delivered()
+    assert [name for name, _ in stage.taken["c"]] == ["p:1:1", "p:1:1", "p:1:2", "p:1:3"]
+    assert [rows for _, rows in stage.taken["c"]][1:] == [values(1), values(2), values(3)]
+
+
+async def test_a_parked_epoch_goes_to_the_dead_letters_and_the_others_get_it(stage: Stage) -> None:
+    delivery = stage.delivery
+    assert delivery is not None
+    stage.scripts["b"] = failing("vote", 10**6, Refuse)
+    await stage.bind(voting="a b")
+    await stage.put_out()
+    await stage.put_out()
+    await stage.shows("REFUSED")
+    [first, second] = delivery.epochs(PIPELINE)
+    assert (first.epoch, first.waiting[-1].sink, first.waiting[-1].reason) == (1, "b", "not today")
+    assert (second.state, second.waiting) == ("MERGED", [])
+    with pytest.raises(PipelineError, match="next epoch for sink 'b' is 1"):
+        await delivery.park(PIPELINE, 2, "b")
+    await delivery.park(PIPELINE, 1, None)
+    await stage.scene.until(lambda: [one.epoch for one in delivery.epochs(PIPELINE)] == [2])
+    stage.scripts["b"] = lambda _: None
+    delivery.retry(PIPELINE)
+    await stage.delivered()
+    assert stage.disks["a"].values == everything(2)
+    assert stage.disks["b"].values == values(2)  # from message id 0 on: its disk would have seen a gap
+    size = len(stage.scene.output(port="out")) // 2
+    assert stage.scene.output(port="parked.b") == stage.scene.output(port="out")[:size]
+    assert next(one for one in delivery.sinks() if one.sink == "b").parked == 1
+
+
+async def test_a_sink_that_is_removed_holds_nothing_back(stage: Stage) -> None:
+    stage.scripts["b"] = failing("before open", 10**6)
+    await stage.bind(voting="a b")
+    await stage.put_out()
+    await stage.shows("WAITING")
+    assert stage.delivery is not None
+    await stage.delivery.unbind(PIPELINE, "b")
+    await stage.delivered()
+    assert stage.disks["a"].values == everything(1)
+
+
+async def test_a_sink_that_comes_later_gets_what_is_merged_from_then_on(stage: Stage) -> None:
+    await stage.bind(voting="a")
+    await stage.put_out()
+    await stage.bind(voting="b")
+    await stage.put_out()
+    await stage.delivered()
+    assert (stage.disks["a"].values, stage.disks["b"].values) == (everything(2), values(2))
+
+
+async def test_a_reset_pipeline_delivers_what_was_waiting_with_its_next_epoch(stage: Stage) -> None:
+    stage.scripts["a"] = failing("before open", 10**6)
+    await stage.bind(voting="a")
+    await stage.put_out()
+    await stage.scene.coordinator.lifecycle.reset(PIPELINE)
+    stage.scripts["a"] = lambda _: None
+    stage.merged = 0
+    await stage.put_out({"out": values(2)})
+    await stage.delivered()
+    assert stage.disks["a"].values == everything(2)
+
+
+async def test_sinks_hear_of_the_end_when_the_worker_stops_in_order(stage: Stage) -> None:
+    steps: list[str] = []
+    stage.scripts["a"] = steps.append
+    await stage.bind(voting="a")
+    await stage.put_out()
+    await stage.delivered()
+    assert stage.delivery is not None
+    await stage.delivery.stop()
+    assert steps[-1] == "end"
