@@ -27,6 +27,17 @@ assert rewrite(columns, admission)[0].count == 1
 assert len(encode_acks(1, admission.streams.stream_ids, admission.streams.last_ids)) == 29
 """
 
+SEND = """
+from array import array
+from penstock.protocol.connector import Decoder, Message, Use
+from penstock.protocol.connector.output import COMPILED, encode_output
+from penstock.protocol.stored.bulk import Bytes
+assert not COMPILED
+texts = Bytes(array("i", [0, 1, 3]), b"abc")
+frames = encode_output(array("q", [-1, 1999]), texts, texts, 7, unit_us=1000)
+assert list(Decoder(Use.SINK).feed(frames)) == [Message(1, 7, -1, b"a", b"a"), Message(1, 8, 1, b"bc", b"bc")]
+"""
+
 
 def run(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -39,6 +50,7 @@ def test_importing_the_protocol_imports_neither_numpy_nor_numba() -> None:
 
 def test_without_numba_the_fallback_does_the_same() -> None:
     run(BLOCK + USE)
+    run(BLOCK + SEND)
 
 
 def test_with_numba_the_kernels_are_used() -> None:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from penstock.core.types import Buffer
 from penstock.store.real_files import RealFile
 
 
@@ -17,7 +18,7 @@ class DataFile:
         self._file = RealFile(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode=0o666))
         _sync_directory(self.path.absolute().parent)
 
-    def write_at(self, offset: int, data: bytes) -> None:
+    def write_at(self, offset: int, data: Buffer) -> None:
         self._file.write(offset, (data,))
 
     def sync(self) -> None:

@@ -1,0 +1,16 @@
+"""The file sink's formats in plain Python: the oracle of the kernels' tests, and their stand-in without numba."""
+
+from struct import Struct
+
+from penstock.protocol.stored.bulk import Bytes
+
+FRAME = Struct(">I")
+"""The length of a frame's payload, in front of it."""
+
+
+def lines(values: Bytes) -> bytes:
+    return b"".join([part for row in values.rows() for part in (row, b"\n")])
+
+
+def frames(values: Bytes) -> bytes:
+    return b"".join([part for row in values.rows() for part in (FRAME.pack(len(row)), row)])

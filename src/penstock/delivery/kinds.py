@@ -1,0 +1,201 @@
+"""The kinds of sinks, by the schemes of their URLs. What a kind needs is imported when a sink of it is looked at."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import SplitResult
+
+from penstock.core.errors import RequestError
+from penstock.delivery import url_places
+from penstock.delivery.sink import FollowingSink, Guarantee, VotingSink
+from penstock.delivery.threaded import Threaded
+from penstock.delivery.url_options import Option, options_of
+from penstock.delivery.url_places import Place
+
+Make = Callable[[type[Any], Any, str], VotingSink | FollowingSink]
+"""Of the sink's class, its options, and `PIPELINE/SINK`."""
+
+
+class NotInstalled(RequestError):
+    """What a kind of sink needs is not here. It may be elsewhere, where the worker runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """What must be installed for a kind, beside Penstock itself."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    name: str
+    schemes: tuple[str, ...]
+    written: str
+    """The URL without its options, for people."""
+    about: str
+    guarantee: Guarantee
+    votes: bool
+    options_class: str
+    """As `module:Class`, in this package."""
+    sink_class: str
+    place: Callable[[SplitResult], Place]
+    fixed: tuple[str, ...]
+    """The fields of the options that `place` says."""
+    make: Make
+    prefix: str = ""
+    """Of our options in the query."""
+    extra: Extra | None = None
+    credentials: str = ""
+    """Where a password belongs."""
+
+    def options_type(self) -> type[Any]:
+        """Raises NotInstalled."""
+        self.check_installed()
+        return _imported(self.options_class)
+
+    def sink_type(self) -> type[Any]:
+        """Raises NotInstalled."""
+        self.check_installed()
+        return _imported(self.sink_class)
+
+    def options(self) -> list[Option]:
+        return options_of(self.options_type(), self.fixed, self.prefix)
+
+    def check_installed(self) -> None:
+        """Raises NotInstalled."""
+        if self.extra is not None and find_spec(self.extra.module) is None:
+            raise NotInstalled(
+                f"a {self.name} sink needs {self.extra.module}, not installed here",
+                f"pip install 'penstock[{self.extra.name}]', where the worker runs",
+            )
+
+
+def _imported(name: str) -> type[Any]:
+    module, _, attribute = name.partition(":")
+    found: type[Any] = getattr(import_module(f"penstock.delivery.{module}"), attribute)
+    return found
+
+
+def _threaded(sink: type[Any], options: Any, name: str) -> VotingSink:
+    return Threaded(sink(options), name)
+
+
+def _named(sink: type[Any], options: Any, name: str) -> VotingSink:
+    return Threaded(sink(options, name), name)
+
+
+def _connector(sink: type[Any], options: Any, name: str) -> VotingSink:
+    made: VotingSink = sink(options, options.instance or name)
+    return made
+
+
+def _following(sink: type[Any], options: Any, name: str) -> FollowingSink:
+    made: FollowingSink = sink(options, name)
+    return made
+
+
+KINDS = (
+    Kind(
+        name="connector",
+        schemes=("connector",),
+        written="connector://HOST:PORT",
+        about="a program that speaks the connector protocol, such as penstock.client.Sink",
+        guarantee=Guarantee.EXACTLY_ONCE,
+        votes=True,
+        options_class="connector_options:ConnectorOptions",
+        sink_class="connector_sink:ConnectorSink",
+        place=url_places.address,
+        fixed=("host", "port"),
+        make=_connector,
+        credentials="Put the cookie into a file: cookie_file=FILE.",
+    ),
+    Kind(
+        name="file",
+        schemes=("file",),
+        written="file:PATH",
+        about="files in a directory of its own",
+        guarantee=Guarantee.EXACTLY_ONCE,
+        votes=True,
+        options_class="file_sink:FileOptions",
+        sink_class="file_sink:FileSink",
+        place=url_places.path,
+        fixed=("path",),
+        make=_threaded,
+    ),
+    Kind(
+        name="postgresql",
+        schemes=("postgresql",),
+        written="postgresql://USER@HOST:PORT/DATABASE",
+        about="rows of a table",
+        guarantee=Guarantee.EXACTLY_ONCE,
+        votes=True,
+        options_class="postgres_sink:PostgresOptions",
+        sink_class="postgres_sink:PostgresSink",
+        place=url_places.database,
+        fixed=url_places.DATABASE_FIELDS,
+        make=_named,
+        extra=Extra(module="psycopg", name="postgres"),
+        credentials="Put the password into ~/.pgpass, PGPASSWORD or a service file of the worker's user.",
+    ),
+    Kind(
+        name="sqlite",
+        schemes=("sqlite",),
+        written="sqlite:PATH",
+        about="the last value of each key, in a table of a SQLite file",
+        guarantee=Guarantee.IDEMPOTENT,
+        votes=True,
+        options_class="sqlite_sink:SqliteOptions",
+        sink_class="sqlite_sink:SqliteSink",
+        place=url_places.path,
+        fixed=("path",),
+        make=_threaded,
+    ),
+    Kind(
+        name="stdout",
+        schemes=("stdout",),
+        written="stdout:",
+        about="the worker's standard output",
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        votes=False,
+        options_class="stdout_sink:StdoutOptions",
+        sink_class="stdout_sink:StdoutSink",
+        place=url_places.nowhere,
+        fixed=(),
+        make=_following,
+    ),
+    Kind(
+        name="http",
+        schemes=("http", "https"),
+        written="http[s]://HOST[:PORT]/PATH",
+        about="a POST for each block, with an Idempotency-Key",
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        votes=False,
+        options_class="http_sink:HttpOptions",
+        sink_class="http_sink:HttpSink",
+        place=url_places.endpoint,
+        fixed=("secure", "host", "port", "path"),
+        make=_following,
+        prefix=url_places.HTTP_PREFIX,
+        credentials="Put an Authorization header into a file: penstock_headers_file=FILE.",
+    ),
+    Kind(
+        name="callback",
+        schemes=("callback",),
+        written="callback:PATH.py:FUNCTION",
+        about="a Python function, called in the worker",
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        votes=False,
+        options_class="callback_sink:CallbackOptions",
+        sink_class="callback_sink:CallbackSink",
+        place=url_places.function,
+        fixed=("path", "function"),
+        make=_following,
+    ),
+)
+
+BY_SCHEME: Mapping[str, Kind] = MappingProxyType({scheme: kind for kind in KINDS for scheme in kind.schemes})

@@ -1,0 +1,243 @@
+"""A sink that puts rows into a table of a PostgreSQL database, exactly once: without prepared transactions there.
+
+Needs psycopg: `pip install penstock[postgres]`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import errors
+from psycopg.sql import SQL, Identifier, Literal
+
+from penstock.core.errors import RequestError
+from penstock.delivery.block import Block
+from penstock.delivery.postgres_copy import encode, message_out_of_range
+from penstock.delivery.postgres_statements import (
+    RAW_COLUMNS,
+    PostgresFormat,
+    Statements,
+    TargetColumn,
+)
+from penstock.delivery.postgres_trial import ROW_ERRORS, described, refusal
+from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
+
+__all__ = ["PostgresFormat", "PostgresOptions", "PostgresSink"]
+
+LOCK_SECONDS = 10
+"""How long another session may hold what the sink needs before it counts as lost, and is tried again later."""
+
+TABLES_KEY = 0x50454E5354434B
+"""Of the advisory lock under which tables are made: IF NOT EXISTS is not safe against another who does the same."""
+
+
+PARAMETERS = ("host", "port", "user", "dbname", "service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey")
+"""Options that go to libpq as they are."""
+
+SYNCHRONOUS = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresOptions:
+    """Where it is left empty, libpq's environment (PGHOST, PGUSER, …) and defaults decide.
+
+    There is no password here: give it in a passfile, in PGPASSWORD, or in a service file.
+    """
+
+    table: str
+    """NAME or SCHEMA.NAME, as it is stored: upper and lower case count."""
+    host: str = ""
+    port: int | None = None
+    user: str = ""
+    dbname: str = ""
+    format: PostgresFormat = PostgresFormat.JSON
+    upsert: tuple[str, ...] = ()
+    """Columns with a unique index: a row with the same values is replaced, but for columns that a sequence numbers."""
+    service: str = ""
+    passfile: Path | None = None
+    sslmode: str = ""
+    sslrootcert: Path | None = None
+    sslcert: Path | None = None
+    sslkey: Path | None = None
+    connect_seconds: int = 10
+
+    def __post_init__(self) -> None:
+        parts = self.table.split(".")
+        if len(parts) > 2 or not all(parts) or "\0" in self.table:
+            raise RequestError(f"{self.table!r} is no table", "Write NAME or SCHEMA.NAME.")
+
+    @property
+    def parameters(self) -> dict[str, str | int]:
+        """Of a connection."""
+        given = {name: getattr(self, name) for name in PARAMETERS}
+        return {name: str(value) for name, value in given.items() if value} | {"connect_timeout": self.connect_seconds}
+
+
+class PostgresSink:
+    """A BlockingSink, exactly once.
+
+    A vote of yes is committed together with the rows, as they came, in the staging table of this sink. Before it the
+    move into the target was tried and rolled back, so triggers run twice and sequences have gaps; a raw table without
+    any rules needs no trial. A commit moves the rows, with a line of the ledger, in one transaction.
+
+    A row that cannot be converted or inserted is a vote of no that names its message. Fields of a JSON object that are
+    no columns are left out; columns that are no fields get their default. `name` must be the same whenever the sink
+    runs: one connection at a time has it.
+    """
+
+    def __init__(self, options: PostgresOptions, name: str) -> None:
+        self._options = options
+        self._name = name
+        table = Identifier(*options.table.split("."))
+        self._sql = Statements(name, table, options.format, options.upsert)
+        self._connection: psycopg.Connection | None = None
+        self._columns: list[TargetColumn] = []
+        self._rows = 0
+        self._refusal = ""
+
+    def open(self, decided: bytes) -> None:
+        with self._lost():
+            self._connection = connection = self._connect()
+            self._lock(connection)
+            with connection.transaction():
+                self._make_tables(connection)
+            self._columns = self._find_columns(connection)
+            # It fails here if the table is another one, and not when there is a promise to keep.
+            connection.execute(SQL("EXPLAIN {}").format(self._sql.move(self._columns)))
+            self._settle(connection, decided)
+
+    def write(self, block: Block) -> None:
+        if self._refusal:
+            return
+        connection = self._opened()
+        with self._lost():
+            if not self._rows:
+                connection.execute("BEGIN")
+            try:
+                with connection.cursor() as cursor, cursor.copy(self._sql.copy()) as copy:
+                    copy.write(encode(block, self._rows))
+                self._rows += len(block)
+            except (*ROW_ERRORS, errors.DiskFull) as error:
+                message_id = message_out_of_range(block)
+                blamed = "" if message_id is None else f"message {message_id}: "
+                self._refusal = blamed + described(error)
+
+    def prepare(self, transaction: Transaction) -> Vote:
+        connection = self._opened()
+        with self._lost():
+            if not self._refusal and not self._rows:
+                connection.execute("BEGIN")
+            reason = self._refusal or refusal(connection, self._sql, self._columns, self._rows)
+            if not reason:
+                connection.execute(self._sql.vote(transaction))
+                connection.execute("COMMIT")
+                self._rows = 0
+                return YES
+        self.abort()
+        return Vote(False, f"table {self._options.table}: {reason}")
+
+    def commit(self, transaction: Transaction) -> None:
+        connection = self._opened()
+        with self._lost(), connection.transaction():
+            if self._in_doubt(connection) == transaction:
+                self._move(connection, transaction)
+            elif connection.execute(self._sql.is_done(transaction)).fetchone() is None:
+                raise SinkLost(f"{self._where}: there is no vote on {transaction.id.decode()}", _RESTORED)
+
+    def abort(self) -> None:
+        connection = self._opened()
+        self._rows, self._refusal = 0, ""
+        with self._lost():
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.execute("ROLLBACK")
+            with connection.transaction():
+                if self._in_doubt(connection) is not None:
+                    self._void(connection)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    @property
+    def _where(self) -> str:
+        return f"PostgreSQL, table {self._options.table}"
+
+    def _connect(self) -> psycopg.Connection:
+        # Statements are not prepared: tables may be altered, and poolers give each transaction another session.
+        return psycopg.connect(
+            **self._options.parameters,  # type: ignore[arg-type]
+            application_name=f"penstock {self._name}",
+            client_encoding="UTF8",
+            autocommit=True,
+            prepare_threshold=None,
+        )
+
+    def _opened(self) -> psycopg.Connection:
+        if self._connection is None:
+            raise SinkLost(f"{self._where}: it is not open")
+        return self._connection
+
+    def _lock(self, connection: psycopg.Connection) -> None:
+        connection.execute(SQL("SET lock_timeout = {}").format(Literal(f"{LOCK_SECONDS}s")))
+        # A vote that is not durable is none.
+        connection.execute(SYNCHRONOUS)
+        try:
+            connection.execute(SQL("SELECT pg_advisory_lock({})").format(Literal(self._sql.advisory_key)))
+        except errors.LockNotAvailable:
+            hint = "Stop the other worker, or give its pipeline or sink another name."
+            raise SinkLost(f"{self._where}: another session has the sink {self._name}", hint) from None
+
+    def _make_tables(self, connection: psycopg.Connection) -> None:
+        connection.execute(SQL("SELECT pg_advisory_xact_lock({})").format(Literal(TABLES_KEY)))
+        for table, statement in self._sql.tables():
+            # To ask for one that is there with IF NOT EXISTS would need the right to make it.
+            name = Literal(table.as_string())
+            if connection.execute(SQL("SELECT to_regclass({})").format(name)).fetchone() == (None,):
+                connection.execute(statement)
+
+    def _find_columns(self, connection: psycopg.Connection) -> list[TargetColumn]:
+        if self._options.format is PostgresFormat.RAW:
+            return [TargetColumn(name) for name in RAW_COLUMNS]
+        try:
+            return [TargetColumn(*row) for row in connection.execute(self._sql.columns())]
+        except errors.UndefinedTable:
+            hint = "Create it: JSON says nothing about the types of columns. Or use format=raw."
+            raise SinkLost(f"{self._where}: there is no such table", hint) from None
+
+    def _settle(self, connection: psycopg.Connection, decided: bytes) -> None:
+        self._rows, self._refusal = 0, ""
+        with connection.transaction():
+            in_doubt = self._in_doubt(connection)
+            if in_doubt is not None and in_doubt.id == decided:
+                self._move(connection, in_doubt)
+            elif in_doubt is not None:
+                self._void(connection)
+
+    def _in_doubt(self, connection: psycopg.Connection) -> Transaction | None:
+        row = connection.execute(self._sql.in_doubt()).fetchone()
+        return None if row is None else Transaction(row[0].encode(), *row[1:])
+
+    def _move(self, connection: psycopg.Connection, transaction: Transaction) -> None:
+        connection.execute(self._sql.move(self._columns))
+        connection.execute(self._sql.enter(transaction))
+        connection.execute(self._sql.prune(transaction.epoch))
+        self._void(connection)
+
+    def _void(self, connection: psycopg.Connection) -> None:
+        """Rows are in the staging table only together with a vote: nothing else was committed there."""
+        connection.execute(self._sql.clear())
+        connection.execute(self._sql.forget_vote())
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise SinkLost(f"{self._where}: {described(error)}") from error
+
+
+_RESTORED = "Is the database older than the worker's data? Restore both from the same copy."

@@ -1,0 +1,237 @@
+"""The tables of a PostgreSQL sink, and the statements that name them.
+
+    TABLE                     where the rows go
+    penstock_staged_SINK      the rows of the transaction that is being written, or is in doubt
+    penstock_in_doubt         votes of yes that are not decided, one at most for each sink
+    penstock_ledger           the latest transactions that were committed
+
+All but TABLE are in the first schema of the search path. No statement has parameters, for then a `%` in a name or in a
+column's default would mean something: values are quoted as literals.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
+
+from psycopg.sql import SQL, Composed, Identifier, Literal
+
+from penstock.delivery.sink import Transaction
+
+IDENTIFIER_BYTES_MAX = 63
+"""PostgreSQL cuts what is longer."""
+
+LEDGER_EPOCHS_MAX = 10_000
+"""Epochs that the ledger keeps of a sink, for people to look at: one would do."""
+
+IN_DOUBT = SQL("""
+    CREATE TABLE penstock_in_doubt (
+        sink text PRIMARY KEY, transaction_id text NOT NULL, epoch bigint NOT NULL,
+        start_id bigint NOT NULL, end_id bigint NOT NULL
+    )
+""")
+
+LEDGER = SQL("""
+    CREATE TABLE penstock_ledger (
+        sink text, epoch bigint, transaction_id text NOT NULL,
+        start_id bigint NOT NULL, end_id bigint NOT NULL, committed_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (sink, epoch)
+    )
+""")
+
+RAW_COLUMNS = ("message_id", "event_time", "key", "value")
+
+RAW_TYPES = "event_time timestamp with time zone, key bytea, message_id bigint, value bytea"
+"""Of the table as the sink makes it, in the order of their names."""
+
+
+class PostgresFormat(Enum):
+    JSON = "json"
+    """The value is a JSON object, whose fields go to the columns of the same names."""
+    RAW = "raw"
+    """The columns are message_id bigint, event_time timestamptz, key bytea and value bytea."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of the target that can be written."""
+
+    name: str
+    default: str | None = None
+    """Its expression: for a JSON object without that field."""
+    is_numbered: bool = False
+    """By a sequence: a row that is updated keeps its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """Of one sink."""
+
+    sink: str
+    table: Identifier
+    format: PostgresFormat
+    upsert: Sequence[str]
+
+    @property
+    def staged(self) -> Identifier:
+        return Identifier(staged_name(self.sink))
+
+    @property
+    def advisory_key(self) -> int:
+        """Of the lock that one connection at a time has."""
+        return int.from_bytes(sha256(b"penstock sink " + self.sink.encode()).digest()[:8], "big", signed=True)
+
+    def tables(self) -> Iterator[tuple[Identifier, SQL | Composed]]:
+        """Those that are made where they are missing, and how."""
+        yield Identifier("penstock_in_doubt"), IN_DOUBT
+        yield Identifier("penstock_ledger"), LEDGER
+        staged = "number bigint, message_id bigint, event_time timestamptz, key bytea, value bytea"
+        yield self.staged, SQL("CREATE TABLE {} ({})").format(self.staged, SQL(staged))
+        if self.format is PostgresFormat.RAW:
+            columns = "message_id bigint NOT NULL, event_time timestamptz, key bytea NOT NULL, value bytea NOT NULL"
+            unique = SQL(", UNIQUE ({})").format(_names(self.upsert)) if self.upsert else SQL("")
+            yield self.table, SQL("CREATE TABLE {} ({}{})").format(self.table, SQL(columns), unique)
+
+    def copy(self) -> Composed:
+        return SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(self.staged)
+
+    def clear(self) -> Composed:
+        return SQL("TRUNCATE {}").format(self.staged)
+
+    def message_id(self, number: int) -> Composed:
+        return SQL("SELECT message_id FROM {} WHERE number = {}").format(self.staged, Literal(number))
+
+    def columns(self) -> Composed:
+        """Name, default and whether a sequence numbers it, of those that can be written. An error if it is missing."""
+        return SQL("""
+            SELECT a.attname::text,
+                CASE WHEN a.attidentity = 'd'
+                    THEN format('nextval(%L)', pg_get_serial_sequence({table}, a.attname))
+                    ELSE pg_get_expr(d.adbin, d.adrelid) END,
+                a.attidentity = 'd' OR coalesce(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false)
+            FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+            WHERE a.attrelid = {table}::regclass AND a.attnum > 0 AND NOT a.attisdropped
+                AND a.attgenerated = '' AND a.attidentity <> 'a'
+            ORDER BY a.attnum
+        """).format(table=Literal(self.table.as_string()))
+
+    def can_refuse_nothing(self) -> Composed:
+        """Whether the target is a raw one that takes every row: no other columns, no rules of any kind."""
+        return SQL("""
+            SELECT c.relkind = 'r' AND NOT (c.relhastriggers OR c.relhasrules OR c.relhasindex OR c.relrowsecurity)
+                AND NOT c.relispartition
+                AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype <> 'n')
+                AND {types} = (
+                    SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attname)
+                    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+                AND NOT EXISTS (
+                    SELECT FROM pg_attribute a
+                    WHERE a.attrelid = c.oid AND a.attname = 'event_time' AND a.attnotnull)
+            FROM pg_class c WHERE c.oid = {table}::regclass
+        """).format(types=Literal(RAW_TYPES), table=Literal(self.table.as_string()))
+
+    def vote(self, transaction: Transaction) -> Composed:
+        return SQL("INSERT INTO penstock_in_doubt VALUES ({})").format(_literals(self._fields(transaction)))
+
+    def in_doubt(self) -> Composed:
+        """Locked until the end of the transaction that asks."""
+        wanted = "SELECT transaction_id, epoch, start_id, end_id FROM penstock_in_doubt WHERE sink = {} FOR UPDATE"
+        return SQL(wanted).format(Literal(self.sink))
+
+    def forget_vote(self) -> Composed:
+        return SQL("DELETE FROM penstock_in_doubt WHERE sink = {}").format(Literal(self.sink))
+
+    def enter(self, transaction: Transaction) -> Composed:
+        """Into the ledger. An epoch's number comes again when the pipeline was reset."""
+        return SQL("""
+            INSERT INTO penstock_ledger (sink, transaction_id, epoch, start_id, end_id) VALUES ({})
+            ON CONFLICT (sink, epoch) DO UPDATE SET transaction_id = EXCLUDED.transaction_id,
+                start_id = EXCLUDED.start_id, end_id = EXCLUDED.end_id, committed_at = EXCLUDED.committed_at
+        """).format(_literals(self._fields(transaction)))
+
+    def prune(self, epoch: int) -> Composed:
+        old = Literal(epoch - LEDGER_EPOCHS_MAX)
+        return SQL("DELETE FROM penstock_ledger WHERE sink = {} AND epoch <= {}").format(Literal(self.sink), old)
+
+    def is_done(self, transaction: Transaction) -> Composed:
+        wanted = "SELECT 1 FROM penstock_ledger WHERE sink = {} AND epoch = {} AND transaction_id = {}"
+        return SQL(wanted).format(*map(Literal, (self.sink, transaction.epoch, transaction.id.decode())))
+
+    def move(self, columns: Sequence[TargetColumn], rows: range | None = None) -> Composed:
+        """From the staging table into the target: all, or the rows with these numbers.
+
+        In order, so that sequences number rows as they came. Raw rows have their ids, and need no sorting.
+        """
+        is_raw = self.format is PostgresFormat.RAW
+        source = self._raw_source(rows) if is_raw else self._json_source(columns, rows)
+        names = _names([column.name for column in columns])
+        return SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) x {} {}").format(
+            self.table,
+            names,
+            names,
+            self._last_ones(source) if self.upsert else source,
+            SQL("" if is_raw else "ORDER BY penstock_number"),
+            self._on_conflict(columns),
+        )
+
+    def _fields(self, transaction: Transaction) -> tuple[str | int, ...]:
+        return (self.sink, transaction.id.decode(), transaction.epoch, transaction.start, transaction.end)
+
+    def _raw_source(self, rows: range | None) -> Composed:
+        wanted = "SELECT s.number AS penstock_number, {} FROM {} s {}"
+        return SQL(wanted).format(_names(RAW_COLUMNS), self.staged, _between(rows))
+
+    def _json_source(self, columns: Sequence[TargetColumn], rows: range | None) -> Composed:
+        return SQL("""
+            SELECT s.number AS penstock_number, {} FROM {} s
+            CROSS JOIN LATERAL (SELECT convert_from(s.value, 'UTF8')::json AS fields OFFSET 0) d
+            CROSS JOIN LATERAL json_populate_record(NULL::{}, d.fields) r {}
+        """).format(SQL(", ").join(map(_field, columns)), self.staged, self.table, _between(rows))
+
+    def _last_ones(self, source: Composed) -> Composed:
+        """Of rows with the same key: the statement may not change a row twice. NULL is the same as nothing."""
+        keys = _names(self.upsert)
+        is_null = SQL(" OR ").join(SQL("{} IS NULL").format(Identifier(name)) for name in self.upsert)
+        key = SQL("{}, CASE WHEN {} THEN penstock_number END").format(keys, is_null)
+        wanted = "SELECT DISTINCT ON ({}) * FROM ({}) y ORDER BY {}, penstock_number DESC"
+        return SQL(wanted).format(key, source, key)
+
+    def _on_conflict(self, columns: Sequence[TargetColumn]) -> Composed:
+        if not self.upsert:
+            return Composed([])
+        others = [column.name for column in columns if column.name not in self.upsert and not column.is_numbered]
+        changes = SQL(", ").join(SQL("{0} = EXCLUDED.{0}").format(Identifier(name)) for name in others)
+        action = SQL("UPDATE SET {}").format(changes) if others else SQL("NOTHING")
+        return SQL("ON CONFLICT ({}) DO {}").format(_names(self.upsert), action)
+
+
+def staged_name(sink: str) -> str:
+    """A name of its own for every sink, as readable as it may be."""
+    name = f"penstock_staged_{sink}"
+    if len(name.encode()) <= IDENTIFIER_BYTES_MAX:
+        return name
+    return f"penstock_staged_{sha256(sink.encode()).hexdigest()[:40]}"
+
+
+def _field(column: TargetColumn) -> Composed:
+    name = Identifier(column.name)
+    if column.default is None:
+        return SQL("r.{}").format(name)
+    # The expression is the server's own text.
+    default = SQL(column.default)
+    wanted = "CASE WHEN (d.fields -> {}) IS NULL THEN {} ELSE r.{} END AS {}"
+    return SQL(wanted).format(Literal(column.name), default, name, name)
+
+
+def _between(rows: range | None) -> Composed:
+    if rows is None:
+        return Composed([])
+    return SQL("WHERE s.number >= {} AND s.number < {}").format(Literal(rows.start), Literal(rows.stop))
+
+
+def _names(names: Sequence[str]) -> Composed:
+    return SQL(", ").join(map(Identifier, names))
+
+
+def _literals(values: Sequence[str | int]) -> Composed:
+    return SQL(", ").join(map(Literal, values))

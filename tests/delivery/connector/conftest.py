@@ -1,0 +1,14 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.delivery import connector_connection
+from tests.delivery.connector.scripted_sink import ScriptedSink, scripted_sink
+
+
+@pytest.fixture
+async def scripted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedSink]:
+    """It does not notice by itself that the worker closes."""
+    monkeypatch.setattr(connector_connection, "FAREWELL_SECONDS", 0.05)
+    async with scripted_sink() as sink:
+        yield sink

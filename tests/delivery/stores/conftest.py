@@ -1,0 +1,33 @@
+"""The servers that the stores' tests need."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.delivery.stores.dying_store import DyingStores
+from tests.delivery.stores.kinds import PostgresStore
+from tests.delivery.stores.postgres_server import PostgresServer, find
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    if find("postgres") is None or find("initdb") is None:
+        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+    server = PostgresServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> PostgresStore:
+    """A table and a sink that no other test has."""
+    return PostgresStore(f"{postgres_server.socket_folder}|Table {next(_numbers)} %")
+
+
+@pytest.fixture(scope="session")
+def dying() -> Iterator[DyingStores]:
+    with DyingStores() as dying:
+        yield dying
