@@ -1,6 +1,6 @@
-"""The main job, start to end: two programs send, a pipeline on Spark counts per key and window, and the results are
-compared with a calculation that knows neither Penstock nor Spark. With --chaos the worker, the driver and a program are
-killed with SIGKILL along the way.
+"""The main job, start to end: two programs send, a pipeline on Spark counts per key and window, a sink program commits
+the results by two-phase commit, and what it has committed is compared with a calculation that knows neither Penstock
+nor Spark. With --chaos the worker, the driver, the sink and a program are killed with SIGKILL along the way.
 
 Nothing here is pretended: all parts are processes of their own, and the verdict is computed from the data.
 """
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.events import KEYS, PROGRAMS, START_MS, STREAMS
-from demo.parts import Part, WorkerPart
+from demo.parts import Part, WorkerPart, free_port
 from demo.results import Results, Verdict, judge
 from penstock.client.coordinator import CoordinatorClient
 
@@ -40,7 +40,15 @@ class Kill:
     name: str
 
 
-KILLS = (Kill(0.02, "north"), Kill(0.1, "worker"), Kill(0.2, "driver"), Kill(0.5, "worker"), Kill(0.7, "driver"))
+KILLS = (
+    Kill(0.02, "north"),
+    Kill(0.1, "worker"),
+    Kill(0.2, "driver"),
+    Kill(0.3, "sink"),
+    Kill(0.5, "worker"),
+    Kill(0.6, "sink"),
+    Kill(0.7, "driver"),
+)
 
 
 class Demo:
@@ -49,14 +57,18 @@ class Demo:
         self.total = len(PROGRAMS) * len(STREAMS) * per_stream
         self.directory = directory
         self.worker = WorkerPart(directory / "data", directory / "worker.log")
+        self.results = Results(directory / "results.jsonl")
+        self.sink_address = f"127.0.0.1:{free_port()}"
+        command = ["demo.sink", str(self.results.file), self.sink_address]
+        self.sink = Part("sink", command, directory / "sink.log")
         self.log: list[str] = []
         self._kills = list(kills)
 
     def start(self) -> None:
+        self.sink.start()
         self.worker.start()
-        self.results = Results(self.worker.address("segment"))
         command = ["penstock", "run", "demo/pipeline.py", "--worker", self.worker.address("http")]
-        command += ["--checkpoint", str(self.directory / "checkpoint")]
+        command += ["--sink", f"connector://{self.sink_address}", "--checkpoint", str(self.directory / "checkpoint")]
         self.driver = Part("driver", command, self.directory / "driver.log")
         self.programs = [self._program(name) for name in PROGRAMS]
         self.driver.start()
@@ -93,7 +105,7 @@ class Demo:
 
     def _check_alive(self) -> None:
         failed = [part for part in self.programs if part.exit_status]
-        failed += [part for part in (self.worker, self.driver) if not part.is_running]
+        failed += [part for part in (self.sink, self.worker, self.driver) if not part.is_running]
         if failed:
             raise SystemExit(f"{failed[0].name} has ended with {failed[0].exit_status}:\n{failed[0].last_words()}")
 
@@ -107,7 +119,7 @@ class Demo:
 
     @property
     def parts(self) -> list[Part]:
-        return [self.worker, self.driver, *self.programs]
+        return [self.sink, self.worker, self.driver, *self.programs]
 
     def stop(self) -> None:
         for part in reversed(self.parts):
@@ -117,7 +129,7 @@ class Demo:
 def view(demo: Demo) -> Group:
     totals = demo.results.totals
     starts = sorted({cell.window_ms for cell in totals})
-    table = Table(title="events per key and window, as the pipeline has put them out", title_justify="left")
+    table = Table(title="events per key and window, as the sink has committed them", title_justify="left")
     table.add_column("key")
     for start in starts:
         table.add_column(f"{(start - START_MS) // 1000:+d} s", justify="right")
@@ -131,7 +143,7 @@ def view(demo: Demo) -> Group:
 def progress(demo: Demo) -> str:
     if not demo.results.totals:
         return "Spark starts …"
-    return f"{demo.processed:,} of {demo.total:,} events are in the results"
+    return f"{demo.processed:,} of {demo.total:,} events are in the results that the sink has committed"
 
 
 @contextmanager
@@ -171,7 +183,7 @@ class Screen:
 
 
 def watch(demo: Demo) -> None:
-    """Until the programs have ended, which is when everything they sent is acknowledged."""
+    """Until the programs have ended, which is when everything they sent is acknowledged: committed at the sink."""
     deadline = time.monotonic() + SECONDS_MAX
     with Screen(demo) as screen:
         while not demo.is_done:
@@ -188,7 +200,7 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     table = Table(title="What happened", title_justify="left", show_header=False)
     table.add_row("events sent and acknowledged", f"{verdict.sent:,}")
     table.add_row("stored", f"{verdict.stored:,}")
-    table.add_row("processed, as the results count them", f"{verdict.processed:,}")
+    table.add_row("processed, as the results at the sink count them", f"{verdict.processed:,}")
     table.add_row("cells that differ from the independent calculation", f"{verdict.wrong_cells:,}")
     for part in demo.parts:
         if part.kills:
@@ -198,15 +210,15 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     if not verdict.is_good:
         console.print("[bold red]Verdict: the results are not what they should be.[/]")
         raise SystemExit(1)
-    console.print("[bold green]Verdict: every event was stored once and counted once; the results are right.[/]")
+    console.print("[bold green]Verdict: every event was stored once and counted once; what the sink has committed is right.[/]")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
-    parser.add_argument("--chaos", action="store_true", help="kill worker, driver and a program along the way")
+    parser.add_argument("--chaos", action="store_true", help="kill worker, driver, sink and a program along the way")
     parser.add_argument("--events", type=int, default=6000, help="events of each stream (default: 6000, half a minute)")
     options = parser.parse_args()
-    console.print(f"A worker, {len(PROGRAMS)} programs with {len(STREAMS)} streams each, and a pipeline on Spark …")
+    console.print(f"A worker, {len(PROGRAMS)} programs with {len(STREAMS)} streams each, a pipeline on Spark, and a sink …")
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
         demo = Demo(Path(directory), options.events, KILLS if options.chaos else ())
         began = time.monotonic()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,13 @@ from pathlib import Path
 from typing import IO
 
 START_SECONDS_MAX = 120
+
+
+def free_port() -> int:
+    """For a program that must come back at the same address after it was killed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 class Part:

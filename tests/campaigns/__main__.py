@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tests.delivery.engine.simulation import simulate as simulate_delivery
 from tests.protocol.connector.fuzz import run as compare_decoders
 from tests.protocol.segment.fuzz import mutate_and_decode
 from tests.protocol.stored.fuzz import run as compare_stored
@@ -36,6 +37,7 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
         100,
         lambda seed: compare_stored(seed, EVENTS_A_SEED),
     ),
+    "delivery-simulation": ("sinks that fail anywhere, a worker that dies, epochs parked", 1000, simulate_delivery),
     "spark": ("driver and worker killed in each window of an epoch, 14 kills a seed", 3, kill_in_every_window),
 }
 

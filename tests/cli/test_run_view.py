@@ -1,14 +1,20 @@
 """What `penstock run` shows while it runs."""
 
 import io
+import time
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from penstock.client.coordinator import CoordinatorClient, SinkSpec
+from penstock.client.segments import SegmentClient
 from penstock.spark import pipeline
 from penstock.spark.failures import Failure
 from penstock.spark.restarts import Restarts
+from tests.delivery.front.http_server import Answer, serving
+from tests.delivery.front.merging import Merging
+from tests.running_worker import RunningWorker
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -65,3 +71,31 @@ def test_a_failure_is_told_once_with_its_reason(running: RunningPipeline) -> Non
     running.last_failure, running.restarts = Failure("ValueError: [bad] data"), Restarts(2)
     told = shown(running, terminal=False)
     assert told.count("counts failed (2 in a row), and is started again: ValueError: [bad] data") == 1
+
+
+def test_it_says_where_a_pipeline_goes_and_what_is_wrong_there_and_when_it_is_over(
+    worker: RunningWorker, running: RunningPipeline
+) -> None:
+    written = io.StringIO()
+    address = f"127.0.0.1:{worker.ports['http']}"
+    with (
+        RunView(address, Console(file=written, width=200)) as view,
+        CoordinatorClient(address) as client,
+        SegmentClient(worker.address) as segments,
+        serving() as server,
+    ):
+        server.answers = [Answer(503) for _ in range(1000)]
+        client.bind("counts", {"web": SinkSpec("out", f"http://127.0.0.1:{server.port}/in")})
+        Merging(client, segments, "counts").epoch([b"one"])
+        deadline = time.monotonic() + 20
+        while "READY again" not in written.getvalue():
+            assert time.monotonic() < deadline
+            view.show([running])
+            if "WAITING" in written.getvalue():
+                server.answers = []
+            time.sleep(0.05)
+    lines = written.getvalue().splitlines()
+    assert f"counts/out → web: http://127.0.0.1:{server.port}/in (at-least-once)" in lines
+    (trouble,) = [line for line in lines if "WAITING" in line]
+    assert "503 Service Unavailable" in trouble
+    assert lines.index("counts/out → web READY again") > lines.index(trouble)

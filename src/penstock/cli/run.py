@@ -14,6 +14,7 @@ from rich.console import Console
 
 from penstock.cli.connect import get_json
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
+from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.client.segments.retrying import retrying
 from penstock.core.errors import RequestError, Unavailable
 from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
@@ -50,6 +51,7 @@ def run(
         str | None,
         typer.Option(envvar="PENSTOCK_WORKER", metavar="HOST:PORT", help="A running worker instead: its HTTP address."),
     ] = None,
+    sink: SinkOption = None,
     retention: Annotated[str | None, typer.Option(help="Of the worker that is started: see penstock worker.")] = None,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where each pipeline has its checkpoint. [DATA/checkpoints]")
@@ -78,7 +80,8 @@ def run(
     trigger_ms = None if trigger is None else parse_duration_ms(trigger)
     place = _place(data, worker, checkpoint)
     spark = _SparkSettings(master, _parsed(conf or []), place.folder / "spark.log")
-    pipelines = _chosen(load_pipelines(file), pipeline or [])
+    pipelines = bound_to(_chosen(load_pipelines(file), pipeline or []), sink or [])
+    check_sinks(pipelines, worker_is_here=worker is None)
     _let_workers_import_from(file)
     signal.signal(signal.SIGTERM, _end_by_sigterm)
     with _worker(place, worker, retention) as found:
@@ -92,6 +95,8 @@ def run(
             available_now=available_now,
         )
         number = _run(found, pipelines, settings, spark, seconds_max)
+        if available_now and number is None:
+            wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], _say)
     if number == signal.SIGINT:
         raise typer.Exit(130)
 

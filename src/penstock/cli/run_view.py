@@ -13,7 +13,7 @@ from rich.table import Table
 
 from penstock.cli.sizes import show_size
 from penstock.cli.times import show_time
-from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
 from penstock.spark.runner import RunningPipeline
 
@@ -21,6 +21,8 @@ _LINE_SECONDS = 5.0
 _ASK_SECONDS = 1.0
 _ANSWER_SECONDS_MAX = 2.0
 """The view waits no longer for the worker's word on the lag."""
+
+_IN_TROUBLE = ("REFUSED", "WAITING")
 
 
 class RunView:
@@ -31,6 +33,7 @@ class RunView:
         self._coordinator = CoordinatorClient(worker, 0, timeout_seconds=_ANSWER_SECONDS_MAX)
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._known: Mapping[str, PipelineStatus] = {}
+        self._sinks: Sequence[SinkStatus] = ()
         self._asked = self._printed = 0.0
         self._said: dict[str, str] = {}
 
@@ -51,6 +54,7 @@ class RunView:
         for pipeline in pipelines:
             self._tell_start(pipeline)
             self._tell_failure(pipeline)
+            self._tell_sinks(pipeline.pipeline.name)
         if self._live is not None:
             self._live.update(self._table(pipelines), refresh=True)
         elif time.monotonic() - self._printed >= _LINE_SECONDS or not any(p.is_running for p in pipelines):
@@ -61,7 +65,9 @@ class RunView:
     def _ask(self) -> None:
         if time.monotonic() - self._asked >= _ASK_SECONDS:
             with suppress(PenstockError):
-                self._known = {status.name: status for status in self._coordinator.pipelines()}
+                told = self._coordinator.status()
+                self._known = {one["name"]: PipelineStatus.from_json(one) for one in told["pipelines"]}
+                self._sinks = [SinkStatus(**one) for one in told.get("sinks", [])]
             self._asked = time.monotonic()
 
     def _say(self, about: str, line: str) -> None:
@@ -82,6 +88,18 @@ class RunView:
             name, times = running.pipeline.name, running.restarts.in_a_row
             text = running.last_failure.text
             self._say(f"failure of {name}", f"{name} failed ({times} in a row), and is started again: {text}")
+
+    def _tell_sinks(self, name: str) -> None:
+        """Where it goes to, once; and what keeps a sink from taking it, until it does."""
+        for sink in self._sinks:
+            if sink.pipeline == name:
+                what, trouble = f"{name}/{sink.port} → {sink.sink}", f"trouble of {sink.sink} of {name}"
+                self._say(f"sink {sink.sink} of {name}", f"{what}: {sink.url} ({sink.guarantee})")
+                if sink.state in _IN_TROUBLE:
+                    self._say(trouble, f"{what} {sink.state}: {sink.reason}")
+                elif sink.state == "READY" and trouble in self._said:
+                    self._say(trouble, f"{what} READY again")
+                    del self._said[trouble]
 
     def _line(self, running: RunningPipeline) -> str:
         if running.progress is None:

@@ -1,4 +1,4 @@
-"""`penstock status`: what a worker holds, what its pipelines do, and who holds the chain when nothing moves."""
+"""`penstock status`: what a worker holds, what pipelines and sinks do, and who holds the chain when nothing moves."""
 
 import json
 import time
@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, get_json, http_address
+from penstock.cli.sink import sink_table
 from penstock.cli.sizes import show_size
 from penstock.cli.times import show_time
+from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.core.errors import Unavailable
 
@@ -40,7 +42,7 @@ def status(
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
 ) -> None:
-    """Show connectors, segments and pipelines, and who holds the chain when nothing moves."""
+    """Show connectors, segments, pipelines and sinks, and who holds the chain when nothing moves."""
     address = http_address(worker, data)
     found = get_json(address, "/status")
     if as_json:
@@ -77,6 +79,8 @@ def _view(address: str, status: dict[str, Any], segments: list[dict[str, Any]]) 
     parts += [_connectors(status["gateway"]["sources"])] if status["gateway"]["sources"] else []
     parts += [_segment_table(segments)] if segments else []
     parts += [_pipelines(pipelines)] if pipelines else []
+    sinks = [SinkStatus(**told) for told in status.get("sinks", [])]
+    parts += [sink_table(sinks, "sinks")] if sinks else []
     return Group(*parts, *_holds(status.get("holds", []), pipelines))
 
 

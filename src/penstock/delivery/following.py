@@ -66,8 +66,7 @@ class Follower:
         except Exception as error:
             self.shown.fails(Standing.WAITING, reason_of(error), self._who)
             return False
-        self.shown.failures = 0
-        self.shown.stands(Standing.READY)
+        self.shown.succeeds()
         self.backing_off.succeeded()
         try:
             await self._deliveries.follow(self._pipeline, self._name, batch, epoch.transaction.end)

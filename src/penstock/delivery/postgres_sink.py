@@ -20,11 +20,12 @@ from penstock.delivery.postgres_statements import (
     PostgresFormat,
     Statements,
     TargetColumn,
+    UnknownFields,
 )
-from penstock.delivery.postgres_trial import ROW_ERRORS, described, refusal
+from penstock.delivery.postgres_trial import ROW_ERRORS, described, refusal, unknown_field
 from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
 
-__all__ = ["PostgresFormat", "PostgresOptions", "PostgresSink"]
+__all__ = ["PostgresFormat", "PostgresOptions", "PostgresSink", "UnknownFields"]
 
 LOCK_SECONDS = 10
 """How long another session may hold what the sink needs before it counts as lost, and is tried again later."""
@@ -55,6 +56,8 @@ class PostgresOptions:
     format: PostgresFormat = PostgresFormat.JSON
     upsert: tuple[str, ...] = ()
     """Columns with a unique index: a row with the same values is replaced, but for columns that a sequence numbers."""
+    unknown_fields: UnknownFields = UnknownFields.REFUSE
+    """Of JSON objects."""
     service: str = ""
     passfile: Path | None = None
     sslmode: str = ""
@@ -82,8 +85,9 @@ class PostgresSink:
     move into the target was tried and rolled back, so triggers run twice and sequences have gaps; a raw table without
     any rules needs no trial. A commit moves the rows, with a line of the ledger, in one transaction.
 
-    A row that cannot be converted or inserted is a vote of no that names its message. Fields of a JSON object that are
-    no columns are left out; columns that are no fields get their default. `name` must be the same whenever the sink
+    A row that cannot be converted or inserted is a vote of no that names its message. So is a JSON object
+    with a field that is no column, unless the options say to leave it out. Columns that are no fields get their
+    default. `name` must be the same whenever the sink
     runs: one connection at a time has it.
     """
 
@@ -130,6 +134,8 @@ class PostgresSink:
             if not self._refusal and not self._rows:
                 connection.execute("BEGIN")
             reason = self._refusal or refusal(connection, self._sql, self._columns, self._rows)
+            if not reason and self._refuses_unknown:
+                reason = unknown_field(connection, self._sql, self._columns)
             if not reason:
                 connection.execute(self._sql.vote(transaction))
                 connection.execute("COMMIT")
@@ -161,6 +167,11 @@ class PostgresSink:
             with suppress(psycopg.Error):
                 self._connection.close()
             self._connection = None
+
+    @property
+    def _refuses_unknown(self) -> bool:
+        options = self._options
+        return options.format is PostgresFormat.JSON and options.unknown_fields is UnknownFields.REFUSE
 
     @property
     def _where(self) -> str:

@@ -52,6 +52,14 @@ class PostgresFormat(Enum):
     """The columns are message_id bigint, event_time timestamptz, key bytea and value bytea."""
 
 
+class UnknownFields(Enum):
+    """What becomes of a JSON object with a field that is no column."""
+
+    REFUSE = "refuse"
+    """It would be lost: the vote is no."""
+    IGNORE = "ignore"
+
+
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
     """A column of the target that can be written."""
@@ -173,6 +181,14 @@ class Statements:
             SQL("" if is_raw else "ORDER BY penstock_number"),
             self._on_conflict(columns),
         )
+
+    def unknown_field(self, columns: Sequence[TargetColumn]) -> Composed:
+        """Message, row and name of the first field that is no column."""
+        return SQL("""
+            SELECT s.message_id, s.number, f.name
+            FROM {} s CROSS JOIN LATERAL json_object_keys(convert_from(s.value, 'UTF8')::json) f (name)
+            WHERE f.name NOT IN ({}) ORDER BY s.number LIMIT 1
+        """).format(self.staged, _literals([column.name for column in columns]))
 
     def _fields(self, transaction: Transaction) -> tuple[str | int, ...]:
         return (self.sink, transaction.id.decode(), transaction.epoch, transaction.start, transaction.end)

@@ -47,6 +47,16 @@ def refusal(connection: psycopg.Connection, statements: Statements, columns: lis
     return ""
 
 
+def unknown_field(connection: psycopg.Connection, statements: Statements, columns: list[TargetColumn]) -> str:
+    """Which field of the staged objects would be lost, or ""."""
+    found = connection.execute(statements.unknown_field(columns)).fetchone()
+    if found is None:
+        return ""
+    message_id, number, name = found
+    where = f"message {message_id} (row {number + 1} of the epoch)"
+    return f"{where}: there is no column for its field {name!r}; add one, or leave such out with unknown_fields=ignore"
+
+
 def described(error: psycopg.Error) -> str:
     """In the server's words."""
     found = error.diag

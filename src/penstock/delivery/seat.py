@@ -38,15 +38,21 @@ class Shown:
         self.reason = ""
         self.failures = 0
         """In a row."""
+        self._said = ""
 
     def stands(self, standing: Standing, reason: str = "") -> None:
         self.standing, self.reason = standing, reason
 
     def fails(self, standing: Standing, reason: str, who: str) -> None:
-        if (self.standing, self.reason) != (standing, reason):  # said once, however often it happens
+        if reason != self._said:  # once, however often it happens
             log.warning("%s: %s", who, reason)
+        self._said = reason
         self.failures += 1
         self.stands(standing, reason)
+
+    def succeeds(self) -> None:
+        self.failures, self._said = 0, ""
+        self.stands(Standing.READY)
 
 
 class Seat:
@@ -78,8 +84,7 @@ class Seat:
         """One that is lost now is told when it is opened the next time."""
         with suppress(SinkLost):
             await self._call(lambda: self._sink.commit(transaction))
-            self.shown.failures = 0
-            self.shown.stands(Standing.READY)
+            self.shown.succeeds()
 
     async def abort(self, transaction_id: bytes) -> None:
         if self._sink.is_open:

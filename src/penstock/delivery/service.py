@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.coordinator.deliveries import Deliveries
@@ -25,7 +25,6 @@ DRAIN_SECONDS = 10.0
 
 _WATCH_SECONDS = 60.0
 _AFTER_FAILURE_SECONDS = 1.0
-_REFUSING = (Standing.REFUSED, Standing.WAITING)
 
 
 class Delivery:
@@ -122,7 +121,7 @@ class Delivery:
         pipeline = known(self._deliveries.state, name)
         if sink is not None:
             sink_of(pipeline, name, sink)
-        refusing = [key for key in pipeline.sinks if self._shown(name, key).standing in _REFUSING]
+        refusing = [key for key in pipeline.sinks if self._shown(name, key).standing is Standing.REFUSED]
         chosen = refusing if sink is None else [sink]
         if not chosen:
             raise PipelineError(f"no sink of {name!r} refuses epoch {epoch}", "Say which one is meant: --sink NAME")
@@ -163,15 +162,16 @@ class Delivery:
         return [*self._epochs(name, pipeline)]
 
     def _epochs(self, name: str, pipeline: Pipeline) -> Iterator[EpochStatus]:
-        in_turn = True
+        """An epoch waits for those sinks whose turn it is: those that vote come first, and each has one at a time."""
+        busy: set[str] = set()
         for number, batch in undelivered(pipeline):
-            lacking = {key: sink for key, sink in pipeline.sinks.items() if sink.lacks(batch)}
             asked = voters(pipeline, batch)
-            state = "DECIDED"
-            if asked:
-                state = self._state(name, asked) if in_turn else "MERGED"
-                lacking, in_turn = asked if in_turn else {}, False
-            waiting = [self._waiting(name, key, sink) for key, sink in lacking.items()]
+            lacking = asked or {key: sink for key, sink in pipeline.sinks.items() if sink.lacks(batch)}
+            in_turn = {key: sink for key, sink in lacking.items() if key not in busy}
+            busy |= pipeline.sinks.keys() if asked else lacking.keys()
+            waiting = [self._waiting(name, key, sink) for key, sink in in_turn.items()]
+            standing = "DECIDED" if not asked else "DELIVERING" if in_turn else "MERGED"
+            state = self._trouble(name, in_turn) or standing
             yield EpochStatus(number + 1, _size(pipeline, number, batch), state, waiting)
 
     def _waiting(self, name: str, key: str, sink: Sink) -> Waiting:
@@ -179,11 +179,9 @@ class Delivery:
         seconds = 0.0 if backing_off is None else backing_off.seconds
         return Waiting(key, sink.port, shown.reason, shown.failures, round(seconds, 1))
 
-    def _state(self, name: str, lacking: Mapping[str, Sink]) -> str:
-        standings = {self._shown(name, key).standing for key in lacking}
-        if Standing.REFUSED in standings:
-            return "REFUSED"
-        return "WAITING" if Standing.WAITING in standings else "DELIVERING"
+    def _trouble(self, name: str, keys: Iterable[str]) -> str | None:
+        standings = {self._shown(name, key).standing for key in keys}
+        return next((bad.value for bad in (Standing.REFUSED, Standing.WAITING) if bad in standings), None)
 
     def _shown(self, name: str, key: str) -> Shown:
         part = self._part(name, key)

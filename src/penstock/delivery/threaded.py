@@ -1,15 +1,10 @@
 """Sinks that block, in a thread of their own each: databases and files want to be called from one thread only."""
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
 from penstock.delivery.block import Block
+from penstock.delivery.one_thread import OneThread
 from penstock.delivery.sink import Epoch, Transaction, Vote
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 class BlockingSink(Protocol):
@@ -39,31 +34,28 @@ class Threaded:
 
     def __init__(self, sink: BlockingSink, name: str) -> None:
         self._sink = sink
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink {name}")
+        self._thread = OneThread(name)
         self.is_open = False
 
     async def open(self, decided: bytes) -> None:
-        await self._call(self._sink.open, decided)
+        await self._thread.call(self._sink.open, decided)
         self.is_open = True
 
     async def prepare(self, epoch: Epoch) -> Vote:
         async for block in epoch.blocks():
-            await self._call(self._sink.write, block)
+            await self._thread.call(self._sink.write, block)
         await epoch.journalled()
-        return await self._call(self._sink.prepare, epoch.transaction)
+        return await self._thread.call(self._sink.prepare, epoch.transaction)
 
     async def commit(self, transaction: Transaction) -> None:
-        await self._call(self._sink.commit, transaction)
+        await self._thread.call(self._sink.commit, transaction)
 
-    async def abort(self, transaction_id: bytes) -> None:
-        await self._call(self._sink.abort)
+    async def abort(self, transaction_id: bytes) -> None:  # noqa: ARG002
+        await self._thread.call(self._sink.abort)
 
     async def end(self) -> None:
         """It has no need to know."""
 
     async def close(self) -> None:
         self.is_open = False
-        await self._call(self._sink.close)
-
-    async def _call(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await asyncio.wrap_future(self._thread.submit(call, *args, **kwargs))
+        await self._thread.call(self._sink.close)

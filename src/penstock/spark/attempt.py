@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.coordinator import CoordinatorClient
 from penstock.spark.checkpoints import checkpoint_of, is_fresh
 from penstock.spark.generation import Generation, start_generation
 from penstock.spark.leaving import Leaving, leaving
@@ -59,8 +60,12 @@ def _pretended_input(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate").load().select(*columns)
 
 
-def start_attempt(spark: SparkSession, pipeline: Pipeline, ports: tuple[str, ...], settings: RunSettings) -> Attempt:
-    """Older generations are fenced from here on. Raises RequestError for what the user must mend."""
+def start_attempt(
+    spark: SparkSession, pipeline: Pipeline, ports: tuple[str, ...], settings: RunSettings, *, bind: bool
+) -> Attempt:
+    """Older generations are fenced from here on; with `bind` the pipeline's sinks are bound before its query can end an
+    epoch. Raises RequestError for what the user must mend.
+    """
     checkpoint = checkpoint_of(settings.checkpoints, pipeline.name)
     generation = start_generation(
         pipeline.name,
@@ -72,6 +77,9 @@ def start_attempt(spark: SparkSession, pipeline: Pipeline, ports: tuple[str, ...
         fresh=is_fresh(checkpoint),
     )
     try:
+        if bind and pipeline.sinks:
+            with CoordinatorClient(settings.worker) as coordinator:
+                coordinator.bind(pipeline.name, pipeline.sinks)
         inputs = {name: _load(spark, generation.input(name, min_partitions=settings.cores)) for name in pipeline.inputs}
         writer = _writer(_left(pipeline, inputs), pipeline, generation).queryName(pipeline.name)
         writer = _triggered(writer, pipeline, settings).option("checkpointLocation", checkpoint)

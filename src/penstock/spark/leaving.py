@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
+from penstock.spark.declared_sinks import DEFAULT_PORT
 from penstock.spark.sink_schema import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-DEFAULT_PORT = "out"
 
 _TAKEN = {
     "key": ("binary", "string"),

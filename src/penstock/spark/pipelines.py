@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, get_args, overload
 
+from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.messages import AtSegments, AtTime, Limits, Starting
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
+from penstock.spark.declared_sinks import Declared, sinks_of
 from penstock.spark.durations import parse_duration_ms
 
 Function: TypeAlias = Callable[..., Any]
@@ -34,6 +36,8 @@ class Pipeline:
     """Between the starts of two epochs; None: one after the other."""
     starting: Starting = "earliest"
     limits: Limits = field(default_factory=Limits)
+    sinks: Mapping[str, SinkSpec] = field(default_factory=dict)
+    """By their names; they are bound before the first epoch of a run."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.function(*arguments, **named)
@@ -49,6 +53,7 @@ def pipeline(
     name: str | None = None,
     inputs: Mapping[str, str | Sequence[str]] | None = None,
     outputs: Sequence[str] | None = None,
+    sinks: Declared | None = None,
     mode: Mode = "append",
     trigger: str | None = None,
     starting: Start = "earliest",
@@ -64,6 +69,7 @@ def pipeline(
     name: str | None = None,
     inputs: Mapping[str, str | Sequence[str]] | None = None,
     outputs: Sequence[str] | None = None,
+    sinks: Declared | None = None,
     mode: Mode = "append",
     trigger: str | None = None,
     starting: Start = "earliest",
@@ -74,8 +80,9 @@ def pipeline(
 
     It takes streaming DataFrames and gives a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter (one of
     Spark's own sinks, not started). A parameter reads the source of its own name, unless `inputs` names one or several:
-    a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. The function is called to
-    see what it gives, and again for every start of its query. Raises RequestError for what cannot be run.
+    a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. `sinks` says where ports go
+    to: `{"out": "file:results"}`. The function is called to see what it gives, and again for every start of its query.
+    Raises RequestError for what cannot be run.
     """
 
     def declare(function: Function) -> Pipeline:
@@ -84,6 +91,7 @@ def pipeline(
             function=function,
             inputs=_inputs(function, inputs or {}),
             outputs=None if outputs is None else tuple(check_pipeline_name(port, "port") for port in outputs),
+            sinks=sinks_of(sinks or {}),
             mode=_mode(mode),
             trigger_ms=None if trigger is None else parse_duration_ms(trigger),
             starting=starting_of(starting),

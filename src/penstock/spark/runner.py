@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from penstock.core.errors import PenstockError, RequestError
 from penstock.spark.attempt import Attempt, RunSettings, ports_of, start_attempt
+from penstock.spark.declared_sinks import check_ports
 from penstock.spark.failures import Failure, failure_of
 from penstock.spark.pipelines import Pipeline
 from penstock.spark.progress import Listener, Progress
@@ -46,6 +47,7 @@ class RunningPipeline:
         self._spark = spark
         self._settings = settings
         self._attempt: Attempt | None = None
+        self._is_bound = False
         self._start_at = self._started_at = self._progress_at = 0.0
 
     @property
@@ -63,8 +65,12 @@ class RunningPipeline:
         self._started_at = self._progress_at = now
         if self.ports is None:
             self.ports = ports_of(self._spark, self.pipeline)
+            check_ports(self.pipeline.sinks, self.ports)
         try:
-            self._attempt = start_attempt(self._spark, self.pipeline, self.ports, self._settings)
+            # Bound once: afterwards an operator may have changed the sinks.
+            bind = not self._is_bound
+            self._attempt = start_attempt(self._spark, self.pipeline, self.ports, self._settings, bind=bind)
+            self._is_bound = True
         except RequestError:
             raise
         except PenstockError as error:  # no worker answers, or it has no room

@@ -1,4 +1,6 @@
-"""The worker's HTTP side: /health, /status, /segments and /metrics, which only look; and the coordinator's routes."""
+"""The worker's HTTP side: /health, /status, /segments and /metrics, which only look; and the routes of coordinator and
+delivery.
+"""
 
 import asyncio
 import socket
@@ -16,8 +18,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.store.results import SegmentInfo
-from penstock.worker import coordinator_routes
+from penstock.worker import coordinator_routes, delivery_routes
 from penstock.worker.coordinator_routes import Coordinated
+from penstock.worker.delivery_routes import Delivering
 
 _PAGE = 1000
 
@@ -27,7 +30,7 @@ _STOP_SECONDS = 10
 """Answers that are on their way when the worker stops get so long."""
 
 
-class Watched(Coordinated, Protocol):
+class Watched(Coordinated, Delivering, Protocol):
     """What the HTTP side needs to know of a worker."""
 
     registry: CollectorRegistry
@@ -65,6 +68,7 @@ def application(worker: Watched) -> Starlette:
             Route("/metrics", metrics),
             Route("/segments", segments),
             *coordinator_routes.routes(worker),
+            *delivery_routes.routes(worker),
         ]
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.coordinator.delivery_messages import EpochStatus, SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 
 Numbers = Mapping[str, int | float]
@@ -49,6 +50,50 @@ class Pipelines(Collector):
         for pipeline, value in values.items():
             gauge.add_metric([pipeline], value)
         return gauge
+
+
+class Sinks(Collector):
+    """Numbers of each sink as metrics `penstock_sink_<name>`, labelled with pipeline and sink; and how many epochs of
+    each pipeline some sink lacks.
+    """
+
+    def __init__(
+        self, sinks: Callable[[], Sequence[SinkStatus]], epochs: Callable[[str], Sequence[EpochStatus]]
+    ) -> None:
+        self._sinks = sinks
+        self._epochs = epochs
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._sinks()
+        epochs = {name: self._epochs(name) for name in dict.fromkeys(one.pipeline for one in found)}
+        undelivered = GaugeMetricFamily(
+            "penstock_pipeline_undelivered_epochs", _text("undelivered_epochs"), labels=["pipeline"]
+        )
+        for name, waiting in epochs.items():
+            undelivered.add_metric([name], len(waiting))
+        yield undelivered
+        yield self._filled(CounterMetricFamily, "sent_bytes", [(one, one.sent) for one in found])
+        yield self._filled(CounterMetricFamily, "parked_epochs", [(one, one.parked) for one in found])
+        yield self._filled(GaugeMetricFamily, "lost", [(one, one.state == "WAITING") for one in found])
+        yield self._filled(GaugeMetricFamily, "refused", [(one, one.state == "REFUSED") for one in found])
+        tries = [(one, _tries(one, epochs[one.pipeline])) for one in found]
+        yield self._filled(GaugeMetricFamily, "failed_tries", tries)
+
+    def _filled(
+        self,
+        family: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        values: Sequence[tuple[SinkStatus, int]],
+    ) -> Metric:
+        made = family(f"penstock_sink_{name}", _text(name), labels=["pipeline", "sink"])
+        for sink, value in values:
+            made.add_metric([sink.pipeline, sink.sink], value)
+        return made
+
+
+def _tries(sink: SinkStatus, epochs: Sequence[EpochStatus]) -> int:
+    """Of the epoch that it was given in vain; 0 if there is none."""
+    return max((one.attempts for epoch in epochs for one in epoch.waiting if one.sink == sink.sink), default=0)
 
 
 def _text(name: str) -> str:

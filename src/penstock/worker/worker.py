@@ -13,9 +13,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
+from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
+from penstock.delivery.service import Delivery
 from penstock.gateway.gateway import Gateway
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
@@ -27,7 +29,7 @@ from penstock.store.real_files import RealFiles
 from penstock.store.results import SegmentInfo
 from penstock.store.store import SegmentStore
 from penstock.worker.http import HttpServer
-from penstock.worker.metrics import Numbered, Pipelines
+from penstock.worker.metrics import Numbered, Pipelines, Sinks
 from penstock.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class Worker:
         ready(self.ports)
         await self._stopping.wait()
         if self._coordinator is not None:
+            await self._delivery.stop()
             await self._coordinator.stop()
         await self._gateway.stop()
         await self._server.stop()
@@ -108,6 +111,8 @@ class Worker:
             return
         await coordinator.start()
         self._coordinator = coordinator
+        self._delivery = Delivery(coordinator.deliveries)
+        self._delivery.start()
 
     def _hold_sources(self) -> None:
         """Nobody knows what pipelines have completed: nothing is acknowledged, and everything is kept."""
@@ -123,6 +128,11 @@ class Worker:
             assert self._ledger_damage is not None
             raise Damaged(f"pipelines are refused: {self._ledger_damage}", self._ledger_damage.hint)
         return self._coordinator
+
+    def delivery(self) -> Delivery:
+        """Raises Damaged as `coordinator` does."""
+        self.coordinator()
+        return self._delivery
 
     def stream_names(self, source: str, ids: list[int]) -> list[str]:
         return self._gateway.stream_names(source, ids)
@@ -176,11 +186,15 @@ class Worker:
             "segment_server": self._server.status(),
             "gateway": self._gateway.status(),
             "pipelines": [asdict(pipeline) for pipeline in self._pipelines()],
+            "sinks": [asdict(sink) for sink in self._sinks()],
             "holds": self._holds(),
         }
 
     def _pipelines(self) -> list[PipelineStatus]:
         return [] if self._coordinator is None else self._coordinator.pipelines()
+
+    def _sinks(self) -> list[SinkStatus]:
+        return [] if self._coordinator is None else self._delivery.sinks()
 
     def _holds(self) -> list[str]:
         """Who holds the chain, in sentences."""
@@ -222,3 +236,4 @@ class Worker:
         self.registry.register(Numbered("gateway", gateway.gauges, gateway.counters.as_dict))
         self.registry.register(Numbered("segment", self._server.gauges, self._server.counters.as_dict))
         self.registry.register(Pipelines(self._pipelines))
+        self.registry.register(Sinks(self._sinks, lambda name: self.delivery().epochs(name)))

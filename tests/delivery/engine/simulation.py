@@ -2,10 +2,10 @@
 
 import asyncio
 from random import Random
-from typing import Any
+from unittest.mock import patch
 
 from penstock.core.errors import PenstockError
-from penstock.delivery import backing_off
+from penstock.delivery import backing_off, service
 from penstock.delivery.sink import SinkLost
 from tests.delivery.engine.memory_sink import Refuse
 from tests.delivery.engine.stage import PIPELINE, Stage, values
@@ -90,12 +90,12 @@ class Simulation:
         assert not whole or found == self._expected["c"]
 
 
-def simulate(seed: int, monkeypatch: Any) -> None:
+def simulate(seed: int) -> None:
     """Without the pauses between tries."""
-    from penstock.delivery import service
-
     simulation = Simulation(seed)
-    monkeypatch.setattr(service, "_make", simulation.stage.make)
-    monkeypatch.setattr(backing_off, "FIRST_SECONDS", 0.001)
-    monkeypatch.setattr(backing_off, "LAST_SECONDS", 0.004)
-    asyncio.run(simulation.run())
+    with (
+        patch.object(service, "_make", simulation.stage.make),
+        patch.object(backing_off, "FIRST_SECONDS", 0.001),
+        patch.object(backing_off, "LAST_SECONDS", 0.004),
+    ):
+        asyncio.run(simulation.run())

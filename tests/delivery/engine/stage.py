@@ -45,17 +45,18 @@ class Stage:
     async def crash(self) -> None:
         """The worker dies where it is: nothing is said to the sinks. What is durable stays."""
         assert self.delivery is not None
+        assert self.delivery._watching is not None
         tasks = [*self.delivery._tasks, self.delivery._watching]
         for task in tasks:
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.scene.close()
         await self.open()
 
     def make(self, _: str, name: str, sink: Sink) -> Any:
         def script(step: str) -> None:
-            self.scripts.get(name, lambda _: None)(step)
+            if name in self.scripts:
+                self.scripts[name](step)
 
         if sink.votes:
             return MemorySink(self.disks.setdefault(name, Disk()), script)

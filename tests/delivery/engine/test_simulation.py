@@ -6,5 +6,5 @@ from tests.delivery.engine.simulation import simulate
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_sinks_hold_each_epoch_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(seed, monkeypatch)
+def test_sinks_hold_each_epoch_once_and_in_order(seed: int) -> None:
+    simulate(seed)

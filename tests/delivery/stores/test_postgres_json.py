@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from penstock.delivery.postgres_sink import PostgresSink
+from penstock.delivery.postgres_sink import PostgresSink, UnknownFields
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.kinds import PostgresStore
 from tests.delivery.stores.rounds import Round
@@ -24,10 +24,10 @@ class Sinks:
         self.store = store
         self._open: list[PostgresSink] = []
 
-    def on(self, definition: str, upsert: tuple[str, ...] = ()) -> PostgresSink:
+    def on(self, definition: str, upsert: tuple[str, ...] = (), **more: Any) -> PostgresSink:
         table = Identifier(self.store.table)
         self.store.query(SQL("CREATE TABLE {} ({})").format(table, SQL(definition)))
-        sink = PostgresSink(self.store.options(upsert=upsert), self.store.table)
+        sink = PostgresSink(self.store.options(upsert=upsert, **more), self.store.table)
         self._open.append(sink)
         sink.open(b"")
         return sink
@@ -45,7 +45,7 @@ def test_fields_go_to_the_columns_of_their_names(sinks: Sinks) -> None:
     sink = sinks.on('id bigint, "The %s Name" text, at timestamptz, tags text[], rest jsonb, ok boolean')
     epoch(
         '{"id": 9007199254740993, "The %s Name": "größe", "at": "2026-01-02T03:04:05Z", "tags": ["a", "b"]}',
-        '{"rest": {"deep": [1, null]}, "ok": true, "unknown": 1}',
+        '{"rest": {"deep": [1, null]}, "ok": true}',
         "{}",
     ).deliver(sink)
     first, second, third = sinks.store.rows()
@@ -54,6 +54,18 @@ def test_fields_go_to_the_columns_of_their_names(sinks: Sinks) -> None:
     assert first[3:] == (["a", "b"], None, None)
     assert second == (None, None, None, None, {"deep": [1, None]}, True)
     assert third == (None,) * 6
+
+
+def test_a_field_without_a_column_is_refused_rather_than_lost(sinks: Sinks) -> None:
+    vote = epoch('{"id": 1}', '{"id": 2, "nmae": "Ada"}').prepare(sinks.on("id int, name text"))
+    assert not vote.yes
+    assert "message 9 (row 2 of the epoch): there is no column for its field 'nmae'" in vote.reason
+
+
+def test_a_field_without_a_column_can_be_left_out(sinks: Sinks) -> None:
+    sink = sinks.on("id int", unknown_fields=UnknownFields.IGNORE)
+    epoch('{"id": 2, "name": "Ada"}').deliver(sink)
+    assert sinks.store.rows() == [(2,)]
 
 
 def test_a_column_without_a_field_gets_its_default(sinks: Sinks) -> None:

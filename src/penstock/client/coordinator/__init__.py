@@ -7,6 +7,7 @@ with CoordinatorClient("127.0.0.1:7102") as coordinator:
 """
 
 from penstock.client.coordinator.client import CoordinatorClient
+from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, Waiting
 from penstock.coordinator.messages import (
     AtSegments,
     AtTime,
@@ -31,6 +32,7 @@ __all__ = [
     "AtTime",
     "CoordinatorClient",
     "Cut",
+    "EpochStatus",
     "InputOffset",
     "InputSpec",
     "Limits",
@@ -38,10 +40,13 @@ __all__ = [
     "PipelineStatus",
     "Range",
     "Segments",
+    "SinkSpec",
+    "SinkStatus",
     "Splits",
     "Staged",
     "Started",
     "Starting",
+    "Waiting",
     "starting_as_json",
     "starting_from_json",
 ]

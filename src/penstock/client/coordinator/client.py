@@ -11,6 +11,7 @@ from penstock.client.coordinator.connection import Connection
 from penstock.client.segments.address import Address
 from penstock.client.segments.failures import Interrupted
 from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS, retrying
+from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus
 from penstock.coordinator.messages import (
     Cut,
     InputOffset,
@@ -168,6 +169,33 @@ class CoordinatorClient:
         segments are deleted, too.
         """
         self._pipeline(name, "drop", {"outputs": outputs})
+
+    def bind(self, name: str, sinks: Mapping[str, SinkSpec]) -> None:
+        """From now on what the ports put out goes to these sinks, by their names, too; also before the first start. The
+        same sink again changes nothing; a known name with another URL goes on there from where it is.
+        """
+        self._pipeline(name, "bind", {"sinks": {sink: asdict(spec) for sink, spec in sinks.items()}})
+
+    def unbind(self, name: str, sink: str) -> None:
+        """Nothing more goes to the sink, and nothing waits for it."""
+        self._pipeline(name, "unbind", {"sink": sink})
+
+    def epochs(self, name: str) -> list[EpochStatus]:
+        """Those that are not delivered everywhere yet, oldest first."""
+        answer = self._ask("GET", f"/pipelines/{check_pipeline_name(name)}/epochs")
+        return [EpochStatus.from_json(one) for one in answer["epochs"]]
+
+    def retry(self, name: str) -> None:
+        """Try to deliver now, without waiting for the back-off."""
+        self._pipeline(name, "retry", {})
+
+    def park(self, name: str, epoch: int, sink: str | None = None) -> None:
+        """Never give the epoch to this sink, or to every sink that refuses it: its bytes become dead letters. Final."""
+        self._pipeline(name, "park", {"epoch": epoch, "sink": sink})
+
+    def sinks(self) -> list[SinkStatus]:
+        """Of all pipelines."""
+        return [SinkStatus(**one) for one in self.status().get("sinks", [])]
 
     def pipelines(self) -> list[PipelineStatus]:
         return [PipelineStatus.from_json(p) for p in self._ask("GET", "/pipelines")["pipelines"]]

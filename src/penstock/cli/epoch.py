@@ -1,0 +1,134 @@
+"""`penstock epoch`: epochs that are on their way to sinks, and what to do when one does not get there."""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
+from penstock.cli.pipeline import YesOption
+from penstock.cli.sizes import show_size
+from penstock.client.coordinator import CoordinatorClient, EpochStatus, Waiting
+from penstock.core.errors import PipelineError
+
+_WIDTH = 140
+"""Of what goes to a file or a pipe: no column is cut short."""
+
+_RETRY_SECONDS = 3.0
+"""For a worker that is about to start; a person waits for the answer."""
+
+_SHOWN_MAX = 20
+"""Epochs of a pipeline in the table: those behind the first ones only wait. JSON has all."""
+
+_COLOURS = {"REFUSED": "red", "WAITING": "red", "DELIVERING": "green", "DECIDED": "green"}
+
+app = typer.Typer(help="Look at epochs on their way to sinks; try one again, or park it.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_epochs(
+    pipeline: Annotated[str | None, typer.Argument(help="Only of this one.", show_default=False)] = None,
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the epochs that are not delivered everywhere, oldest first, and what they wait for."""
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        names = [one.name for one in client.pipelines()] if pipeline is None else [pipeline]
+        found = {name: client.epochs(name) for name in names}
+    if as_json:
+        told: list[dict[str, Any]] = [{"pipeline": name} | asdict(one) for name, all_ in found.items() for one in all_]
+        typer.echo(json.dumps(told))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(_table(found) if any(found.values()) else "everything is delivered")
+    for name, epochs in found.items():
+        if len(epochs) > _SHOWN_MAX:
+            console.print(f"and {len(epochs) - _SHOWN_MAX} more of {escape(name)}")
+
+
+def _table(found: dict[str, list[EpochStatus]]) -> Table:
+    table = Table("pipeline", "epoch", "size", "state", "waits for")
+    for name, epochs in found.items():
+        for one in epochs[:_SHOWN_MAX]:
+            state = f"[{_COLOURS.get(one.state, 'default')}]{one.state}[/]"
+            waits = escape("\n".join(map(_waits, one.waiting)))
+            table.add_row(escape(name), str(one.epoch), show_size(one.bytes), state, waits)
+    return table
+
+
+def _waits(one: Waiting) -> str:
+    text = f"{one.sink}: {one.reason}" if one.reason else one.sink
+    if not one.attempts:
+        return text
+    when = f", again in {math.ceil(one.retry_seconds)} s" if one.retry_seconds > 0 else ""
+    return f"{text} ({one.attempts} {'try' if one.attempts == 1 else 'tries'}{when})"
+
+
+@app.command("retry")
+def retry(pipeline: str, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None) -> None:
+    """Try to deliver now, without waiting until it is tried by itself."""
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        client.retry(pipeline)
+    typer.echo(f"{pipeline} is tried again now; see penstock epoch list {pipeline}")
+
+
+@app.command("park")
+def park(
+    pipeline: str,
+    epoch: int,
+    sink: Annotated[str | None, typer.Option(help="At this one. [all that refuse it]", show_default=False)] = None,
+    yes: YesOption = False,
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+) -> None:
+    """Never give an epoch to a sink that refuses it.
+
+    This is final: the sink goes on with the next epoch, and what it was to
+    get becomes dead letters, the source pipeline:PIPELINE/parked.SINK.
+    """
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        known = _known(client, pipeline, epoch)
+        refusing = {one.sink for one in client.sinks() if one.pipeline == pipeline and one.state == "REFUSED"}
+        sinks = [one for one in known.waiting if (one.sink in refusing if sink is None else one.sink == sink)]
+        if not sinks:
+            raise _nothing_to_park(pipeline, known, sink)
+        if not yes:
+            typer.echo("\n".join(_waits(one) for one in sinks))
+            names = " and ".join(one.sink for one in sinks)
+            what = f"epoch {epoch} of {pipeline} ({show_size(known.bytes)} in all ports)"
+            typer.confirm(f"Park {what}? This is final: {names} will never get it.", abort=True)
+        for one in sinks:  # each by its name: what was shown is parked, and nothing else
+            client.park(pipeline, epoch, one.sink)
+    for one in sinks:
+        typer.echo(f"parked: epoch {epoch} of {pipeline}; the dead letters of {one.sink} are the source")
+        typer.echo(
+            f"  pipeline:{pipeline}/parked.{one.sink}   (penstock segment cat pipeline/{pipeline}/parked.{one.sink})"
+        )
+
+
+def _known(client: CoordinatorClient, pipeline: str, epoch: int) -> EpochStatus:
+    epochs = client.epochs(pipeline)
+    for one in epochs:
+        if one.epoch == epoch:
+            return one
+    waiting = ", ".join(str(one.epoch) for one in epochs[:_SHOWN_MAX]) or "none"
+    raise PipelineError(f"epoch {epoch} of {pipeline} waits for no sink", f"Epochs that wait: {waiting}.")
+
+
+def _nothing_to_park(pipeline: str, epoch: EpochStatus, sink: str | None) -> PipelineError:
+    waiting = ", ".join(one.sink for one in epoch.waiting) or "none"
+    if sink is not None:
+        return PipelineError(
+            f"epoch {epoch.epoch} of {pipeline} does not wait for {sink!r}", f"It waits for: {waiting}."
+        )
+    return PipelineError(
+        f"no sink refuses epoch {epoch.epoch} of {pipeline}", f"Name one with --sink; it waits for: {waiting}."
+    )

@@ -1,0 +1,157 @@
+"""`penstock sink`: where the output of pipelines goes."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
+from penstock.cli.pipeline import YesOption
+from penstock.cli.sizes import show_size
+from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
+from penstock.core.errors import PipelineError
+from penstock.spark.declared_sinks import DEFAULT_PORT, with_sinks
+
+if TYPE_CHECKING:
+    from penstock.delivery.kinds import Kind
+
+_WIDTH = 140
+"""Of what goes to a file or a pipe: no column is cut short."""
+
+_RETRY_SECONDS = 3.0
+"""For a worker that is about to start; a person waits for the answer."""
+
+_COLOURS = {"READY": "green", "IN ROUND": "green", "CONNECTING": "yellow", "REFUSED": "red", "WAITING": "red"}
+
+app = typer.Typer(help="Say where the output of pipelines goes.", no_args_is_help=True)
+
+
+@app.command("add")
+def add(
+    pipeline: str,
+    url: Annotated[str, typer.Argument(help="The sink, like file:results; see penstock sink kinds.")],
+    name: Annotated[str | None, typer.Option(help="Of the sink. [its kind]", show_default=False)] = None,
+    port: Annotated[str, typer.Option(help="The pipeline's port that goes there.")] = DEFAULT_PORT,
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+) -> None:
+    """Bind a sink to a pipeline, also before its first start.
+
+    Relative paths begin where the worker was started. A name that is bound
+    already goes on at the new URL, from where it is.
+    """
+    shown = _shown(url)
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        before = [one for one in client.sinks() if one.pipeline == pipeline]
+        chosen = name or _free_name(SinkSpec(port, shown), before)
+        client.bind(pipeline, {chosen: SinkSpec(port, url)})
+        bound = _known(client, pipeline, chosen)
+        is_known = pipeline in [one.name for one in client.pipelines() if one.inputs]
+    typer.echo(f"{pipeline}/{port} goes to {bound.url} ({bound.guarantee}) as {chosen}")
+    if not is_known:
+        typer.echo(f"there is no run of {pipeline} yet: it goes there from the first one on")
+
+
+def _shown(url: str) -> str:
+    """Raises RequestError for a mistake, before anybody is asked."""
+    from penstock.delivery.kinds import NotInstalled  # here: other commands need no kernels
+    from penstock.delivery.spec import parse_sink
+
+    try:
+        return parse_sink(url).shown
+    except NotInstalled:  # the worker may have it
+        return url
+
+
+def _free_name(spec: SinkSpec, bound: list[SinkStatus]) -> str:
+    """The one that it has, if it is bound already."""
+    taken = {one.sink: SinkSpec(one.port, one.url) for one in bound}
+    return next(name for name, one in with_sinks(taken, [spec]).items() if one == spec)
+
+
+@app.command("list")
+def list_sinks(worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """List sinks: what they promise, how they are, and how far."""
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        found = client.sinks()
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found]))
+        return
+    _console().print(sink_table(found) if found else "no sinks")
+
+
+def sink_table(found: list[SinkStatus], title: str | None = None) -> Table:
+    table = Table("pipeline", "port", "sink", "url", "guarantee", "state", "sent", "parked", title=title)
+    table.title_justify, table.title_style = "left", "bold"
+    for one in found:
+        state = f"[{_COLOURS.get(one.state, 'default')}]{one.state}[/]"
+        state += f"\n{escape(one.reason)}" if one.reason else ""
+        texts = map(escape, (one.pipeline, one.port, one.sink, one.url, one.guarantee))
+        table.add_row(*texts, state, show_size(one.sent), str(one.parked))
+    return table
+
+
+@app.command("remove")
+def remove(
+    pipeline: str, sink: str, yes: YesOption = False, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None
+) -> None:
+    """Give nothing more to a sink, and wait for it no more.
+
+    What it has not got yet it never gets. Bound again, it begins anew.
+    """
+    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        known = _known(client, pipeline, sink)
+        waiting = sum(any(one.sink == sink for one in epoch.waiting) for epoch in client.epochs(pipeline))
+        if not yes:
+            what = f"{waiting} epochs that wait for it never reach it" if waiting else "nothing waits for it"
+            typer.confirm(f"Remove {sink} ({known.url}) from {pipeline}? {what}", abort=True)
+        client.unbind(pipeline, sink)
+    typer.echo(f"removed {sink} from {pipeline}")
+
+
+def _known(client: CoordinatorClient, pipeline: str, sink: str) -> SinkStatus:
+    for one in client.sinks():
+        if (one.pipeline, one.sink) == (pipeline, sink):
+            return one
+    raise PipelineError(f"{pipeline} has no sink {sink!r}", "Look which there are: penstock sink list")
+
+
+@app.command("kinds")
+def kinds() -> None:
+    """Show all kinds of sinks: their URLs, what they promise, and their options."""
+    from penstock.delivery.kinds import KINDS
+
+    table = Table("url", "guarantee", "what", "options", show_lines=True)
+    for kind in KINDS:
+        guarantee = f"{kind.guarantee.value}\n{'votes' if kind.votes else 'follows'}"
+        table.add_row(escape(kind.written), guarantee, escape(_about(kind)), escape("\n".join(_options(kind))))
+    _console().print(table)
+
+
+def _about(kind: "Kind") -> str:
+    return kind.about if kind.extra is None else f"{kind.about}\npip install 'penstock[{kind.extra.name}]'"
+
+
+def _options(kind: "Kind") -> list[str]:
+    from penstock.delivery.kinds import NotInstalled
+
+    lines = []
+    try:
+        options = kind.options()
+    except NotInstalled:
+        return ["not installed here"]
+    for option in options:
+        default = f"  [{option.default}]" if option.default else "  required" if option.required else ""
+        lines.append(f"{option.name}={option.values}{default}")
+    return lines
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    return console

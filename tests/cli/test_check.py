@@ -1,0 +1,128 @@
+"""`penstock check`: what a file's pipelines read and where they go, and all mistakes at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from penstock.cli import check as check_command
+from penstock.cli.pipeline_sinks import bound_to, check_sinks
+from penstock.core.errors import RequestError
+from penstock.spark.pipelines import Pipeline, pipeline
+
+app = typer.Typer(pretty_exceptions_enable=False)
+check_command.register(app)
+
+GOOD = """
+from penstock.spark import pipeline
+
+@pipeline(inputs={"lines": ["a", "b"]}, outputs=["good", "late"], sinks={"good": "file:results", "late": ["stdout:"]})
+def copy(lines): return lines
+
+@pipeline
+def other(sensors): return sensors
+"""
+
+
+def check(tmp_path: Path, text: str, *arguments: str) -> Result:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    return CliRunner().invoke(app, [str(file), *arguments], env={"COLUMNS": "200"})
+
+
+def test_it_shows_inputs_ports_and_sinks_with_their_guarantee(tmp_path: Path) -> None:
+    result = check(tmp_path, GOOD)
+    assert result.exit_code == 0
+    assert [line.rstrip() for line in result.output.splitlines()] == [
+        "copy",
+        "  input lines: a, b",
+        "  ports: good, late",
+        "  good → file: file:results   exactly-once, votes",
+        "  late → stdout: stdout:   at-least-once, follows",
+        "other",
+        "  input sensors: sensors",
+        "  ports: what its function gives",
+        "  sinks: none here; it can be bound later: penstock sink add",
+    ]
+
+
+def test_every_mistake_is_told_and_it_ends_with_1(tmp_path: Path) -> None:
+    text = GOOD.replace('"file:results"', '"fil:results"').replace(
+        '["stdout:"]', '{"a": "stdout:?formt=x"}, "lat": "stdout:"'
+    )
+    result = check(tmp_path, text)
+    assert result.exit_code == 1
+    for part in ("'fil'. Did you mean file?", "'formt'", "Did you mean format?", "'lat'", "Did you mean late?"):
+        assert part in result.output
+    assert "3 mistakes" in result.output
+    assert "other" in result.output, "a mistake does not hide what comes after it"
+
+
+def test_a_file_that_cannot_be_loaded_is_an_error_at_its_line(tmp_path: Path) -> None:
+    result = check(tmp_path, GOOD + "\nraise ValueError('mine')\n")
+    assert isinstance(result.exception, RequestError)
+    assert "mine.py" in str(result.exception)
+
+
+def test_sinks_of_the_command_line_are_checked_too(tmp_path: Path) -> None:
+    result = check(tmp_path, GOOD, "--sink", "other/out=sqlite:x.db")
+    assert result.exit_code == 1
+    assert "table is missing" in result.output
+
+
+@pipeline(sinks={"out": "file:results"})
+def one(lines: object) -> object:
+    return lines
+
+
+@pipeline(outputs=["out", "late"])
+def two(lines: object) -> object:
+    return lines
+
+
+def bound(pipelines: list[Pipeline], *given: str) -> dict[str, dict[str, tuple[str, str]]]:
+    return {
+        made.name: {name: (spec.port, spec.url) for name, spec in made.sinks.items()}
+        for made in bound_to(pipelines, given)
+    }
+
+
+def test_the_command_line_adds_to_what_is_declared() -> None:
+    assert bound([one], "stdout:", "late=file:other?format=raw", "file:results") == {
+        "one": {
+            "file": ("out", "file:results"),
+            "stdout": ("out", "stdout:"),
+            "file-2": ("late", "file:other?format=raw"),
+        }
+    }
+    assert bound([one, two], "two/late=http://h/in?a=b")["two"] == {"http": ("late", "http://h/in?a=b")}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("stdout:", "of which pipeline"), ("three/out=stdout:", "no pipeline 'three'")]
+)
+def test_with_several_pipelines_it_must_be_said_which(given: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        bound_to([one, two], [given])
+    assert "one" in caught.value.hint
+
+
+def test_run_tells_all_mistakes_before_anything_is_started() -> None:
+    pipelines = bound_to([one, two], ["one/out=fil:x", "two/lat=stdout:"])
+    with pytest.raises(RequestError) as caught:
+        check_sinks(pipelines, worker_is_here=True)
+    assert "pipeline one, sink fil: there is no kind of sink 'fil'" in str(caught.value)
+    assert "pipeline two, sink stdout: the sink 'stdout' is bound to the port 'lat'" in str(caught.value)
+    check_sinks(bound_to([one, two], []), worker_is_here=True)
+
+
+def test_the_command_line_loads_neither_kernels_nor_spark_nor_drivers_before_they_are_needed() -> None:
+    code = (
+        "import sys, penstock.cli.app\n"
+        "print(sorted({'numba', 'numpy', 'pyspark', 'psycopg', 'sqlite3'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,185 @@
+"""`penstock sink`, `penstock epoch`, and sinks in `penstock status`, against a worker in this process."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli import pipeline_sinks
+from penstock.cli.app import app
+from penstock.cli.pipeline_sinks import wait_for_delivery
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
+from penstock.core.errors import PipelineError, RequestError
+from tests.delivery.front.http_server import Answer, Server, serving
+from tests.delivery.front.merging import Merging
+from tests.running_worker import RunningWorker
+
+Run = Callable[..., Result]
+
+NOWHERE = "http://127.0.0.1:1/in"
+
+
+@pytest.fixture
+def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
+        yield made
+
+
+@pytest.fixture
+def merging(worker: RunningWorker, client: CoordinatorClient) -> Iterator[Merging]:
+    with SegmentClient(worker.address) as segments:
+        yield Merging(client, segments, "orders")
+
+
+@pytest.fixture
+def penstock(worker: RunningWorker) -> Run:
+    def run(*arguments: str, answer: str = "") -> Result:
+        address = f"127.0.0.1:{worker.ports['http']}"
+        return CliRunner().invoke(app, [*arguments, "--worker", address], input=answer)
+
+    return run
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as state:
+        yield state
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_sink_is_added_listed_and_removed(penstock: Run, client: CoordinatorClient, tmp_path: Path) -> None:
+    assert penstock("sink", "list").output == "no sinks\n"
+    url = f"file:{tmp_path}/results"
+    said = penstock("sink", "add", "orders", url).output
+    assert f"orders/out goes to {url} (exactly-once) as file\n" in said
+    assert "there is no run of orders yet" in said
+    penstock("sink", "add", "orders", "stdout:", "--name", "console", "--port", "late")
+    told = json.loads(penstock("sink", "list", "--json").output)
+    assert [(one["sink"], one["port"], one["guarantee"]) for one in told] == [
+        ("console", "late", "at-least-once"),
+        ("file", "out", "exactly-once"),
+    ]
+    assert "exactly-once" in penstock("sink", "list").output
+    assert penstock("sink", "remove", "orders", "file", answer="n\n").exit_code == 1
+    assert penstock("sink", "remove", "orders", "file", answer="y\n").output.endswith("removed file from orders\n")
+    assert [one.sink for one in client.sinks()] == ["console"]
+
+
+def test_a_name_is_the_kind_and_the_same_sink_keeps_it(penstock: Run, client: CoordinatorClient) -> None:
+    for url in (f"{NOWHERE}?token=one", f"{NOWHERE}/2", f"{NOWHERE}?token=one"):
+        assert penstock("sink", "add", "orders", url).exit_code == 0
+    assert [one.sink for one in client.sinks()] == ["http", "http-2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"), [("fil:x", "Did you mean file?"), ("file:x?formt=raw", "Did you mean format?")]
+)
+def test_a_mistake_in_a_url_is_told(penstock: Run, client: CoordinatorClient, url: str, hint: str) -> None:
+    result = penstock("sink", "add", "orders", url)
+    assert isinstance(result.exception, RequestError)
+    assert hint in result.exception.hint
+    assert client.sinks() == []
+
+
+def test_a_sink_that_is_not_there_cannot_be_removed(penstock: Run) -> None:
+    result = penstock("sink", "remove", "orders", "file", "--yes")
+    assert isinstance(result.exception, PipelineError)
+    assert "penstock sink list" in result.exception.hint
+
+
+def test_kinds_are_shown_with_guarantee_and_options() -> None:
+    text = CliRunner().invoke(app, ["sink", "kinds"]).output
+    for part in (
+        "connector://HOST:PORT",
+        "exactly-once",
+        "idempotent",
+        "at-least-once",
+        "rotate_bytes=SIZE",
+        "required",
+    ):
+        assert part in text
+
+
+def test_status_shows_sinks_and_why_one_is_not_ready(
+    penstock: Run, client: CoordinatorClient, merging: Merging
+) -> None:
+    penstock("sink", "add", "orders", NOWHERE)
+    merging.epoch([b"one"])
+    until(lambda: client.sinks()[0].state == "WAITING")
+    text = penstock("status").output
+    for part in ("sinks", NOWHERE, "at-least-once", "WAITING", "refused"):
+        assert part in text
+
+
+def test_epochs_are_listed_with_what_they_wait_for(penstock: Run, client: CoordinatorClient, merging: Merging) -> None:
+    assert penstock("epoch", "list").output == "everything is delivered\n"
+    penstock("sink", "add", "orders", NOWHERE)
+    number = merging.epoch([b"one"])
+    until(lambda: client.sinks()[0].state == "WAITING")
+    text = penstock("epoch", "list").output
+    assert "orders" in text
+    assert "http: 127.0.0.1:1 cannot be reached" in text
+    (told,) = json.loads(penstock("epoch", "list", "orders", "--json").output)
+    assert (told["pipeline"], told["epoch"], told["waiting"][0]["sink"]) == ("orders", number, "http")
+    assert isinstance(penstock("epoch", "list", "nobody").exception, PipelineError)
+
+
+def test_retry_tries_at_once(penstock: Run, merging: Merging, server: Server) -> None:
+    server.answers = [Answer(503) for _ in range(100)]
+    penstock("sink", "add", "orders", f"http://127.0.0.1:{server.port}/in")
+    merging.epoch([b"one"])
+    until(lambda: len(server.posts) >= 4)  # the back-off has grown
+    server.answers = []
+    before = len(server.posts)
+    began = time.monotonic()
+    assert penstock("epoch", "retry", "orders").exit_code == 0
+    until(lambda: len(server.posts) > before)
+    assert time.monotonic() - began < 1.5
+    assert isinstance(penstock("epoch", "park", "orders", "1").exception, PipelineError)
+
+
+def test_parking_says_that_it_is_final_how_much_and_where_it_is(
+    penstock: Run, client: CoordinatorClient, merging: Merging
+) -> None:
+    penstock("sink", "add", "orders", NOWHERE)
+    number = merging.epoch([b"one"])
+    until(lambda: client.sinks()[0].state == "WAITING")
+    for wrong in (("99", "--sink", "http"), (str(number), "--sink", "file"), (str(number),)):
+        result = penstock("epoch", "park", "orders", *wrong, "--yes")
+        assert isinstance(result.exception, PipelineError)
+        assert result.exception.hint
+    asked = penstock("epoch", "park", "orders", str(number), "--sink", "http", answer="n\n")
+    assert asked.exit_code == 1
+    assert f"Park epoch {number} of orders (39 B in all ports)? This is final: http will never get it." in asked.output
+    assert len(client.epochs("orders")) == 1
+    said = penstock("epoch", "park", "orders", str(number), "--sink", "http", answer="y\n").output
+    assert "pipeline:orders/parked.http" in said
+    until(lambda: client.epochs("orders") == [])
+    assert client.sinks()[0].parked == 1
+
+
+def test_a_run_waits_for_delivery_and_says_what_is_left(
+    worker: RunningWorker, penstock: Run, merging: Merging, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    server.answers = [Answer(503) for _ in range(3)]
+    penstock("sink", "add", "orders", f"http://127.0.0.1:{server.port}/in")
+    merging.epoch([b"one"])
+    wait_for_delivery(f"127.0.0.1:{worker.ports['http']}", ["orders"], said.append)
+    assert server.posts[-1][2] == b"one\n"
+    assert said == []
+    monkeypatch.setattr(pipeline_sinks, "_DELIVERY_SECONDS_MAX", 0.3)
+    penstock("sink", "add", "orders", NOWHERE)
+    merging.epoch([b"two"])
+    wait_for_delivery(f"127.0.0.1:{worker.ports['http']}", ["orders"], said.append)
+    assert said == ["orders: 1 epochs are not delivered yet; see penstock epoch list orders"]

@@ -1,0 +1,37 @@
+"""Epochs of a pipeline without Spark: what its tasks and its driver would do."""
+
+from collections.abc import Sequence
+
+from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, Staged
+from penstock.client.segments import SegmentClient
+from penstock.protocol.stored.bulk import encode
+from tests.delivery.fake_epoch import column
+
+
+class Merging:
+    """One generation of a pipeline that reads the segment `raw`."""
+
+    def __init__(self, client: CoordinatorClient, segments: SegmentClient, name: str, *ports: str) -> None:
+        self._client = client
+        self._segments = segments
+        self._name = name
+        self._raw = f"raw-{name}"
+        segments.create(self._raw, exist_ok=True)
+        self.generation = client.start(name, {"in": InputSpec([f"segment:{self._raw}"])}, ports or ("out",)).generation
+        self._at: InputOffset = client.initial(name, self.generation, "in")
+
+    def epoch(self, values: Sequence[bytes], port: str = "out") -> int:
+        """Merged when it returns; its number."""
+        with self._segments.appender(self._raw) as appender:
+            appender.append(b"input")
+        self._at = self._client.cut(self._name, self.generation, "in", self._at, wait_ms=5000).offset
+        epoch = self._at.epoch
+        assert epoch is not None
+        staged = f"staging/{self._name}/{self.generation}/{epoch - 1}/0-0/{port}"
+        encoded = encode(column(values))
+        with self._segments.appender(staged, create=True) as appender:
+            for start, end in zip(encoded.starts.tolist(), encoded.starts.tolist()[1:], strict=False):
+                appender.append(bytes(encoded.data[start + 8 : end]))
+        length = self._segments.info(staged).length
+        self._client.merge(self._name, epoch - 1, [Staged(port, staged, length)], generation=self.generation)
+        return epoch

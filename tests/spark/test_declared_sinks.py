@@ -1,0 +1,53 @@
+"""`@pipeline(sinks=…)`: which sinks a pipeline is declared with, and under which names."""
+
+import pytest
+
+from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.core.errors import RequestError
+from penstock.spark import pipeline
+from penstock.spark.declared_sinks import check_ports, sinks_of
+
+
+def test_a_url_several_or_urls_by_name() -> None:
+    assert sinks_of({"out": "file:a", "late": ["file:b", "stdout:"], "bad": {"letters": "sqlite:c?table=t"}}) == {
+        "letters": SinkSpec("bad", "sqlite:c?table=t"),
+        "file": SinkSpec("out", "file:a"),
+        "file-2": SinkSpec("late", "file:b"),
+        "stdout": SinkSpec("late", "stdout:"),
+    }
+
+
+def test_a_given_name_is_not_taken_by_another() -> None:
+    assert sinks_of({"out": "file:a", "late": {"file": "file:b"}}) == {
+        "file": SinkSpec("late", "file:b"),
+        "file-2": SinkSpec("out", "file:a"),
+    }
+
+
+def test_the_same_sink_twice_is_one() -> None:
+    assert sinks_of({"out": ["file:a", "file:a"]}) == {"file": SinkSpec("out", "file:a")}
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"o u t": "file:a"},
+        {"out": {"no/name": "file:a"}},
+        {"out": {"a": "file:a"}, "late": {"a": "file:b"}},
+        {"out": [5]},
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_declared(declared: dict[str, object]) -> None:
+    with pytest.raises(RequestError) as caught:
+        pipeline(sinks=declared)(lambda lines: lines)  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_a_port_that_the_pipeline_does_not_have_is_told_with_the_nearest() -> None:
+    check_ports({"a": SinkSpec("out", "stdout:")}, ["out"])
+    with pytest.raises(RequestError, match="'a' is bound to the port 'uot'") as caught:
+        check_ports({"a": SinkSpec("uot", "stdout:")}, ["late", "out"])
+    assert caught.value.hint == "Did you mean out?"
+    with pytest.raises(RequestError) as caught:
+        check_ports({"a": SinkSpec("out", "stdout:")}, [])
+    assert "writer of Spark" in caught.value.hint

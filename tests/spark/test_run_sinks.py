@@ -1,0 +1,106 @@
+"""`penstock run --sink`: what a pipeline puts out has reached its sinks when the command ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import RequestError
+from penstock.delivery.file_sink import read_committed_parts
+from penstock.spark.java import find_java
+from tests.running_worker import RunningWorker
+from tests.spark.sending import send
+
+pytestmark = [pytest.mark.process, pytest.mark.spark]
+
+COPY = """
+from penstock.spark import pipeline
+
+@pipeline(sinks={{"out": "file:{folder}/declared"}})
+def copy(lines):
+    return lines
+"""
+
+TWO_PORTS = """
+from pyspark.sql import functions as F
+from penstock.spark import pipeline
+
+@pipeline(
+    outputs=["out", "late"],
+    sinks={{"out": "file:{folder}/declared", "late": {{"second": "file:{folder}/second"}}}},
+)
+def copy(lines):
+    return lines.withColumn("port", F.lit("late"))
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _java() -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    try:
+        find_java()
+    except RequestError as error:
+        pytest.skip(str(error))
+
+
+def run(folder: Path, worker: RunningWorker, *arguments: str, text: str = COPY) -> subprocess.CompletedProcess[str]:
+    file = folder / "copying.py"
+    file.write_text(text.format(folder=folder))
+    options = ["--worker", f"127.0.0.1:{worker.ports['http']}", "--master", "local[2]", "--available-now"]
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", "run", str(file), *options, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+        cwd=folder,
+        env=os.environ | {"NO_COLOR": "1"},
+    )
+
+
+def committed(path: Path) -> bytes:
+    return b"".join(part.path.read_bytes()[: part.size] for part in read_committed_parts(path))
+
+
+def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends(
+    worker: RunningWorker, tmp_path: Path
+) -> None:
+    send(f"127.0.0.1:{worker.ports['connector']}", "lines", "one", [b"first", b"second"])
+    done = run(tmp_path, worker, "--sink", f"sqlite:{tmp_path}/last.db?table=latest")
+    assert done.returncode == 0, done.stderr
+    assert committed(tmp_path / "declared") == b"first\nsecond\n"
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
+        told = {one.sink: (one.guarantee, one.sent) for one in client.sinks()}
+        assert client.epochs("copy") == []
+    assert told == {"file": ("exactly-once", 11), "sqlite": ("idempotent", 11)}
+
+
+def test_a_port_and_its_sink_can_be_added_together(worker: RunningWorker, tmp_path: Path) -> None:
+    connector = f"127.0.0.1:{worker.ports['connector']}"
+    send(connector, "lines", "one", [b"first"])
+    assert run(tmp_path, worker).returncode == 0
+    sending = threading.Thread(target=send, args=(connector, "lines", "two", [b"second"]))
+    sending.start()  # it ends when the result is at the sinks
+    deadline = time.monotonic() + 150
+    while sending.is_alive() and time.monotonic() < deadline:
+        done = run(tmp_path, worker, text=TWO_PORTS)
+        assert done.returncode == 0, done.stderr
+    sending.join(1)
+    assert committed(tmp_path / "declared") == b"first\n"
+    assert committed(tmp_path / "second") == b"second\n"
+
+
+def test_a_sink_of_a_port_that_is_not_there_is_told_and_nothing_is_bound(worker: RunningWorker, tmp_path: Path) -> None:
+    done = run(tmp_path, worker, "--sink", "uot=stdout:")
+    assert done.returncode == 1
+    assert "the sink 'stdout' is bound to the port 'uot', which is not there" in done.stderr
+    assert "Did you mean out?" in done.stderr
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
+        assert client.sinks() == []
