@@ -41,6 +41,10 @@ class WorkerProcess:
     def address(self) -> str:
         return f"127.0.0.1:{self.segment_port}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Returns when the worker listens."""
         ports = self.data / "ports.json"

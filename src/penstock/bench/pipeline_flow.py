@@ -123,22 +123,22 @@ def count_per_minute(events: DataFrame) -> DataFrame:
 
 
 def _wait_for_rows(query: StreamingQuery, rows: int) -> None:
-    _wait(query, lambda: sum(progress["numInputRows"] for progress in query.recentProgress) >= rows)
+    wait_until(query, lambda: sum(progress["numInputRows"] for progress in query.recentProgress) >= rows)
 
 
 def _wait_for_bytes(query: StreamingQuery, results: Path, size: int) -> float:
-    _wait(query, lambda: (results / STATE).exists() and read_committed(results / STATE).size >= size)
+    wait_until(query, lambda: (results / STATE).exists() and read_committed(results / STATE).size >= size)
     return time.monotonic()
 
 
-def _wait(query: StreamingQuery, is_done: Callable[[], bool]) -> None:
+def wait_until(query: StreamingQuery, is_done: Callable[[], bool]) -> None:
     """Raises BenchmarkFailed when the query has failed, or nothing comes for too long."""
     deadline = time.monotonic() + SILENCE_SECONDS_MAX
     while not is_done():
         if (error := query.exception()) is not None:
             raise BenchmarkFailed(f"the query has failed: {error}")
         if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"the results were not complete after {SILENCE_SECONDS_MAX:.0f} s")
+            raise BenchmarkFailed(f"the sink has not committed everything after {SILENCE_SECONDS_MAX:.0f} s")
         time.sleep(LOOK_SECONDS)
 
 

@@ -67,17 +67,19 @@ class Seat:
     async def open(self, decided: bytes) -> None:
         if self._sink.is_open:
             return
-        if self.shown.standing is not Standing.WAITING:
-            self.shown.stands(Standing.CONNECTING, self.shown.reason)
+        if self.shown.standing is Standing.READY:
+            self.shown.stands(Standing.CONNECTING)
         await self._call(lambda: self._sink.open(decided))
-        self.shown.stands(Standing.READY)
+        if self.shown.standing is not Standing.REFUSED:
+            self.shown.stands(Standing.READY)
 
     @property
     def is_open(self) -> bool:
         return self._sink.is_open
 
     async def prepare(self, epoch: Epoch) -> Vote:
-        self.shown.stands(Standing.IN_ROUND)
+        if self.shown.standing is not Standing.REFUSED:  # which it may do again
+            self.shown.stands(Standing.IN_ROUND)
         return await self._call(lambda: self._sink.prepare(epoch))
 
     async def commit(self, transaction: Transaction) -> None:
