@@ -1,13 +1,15 @@
-"""Long campaigns: `script/test --campaign NAME --seeds N [--first SEED]`."""
+"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`."""
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, takewhile
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tests.delivery.crasher.campaign import run as kill_everything
 from tests.delivery.engine.simulation import simulate as simulate_delivery
 from tests.protocol.connector.fuzz import run as compare_decoders
 from tests.protocol.segment.fuzz import mutate_and_decode
@@ -37,6 +39,7 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
         100,
         lambda seed: compare_stored(seed, EVENTS_A_SEED),
     ),
+    "delivery": ("sources, worker, driver and sinks killed at random, two minutes a seed", 4, kill_everything),
     "delivery-simulation": ("sinks that fail anywhere, a worker that dies, epochs parked", 1000, simulate_delivery),
     "spark": ("driver and worker killed in each window of an epoch, 14 kills a seed", 3, kill_in_every_window),
 }
@@ -46,19 +49,29 @@ def main() -> int:
     options = _parse()
     console = Console()
     _, default, run = CAMPAIGNS[options.name]
-    first, count = options.first, options.seeds or default
+    seeds = options.seeds or (None if options.minutes else default)
+    done = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
-        for seed in progress.track(range(first, first + count), description=options.name):
+        for seed in progress.track(_seeds(options, seeds), total=seeds, description=options.name):
             try:
                 run(seed)
+                done += 1
             except Exception:
                 console.print_exception()
                 again = f"script/test --campaign {options.name} --seeds 1 --first {seed}"
                 console.print(f"[bold red]seed {seed} fails.[/] Run it again: {again}")
                 return 1
-    console.print(f"[bold green]{count} seeds, no failure.[/]")
+    console.print(f"[bold green]{done} seeds, no failure.[/]")
     return 0
+
+
+def _seeds(options: argparse.Namespace, limit: int | None) -> Iterator[int]:
+    """So many, or new ones until the time is over: the last one is brought to its end."""
+    if limit is not None:
+        return iter(range(options.first, options.first + limit))
+    end = time.monotonic() + options.minutes * 60
+    return takewhile(lambda _: time.monotonic() < end, count(options.first))
 
 
 def _parse() -> argparse.Namespace:
@@ -67,7 +80,9 @@ def _parse() -> argparse.Namespace:
         prog="script/test --campaign", epilog=f"campaigns:\n{about}", formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("name", choices=CAMPAIGNS, metavar="NAME")
-    parser.add_argument("--seeds", type=int, help="how many")
+    how_long = parser.add_mutually_exclusive_group()
+    how_long.add_argument("--seeds", type=int, help="how many")
+    how_long.add_argument("--minutes", type=float, help="for how long, instead")
     parser.add_argument(
         "--first", type=int, default=int(time.time()) % 10**9, help="the first of them (default: new ones)"
     )
