@@ -8,10 +8,11 @@ from penstock.coordinator.ledger.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.commands import Attempt, Bind, Decide, Follow, Park, Unbind
 from penstock.coordinator.machine.delivering import check_park
-from penstock.coordinator.machine.state import Pipeline, State
+from penstock.coordinator.machine.state import Pipeline, Sink, State
 from penstock.coordinator.news import News
 from penstock.coordinator.reading.records import Records
 from penstock.coordinator.shared import Shared
+from penstock.core.errors import PipelineError
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, check_pipeline_name, output_segment
 
 log = logging.getLogger(__name__)
@@ -62,8 +63,13 @@ class Deliveries:
         self._shared.keeper.commit(Unbind(name, sink))
         await self.settled()
 
-    def attempt(self, name: str) -> int:
-        """The number of a new round; durable after `settled`."""
+    def attempt(self, name: str, seen: Pipeline) -> int:
+        """The number of a new round of the pipeline as it was `seen`; durable after `settled`. Raises PipelineError if
+        something about its sinks has changed since: whoever looked must look again.
+        """
+        now = known(self.state, name)
+        if (now.incarnation, _voting(now)) != (seen.incarnation, _voting(seen)):
+            raise PipelineError(f"the sinks of pipeline {name!r} have changed meanwhile")
         self._shared.keeper.commit(Attempt(name))
         return self.state.attempts
 
@@ -74,7 +80,13 @@ class Deliveries:
         self._shared.keeper.commit(Decide(name, attempt, batch, sent))
         await self.settled()
 
-    async def follow(self, name: str, sink: str, batch: int, sent: int) -> None:
+    async def follow(self, name: str, seen: Pipeline, sink: str, batch: int, sent: int) -> None:
+        """It has taken what it lacked of the pipeline as it was `seen`. Raises PipelineError if that is no longer so: a
+        batch of another incarnation has the same number and other bytes, and the sink may be elsewhere by now.
+        """
+        now = known(self.state, name)
+        if now.incarnation != seen.incarnation or now.sinks.get(sink) != seen.sinks[sink]:
+            raise PipelineError(f"sink {sink!r} of pipeline {name!r} has changed meanwhile")
         self._shared.keeper.commit(Follow(name, sink, batch, sent))
         await self.settled()
 
@@ -120,3 +132,7 @@ class Deliveries:
         """Remove what a crash has left of a copy."""
         for info in self._shared.store.segments(_PARKING_PREFIX):
             self._shared.store.delete(info.name)
+
+
+def _voting(pipeline: Pipeline) -> dict[str, Sink]:
+    return {name: sink for name, sink in pipeline.sinks.items() if sink.votes}

@@ -69,7 +69,7 @@ class Follower:
         self.shown.succeeds()
         self.backing_off.succeeded()
         try:
-            await self._deliveries.follow(self._pipeline, self._name, batch, epoch.transaction.end)
+            await self._deliveries.follow(self._pipeline, pipeline, self._name, batch, epoch.transaction.end)
         except PipelineError:  # parked, reset or bound elsewhere meanwhile: it looks again
             await asyncio.sleep(0)
         return True

@@ -86,7 +86,10 @@ class Rounds:
         asked = voters(pipeline, pipeline.batches[batch])
         await self._open(asked)
         await self._deliveries.settled()  # what was merged can be read now
-        attempt = self._deliveries.attempt(self._name)
+        try:
+            attempt = self._deliveries.attempt(self._name, pipeline)
+        except PipelineError:  # bound, parked, reset or dropped while the sinks were opened: it looks again
+            return
         journalled = asyncio.ensure_future(self._deliveries.settled())
         txn = transaction_id(self._name, batch, attempt).encode()
         epochs = {

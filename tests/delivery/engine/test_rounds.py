@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import PipelineError
 from penstock.delivery.sink import SinkLost
 from tests.delivery.engine.memory_sink import Refuse, Script
@@ -127,9 +128,9 @@ async def test_nothing_is_asked_before_the_attempt_is_durable(stage: Stage, monk
     deliveries = stage.scene.coordinator.deliveries
     begin = deliveries.attempt
 
-    def attempt(name: str) -> int:
+    def attempt(name: str, seen: Pipeline) -> int:
         stage.scene.paused = True
-        return begin(name)
+        return begin(name, seen)
 
     monkeypatch.setattr(deliveries, "attempt", attempt)
     stage.scripts["a"] = steps.append

@@ -1,0 +1,358 @@
+"""Which sink is given which batch, and what a decision needs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from penstock.coordinator.machine import delivering
+from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.commands import (
+    Ask,
+    Attempt,
+    Bind,
+    Command,
+    Decide,
+    Drop,
+    Follow,
+    Merge,
+    Park,
+    Plan,
+    Reset,
+    Retain,
+    Start,
+    Unbind,
+)
+from penstock.coordinator.machine.delivering import next_round, next_to_follow, transaction_id, undelivered, voters
+from penstock.coordinator.machine.effects import Merges, Release, Truncate
+from penstock.coordinator.machine.state import BATCHES_MAX, Pipeline, Sink, State
+from penstock.core.errors import LimitExceeded, PipelineError
+
+A, OUT = "connector/s/0", "pipeline/a/out"
+NO_LIMITS = (None, None, None)
+VOTES, FOLLOWS = True, False
+
+
+class Ledger:
+    """Commands, one after the other, and the effects of the last one."""
+
+    def __init__(self, *commands: Command) -> None:
+        self.state = State()
+        self.effects: tuple[Any, ...] = ()
+        self.do(*commands)
+
+    def do(self, *commands: Command) -> None:
+        for command in commands:
+            self.state, self.effects = apply(self.state, command)
+
+    def refuses(self, command: Command, match: str) -> None:
+        with pytest.raises(PipelineError, match=match):
+            apply(self.state, command)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.state.pipelines["a"]
+
+    def sink(self, name: str) -> Sink:
+        return self.pipeline.sinks[name]
+
+    def epoch(self, **ends: int) -> None:
+        """Cut and merged; the outputs end there afterwards."""
+        last = self.pipeline.last_batch
+        generation, planned = self.pipeline.generation, self.pipeline.planned
+        self.do(Plan("a", generation, "in", {A: planned + 1}, None))
+        self.do(Merge("a", generation, 0 if last is None else last + 1, ends))
+
+    def attempt(self) -> int:
+        self.do(Attempt("a"))
+        return self.state.attempts
+
+    def decide(self, batch: int, **sent: int) -> None:
+        self.do(Decide("a", self.attempt(), batch, sent))
+
+    def truncated(self) -> Mapping[str, int]:
+        return next((effect.segments for effect in self.effects if isinstance(effect, Truncate)), {})
+
+    def released(self) -> list[Any]:
+        return [effect.segments for effect in self.effects if isinstance(effect, Release)]
+
+
+def start(request: str = "r", outputs: tuple[str, ...] | None = ("out", "late"), name: str = "a") -> Start:
+    return Start(name, request, {"in": (("s",), {A: 0})}, outputs, NO_LIMITS)
+
+
+def bind(at: int = 0, **sinks: bool) -> Bind:
+    """To the port `out`."""
+    return Bind("a", {name: ("out", f"file:{name}", votes, at) for name, votes in sinks.items()})
+
+
+class TestBinding:
+    def test_a_pipeline_is_known_from_its_first_sink_on_and_starts_with_it(self) -> None:
+        book = Ledger(bind(x=VOTES))
+        assert (book.pipeline.incarnation, book.pipeline.generation, book.pipeline.outputs) == (1, 1, None)
+        book.do(start())
+        book.epoch(out=10)
+        assert (book.pipeline.generation, book.pipeline.merged, book.pipeline.complete) == (2, 1, 0)
+
+    def test_a_sink_that_is_bound_again_keeps_its_place_and_the_round_stays_open(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.epoch(out=10)
+        attempt = book.attempt()
+        same, _ = apply(book.state, bind(x=VOTES, at=10))
+        assert same is book.state
+        book.do(Decide("a", attempt, 0, {"x": 3}))
+
+    def test_another_url_is_another_place_for_what_comes_next(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.epoch(out=10)
+        book.decide(0, x=3)
+        before = book.sink("x")
+        book.epoch(out=20)
+        attempt = book.attempt()
+        book.do(Bind("a", {"x": ("out", "file:elsewhere", VOTES, 20)}))
+        after = book.sink("x")
+        assert (after.url, after.at, after.sent, after.decided) == ("file:elsewhere", 10, 3, before.decided)
+        book.refuses(Decide("a", attempt, 1, {"x": 5}), "no longer open")
+
+    def test_a_sink_stays_at_its_port_and_the_port_must_be_declared(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.refuses(Bind("a", {"x": ("late", "file:x", VOTES, 0)}), "bound to port 'out' already")
+        book.refuses(Bind("a", {"y": ("nowhere", "file:y", VOTES, 0)}), "no output port 'nowhere'")
+
+    def test_a_start_that_does_not_declare_the_port_of_a_sink_is_refused(self) -> None:
+        book = Ledger(Bind("a", {"x": ("late", "file:x", VOTES, 0)}))
+        book.refuses(start(outputs=("out",)), "no output port 'late'")
+        book.refuses(start(outputs=()), "no output port 'late'")
+        book.do(start(outputs=None), start("again", outputs=("late",)))
+
+    def test_one_wrong_sink_binds_none(self) -> None:
+        book = Ledger(start())
+        sinks = {"x": ("out", "file:x", VOTES, 0), "y": ("nowhere", "file:y", VOTES, 0)}
+        book.refuses(Bind("a", sinks), "no output port")
+        assert not book.pipeline.sinks
+
+    def test_there_are_not_too_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(delivering, "SINKS_MAX", 2)
+        book = Ledger(bind(x=VOTES, y=VOTES))
+        with pytest.raises(LimitExceeded):
+            apply(book.state, bind(z=VOTES))
+
+    def test_one_that_comes_late_begins_behind_what_is_merged_and_takes_nothing_back(self) -> None:
+        book = Ledger(start())
+        book.epoch(out=10)
+        book.do(bind(x=VOTES, at=10))
+        assert (book.pipeline.complete, book.pipeline.delivered, next_round(book.pipeline)) == (1, 1, None)
+        book.epoch(out=20)
+        assert (book.pipeline.complete, next_round(book.pipeline)) == (1, 1)
+
+    def test_letting_a_sink_go_completes_what_waited_for_it_alone(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, y=VOTES))
+        book.epoch(out=10)
+        book.do(Unbind("a", "x"))
+        assert book.pipeline.complete == 0
+        book.do(Unbind("a", "y"))
+        assert book.pipeline.complete == 1
+        assert book.released() == [{A: 1}]
+        book.refuses(Unbind("a", "y"), "has no sink 'y'")
+        book.refuses(Unbind("b", "y"), "no pipeline 'b'")
+
+
+class TestRounds:
+    def test_a_decision_moves_all_voting_sinks_and_completes_the_epoch(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, y=VOTES))
+        book.epoch(out=10)
+        assert [*voters(book.pipeline, book.pipeline.batches[0])] == ["x", "y"]
+        assert not book.released()
+        book.decide(0, x=3, y=4)
+        assert [(s.at, s.sent, s.decided) for s in book.pipeline.sinks.values()] == [(10, 3, "a:1:1"), (10, 4, "a:1:1")]
+        assert (book.pipeline.delivered, book.pipeline.complete, book.released()) == (1, 1, [{A: 1}])
+        book.refuses(Decide("a", 1, 0, {"x": 3, "y": 4}), "no longer open")
+
+    def test_only_the_next_batch_is_decided_and_by_exactly_those_who_lack_it(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, y=VOTES))
+        book.epoch(out=10)
+        book.epoch(out=20)
+        attempt = book.attempt()
+        book.refuses(Decide("a", attempt, 1, {"x": 3, "y": 4}), "not the next one")
+        book.refuses(Decide("a", attempt, 0, {"x": 3}), "have voted, asked were")
+        book.refuses(Decide("a", attempt, 0, {"x": 3, "y": 3, "z": 3}), "have voted, asked were")
+        book.do(Decide("a", attempt, 0, {"x": 3, "y": 3}))
+        book.refuses(Decide("a", book.attempt(), 1, {"x": 2, "y": 3}), "has 3 bytes cannot have 2")
+
+    def test_a_sink_without_bytes_in_a_batch_is_not_asked(self) -> None:
+        book = Ledger(start(), bind(x=VOTES), Bind("a", {"y": ("late", "file:y", VOTES, 0)}))
+        book.epoch(out=10, late=0)
+        book.decide(0, x=3)
+        assert book.pipeline.complete == 1
+        book.epoch(out=10, late=0)
+        assert (book.pipeline.complete, next_round(book.pipeline)) == (2, None)
+        book.epoch(out=10, late=5)
+        book.decide(2, y=5)
+        assert (book.sink("x").decided, book.sink("y").decided) == ("a:1:1", transaction_id("a", 2, 2))
+
+    @pytest.mark.parametrize(
+        "between",
+        [bind(z=VOTES, at=10), Unbind("a", "y"), Park("a", "y", 0), Reset("a"), Attempt("a"), Drop("a")],
+        ids=lambda command: type(command).__name__,
+    )
+    def test_what_changes_a_round_ends_it(self, between: Command) -> None:
+        book = Ledger(start(), bind(x=VOTES, y=VOTES))
+        book.epoch(out=10)
+        attempt = book.attempt()
+        book.do(between)
+        for sent in ({"x": 3}, {"x": 3, "y": 3}):
+            book.refuses(Decide("a", attempt, 0, sent), "no longer open|no pipeline")
+
+    def test_what_does_not_concern_a_round_leaves_it_open(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
+        book.epoch(out=10)
+        attempt = book.attempt()
+        book.epoch(out=20)
+        book.do(start("again"))
+        book.do(Decide("a", attempt, 0, {"x": 3}))
+
+    def test_no_number_comes_twice_though_pipelines_go_and_come_again(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        seen = [book.attempt(), book.attempt()]
+        for command in (Reset("a"), Drop("a")):
+            book.do(command, bind(x=VOTES))
+            seen.append(book.attempt())
+        assert seen == [1, 2, 3, 4]
+        book.refuses(Attempt("nobody"), "no pipeline")
+        assert book.state.attempts == 4
+
+    def test_a_decision_without_a_round_is_refused(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.epoch(out=10)
+        book.refuses(Decide("a", 0, 0, {"x": 3}), "no longer open")
+
+
+class TestFollowing:
+    def test_nothing_before_those_who_vote(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
+        book.epoch(out=10)
+        book.epoch(out=20)
+        assert next_to_follow(book.pipeline, "f") is None
+        book.refuses(Follow("a", "f", 0, 3), "not the next one")
+        book.decide(0, x=3)
+        assert (book.pipeline.complete, next_to_follow(book.pipeline, "f")) == (0, 0)
+        book.refuses(Follow("a", "f", 1, 3), "not the next one")
+        book.refuses(Follow("a", "x", 1, 3), "not the next one")
+        book.do(Follow("a", "f", 0, 3))
+        assert (book.pipeline.complete, book.sink("f").sent, next_to_follow(book.pipeline, "f")) == (1, 3, None)
+
+    def test_one_that_votes_from_now_on_catches_up_first(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
+        for number in range(2):
+            book.epoch(out=10 * (number + 1))
+            book.decide(number, x=number)
+        book.do(bind(f=VOTES))
+        assert next_round(book.pipeline) == 0
+        book.decide(0, f=1)
+        book.decide(1, f=2)
+        assert book.pipeline.complete == 2
+
+
+class TestParking:
+    def test_in_order_and_once(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, y=VOTES))
+        book.epoch(out=10)
+        book.epoch(out=20)
+        book.refuses(Park("a", "x", 1), "the next epoch for sink 'x' is 1, not 2")
+        book.do(Park("a", "x", 0, (("pipeline/a/parked.x", "copy"),)))
+        assert Merges((("pipeline/a/parked.x", "copy"),)) in book.effects
+        book.refuses(Park("a", "x", 0), "the next epoch for sink 'x' is 2, not 1")
+        assert (book.sink("x").at, book.sink("x").sent, book.sink("x").parked) == (10, 0, 1)
+        book.decide(0, y=3)
+        assert book.pipeline.complete == 1
+        book.decide(1, x=3, y=6)
+        book.refuses(Park("a", "x", 1), "waits for nothing")
+
+    def test_a_follower_needs_no_decision_for_it(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
+        book.epoch(out=10)
+        book.do(Park("a", "f", 0))
+        book.decide(0, x=3)
+        assert book.pipeline.complete == 1
+
+
+class TestWhatIsKept:
+    def test_a_reset_leaves_sinks_and_the_first_batch_after_it_brings_what_was_not_delivered(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.epoch(out=10)
+        book.epoch(out=20)
+        book.decide(0, x=3)
+        before = book.sink("x")
+        book.do(Reset("a"), start("again"))
+        assert book.sink("x") == before
+        assert (next_round(book.pipeline), book.pipeline.complete) == (None, 0)
+        book.epoch(out=25)
+        assert (next_round(book.pipeline), book.pipeline.complete) == (0, 0)
+        book.decide(0, x=6)
+        assert (book.sink("x").at, book.sink("x").decided, book.pipeline.complete) == (25, "a:1:2", 1)
+
+    def test_a_drop_forgets_sinks(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.do(Drop("a"), start("again"))
+        assert not book.pipeline.sinks
+
+    def test_output_is_kept_for_the_slowest_sink(self) -> None:
+        book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
+        book.epoch(out=10)
+        book.decide(0, x=3)
+        assert not book.truncated()
+        book.do(Follow("a", "f", 0, 3))
+        assert book.truncated() == {OUT: 10}
+
+    def test_output_that_was_there_before_all_sinks_stays(self) -> None:
+        book = Ledger(start())
+        book.epoch(out=10)
+        book.do(bind(x=VOTES, at=10))
+        book.epoch(out=20)
+        book.decide(1, x=3)
+        assert not book.truncated()
+
+    def test_a_pipeline_that_reads_the_output_takes_nothing_from_a_sink_that_came_late(self) -> None:
+        book = Ledger(start())
+        book.epoch(out=10)
+        book.do(bind(x=VOTES, at=10))
+        book.do(Start("reader", "r", {"in": (("pipeline:a/out",), {OUT: 0})}, (), NO_LIMITS))
+        generation = book.state.pipelines["reader"].generation
+        for end in range(11, 20):
+            book.do(Plan("reader", generation, "in", {OUT: end}, None))
+            assert book.truncated().get(OUT, 0) <= 10
+        assert book.state.pipelines["reader"].position(book.state.pipelines["reader"].floor, OUT) > 10
+        book.do(Unbind("a", "x"))
+        assert book.truncated()[OUT] > 10
+
+    def test_a_pipeline_that_has_not_seen_the_output_yet_holds_all_of_it(self) -> None:
+        book = Ledger(bind(x=VOTES), start())
+        book.do(Start("reader", "r", {"in": (("pipeline:a/out",), {})}, (), NO_LIMITS))
+        book.epoch(out=10)
+        book.decide(0, x=3)
+        assert not book.truncated()
+        book.do(Drop("reader"))
+        assert book.truncated() == {OUT: 10}
+
+    def test_another_retention_gives_up_what_was_delivered_before(self) -> None:
+        book = Ledger(Retain("keep", 0), start(), bind(x=VOTES))
+        book.epoch(out=10)
+        book.decide(0, x=3)
+        assert not book.truncated()
+        book.do(Retain("complete", 0))
+        assert book.truncated()[OUT] == 10
+
+    def test_a_batch_is_not_forgotten_before_every_sink_has_it(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.epoch(out=1)
+        book.do(Ask("a", 1, "in", 1, 1))  # from now on batches that no cut is for, as Spark runs them to close windows
+        for number in range(1, BATCHES_MAX):
+            book.do(Merge("a", 1, number, {"out": number + 1}))
+        assert len(undelivered(book.pipeline)) == BATCHES_MAX
+        following = Merge("a", 1, BATCHES_MAX, {"out": BATCHES_MAX + 1})
+        with pytest.raises(LimitExceeded, match="1000 batches wait for their sinks"):
+            apply(book.state, following)
+        book.decide(0, x=3)
+        book.do(following)
+        assert [*book.pipeline.batches] == [*range(1, BATCHES_MAX + 1)]
+        assert (book.pipeline.delivered, next_round(book.pipeline)) == (1, 1)
