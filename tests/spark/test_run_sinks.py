@@ -13,7 +13,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
-from penstock.delivery.file_sink import read_committed_parts
+from penstock.delivery.file.sink import read_committed_parts
 from penstock.spark.java import find_java
 from tests.running_worker import RunningWorker
 from tests.spark.sending import send

@@ -16,8 +16,8 @@ from penstock.bench.pipeline_sender import SendJob, Sent
 from penstock.bench.pipeline_timed_sink import FORMAT, TIMINGS, Merge, TimedSink, read_merges
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.sink import read_committed
-from penstock.delivery.file_sink import read_committed_parts
-from penstock.delivery.rotating_file import STATE
+from penstock.delivery.file.rotating_file import STATE
+from penstock.delivery.file.sink import read_committed_parts
 from penstock.spark import begin
 
 if TYPE_CHECKING:

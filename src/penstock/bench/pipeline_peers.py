@@ -40,13 +40,13 @@ class Package:
 
     @property
     def install(self) -> str:
-        make = f"python3.11 -m venv {self.environment}"
+        make = f"python3 -m venv {self.environment}"
         return f"script/bench --contenders, or: {make} && {self.environment}/bin/pip install {self.requirement}"
 
 
 BYTEWAX = Package("bytewax", "bytewax", "bytewax==0.21.1")
 FLINK = Package("flink", "pyflink", "apache-flink==2.1.0")
-"""Its Python 3.11 is the newest that it has wheels for."""
+"""The versions are those that `script/bench` installs."""
 
 
 def find_python(package: Package, given: Path | None) -> Path | None:

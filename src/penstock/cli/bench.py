@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from penstock.bench.report import Report
 
 Quick: TypeAlias = Annotated[bool, typer.Option("--quick", help="Fewer rounds; ends within a minute.")]
+QuickOfMany: TypeAlias = Annotated[bool, typer.Option("--quick", help="Fewer rounds and events; a few minutes.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 Directory: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where to write; its disk is what is measured.")
+]
+BytewaxPython: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="A Python that has Bytewax; else this one, or that of .bench/bytewax."),
+]
+FlinkPython: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="A Python that has PyFlink; else this one, or that of .bench/flink."),
 ]
 
 _WIDTH = 140
@@ -61,6 +70,42 @@ def spark(quick: Quick = False, as_json: AsJson = False, directory: Directory = 
         typer.echo(spark_report.to_json(report))
     else:
         spark_report.print_tables(report, _console())
+
+
+@app.command()
+def pipeline(
+    quick: QuickOfMany = False,
+    as_json: AsJson = False,
+    directory: Directory = None,
+    bytewax_python: BytewaxPython = None,
+    flink_python: FlinkPython = None,
+) -> None:
+    """From a program to results committed at a sink: count per key and minute, beside Bytewax and PyFlink."""
+    from penstock.bench import pipeline as pipeline_bench
+    from penstock.bench import pipeline_report
+
+    options = pipeline_bench.Options(
+        quick=quick, directory=directory, bytewax_python=bytewax_python, flink_python=flink_python
+    )
+    report = pipeline_bench.run(options, Console(stderr=True))
+    if as_json:
+        typer.echo(pipeline_report.to_json(report))
+    else:
+        pipeline_report.print_tables(report, _console())
+
+
+@app.command()
+def latency(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
+    """From a message sent to its commit at a sink, at two rates, beside the smallest batch and its fsyncs."""
+    from penstock.bench import latency as latency_bench
+    from penstock.bench import latency_report
+
+    options = latency_bench.Options(quick=quick, directory=directory)
+    report = latency_bench.run(options, Console(stderr=True))
+    if as_json:
+        typer.echo(latency_report.to_json(report))
+    else:
+        latency_report.print_tables(report, _console())
 
 
 def _show(report: Report, as_json: bool) -> None:

@@ -52,7 +52,7 @@ def _pipeline(pipeline: "Pipeline", sinks: list[CheckedSink]) -> RenderableType:
 
 
 def _sink(sink: CheckedSink) -> list[RenderableType]:
-    from penstock.delivery.spec import named
+    from penstock.delivery.urls.spec import named
 
     what = named(sink.spec.url) if sink.mistakes and sink.parsed is None else _promise(sink)
     lines: list[RenderableType] = [Text(f"  {sink.spec.port} → {sink.name}: {what}")]

@@ -14,7 +14,7 @@ from penstock.spark.declared_sinks import DEFAULT_PORT, check_ports, with_sinks
 
 if TYPE_CHECKING:
     from penstock.coordinator.delivery_messages import SinkSpec
-    from penstock.delivery.spec import ParsedSink
+    from penstock.delivery.urls.spec import ParsedSink
     from penstock.spark.pipelines import Pipeline
 
 _DELIVERY_SECONDS_MAX = 60.0
@@ -75,8 +75,8 @@ def checked(pipeline: "Pipeline") -> list[CheckedSink]:
 
 
 def _checked(name: str, spec: "SinkSpec", ports: Sequence[str] | None) -> CheckedSink:
-    from penstock.delivery.kinds import NotInstalled  # here: other commands need no kernels
-    from penstock.delivery.spec import parse_sink
+    from penstock.delivery.urls.kinds import NotInstalled  # here: other commands need no kernels
+    from penstock.delivery.urls.spec import parse_sink
 
     parsed, mistakes, unseen = None, [], None
     try:

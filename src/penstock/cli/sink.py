@@ -17,7 +17,7 @@ from penstock.core.errors import PipelineError
 from penstock.spark.declared_sinks import DEFAULT_PORT, with_sinks
 
 if TYPE_CHECKING:
-    from penstock.delivery.kinds import Kind
+    from penstock.delivery.urls.kinds import Kind
 
 _WIDTH = 140
 """Of what goes to a file or a pipe: no column is cut short."""
@@ -58,8 +58,8 @@ def add(
 
 def _shown(url: str) -> str:
     """Raises RequestError for a mistake, before anybody is asked."""
-    from penstock.delivery.kinds import NotInstalled  # here: other commands need no kernels
-    from penstock.delivery.spec import parse_sink
+    from penstock.delivery.urls.kinds import NotInstalled  # here: other commands need no kernels
+    from penstock.delivery.urls.spec import parse_sink
 
     try:
         return parse_sink(url).shown
@@ -123,7 +123,7 @@ def _known(client: CoordinatorClient, pipeline: str, sink: str) -> SinkStatus:
 @app.command("kinds")
 def kinds() -> None:
     """Show all kinds of sinks: their URLs, what they promise, and their options."""
-    from penstock.delivery.kinds import KINDS
+    from penstock.delivery.urls.kinds import KINDS
 
     table = Table("url", "guarantee", "what", "options", show_lines=True)
     for kind in KINDS:
@@ -137,7 +137,7 @@ def _about(kind: "Kind") -> str:
 
 
 def _options(kind: "Kind") -> list[str]:
-    from penstock.delivery.kinds import NotInstalled
+    from penstock.delivery.urls.kinds import NotInstalled
 
     lines = []
     try:

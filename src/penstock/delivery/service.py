@@ -15,8 +15,8 @@ from penstock.delivery.backing_off import BackingOff
 from penstock.delivery.following import Follower
 from penstock.delivery.rounds import Rounds
 from penstock.delivery.seat import Shown, Standing
-from penstock.delivery.spec import make_sink, parse_sink
 from penstock.delivery.unusable import Unusable
+from penstock.delivery.urls.spec import make_sink, parse_sink
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus
 from penstock.core.errors import PenstockError, RequestError
-from penstock.delivery.spec import parse_sink
+from penstock.delivery.urls.spec import parse_sink
 from penstock.protocol.stored.names import check_pipeline_name
 from penstock.worker.coordinator_routes import failure
 from penstock.worker.json_body import Body, read_body

@@ -16,6 +16,7 @@ from penstock.client.sink import Transaction, lines
 from penstock.client.sink.log import TransactionLog
 from penstock.client.sink.log_record import encode_record
 from penstock.client.sink.target import DataTarget
+from penstock.core.types import Buffer
 
 TXN_ID = b"2:1"
 
@@ -38,7 +39,7 @@ def die() -> None:
 
 
 class DyingFile(DataFile):
-    def write_at(self, offset: int, data: bytes) -> None:
+    def write_at(self, offset: int, data: Buffer) -> None:
         if offset:  # the second transaction's
             super().write_at(offset, data[: len(data) // 2])
             die()

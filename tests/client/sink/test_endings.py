@@ -11,6 +11,7 @@ import pytest
 from penstock.client import DataFile
 from penstock.client.sink import lines
 from penstock.core.errors import Damaged, RequestError
+from penstock.core.types import Buffer
 from penstock.protocol.connector import Phase1, Phase2, Range
 from tests.client.sink.conftest import Output
 from tests.client.sink.recorder import Recorder
@@ -69,7 +70,7 @@ class FullDisk(DataFile):
     room = 0
     code = errno.ENOSPC
 
-    def write_at(self, offset: int, data: bytes) -> None:
+    def write_at(self, offset: int, data: Buffer) -> None:
         super().write_at(offset, data[: self.room])
         if len(data) > self.room:
             raise OSError(self.code, "No space left on device")

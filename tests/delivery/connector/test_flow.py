@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.delivery.connector_sink import ConnectorOptions, ConnectorSink
+from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
 from penstock.delivery.sink import YES, SinkLost
 from penstock.protocol.connector import (
     OUTPUT_STREAM,

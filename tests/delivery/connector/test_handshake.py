@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.delivery import connector_sink
-from penstock.delivery.connector_sink import ConnectorOptions, ConnectorSink
+from penstock.delivery.connector import sink as connector_sink
+from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
 from penstock.delivery.sink import YES, SinkLost
 from penstock.protocol.connector import (
     NOTHING_YET,

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from penstock.delivery import connector_connection, connector_sink
+from penstock.delivery.connector import connection as connector_connection
+from penstock.delivery.connector import sink as connector_sink
 from penstock.delivery.sink import YES, SinkLost, Transaction
 from penstock.protocol.connector import (
     OUTPUT_STREAM,

@@ -8,7 +8,7 @@ import pytest
 from penstock.client import DataFile
 from penstock.client.segments.address import Address
 from penstock.client.sink import lines, read_committed
-from penstock.delivery.connector_sink import ConnectorOptions, ConnectorSink
+from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
 from penstock.delivery.sink import YES, SinkLost
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, Serve, serve_with

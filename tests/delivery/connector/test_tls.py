@@ -9,7 +9,7 @@ import trustme
 
 from penstock.client.segments.address import Address
 from penstock.core.errors import RequestError
-from penstock.delivery.connector_sink import ConnectorOptions, ConnectorSink
+from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
 from penstock.delivery.sink import YES, SinkLost
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, Serve, serve_with

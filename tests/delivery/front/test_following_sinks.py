@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.delivery.block import Block
-from penstock.delivery.block_by_block import BlockByBlock
-from penstock.delivery.callback_sink import CallbackOptions, CallbackSink
-from penstock.delivery.rows import RowFormat, rows_of
+from penstock.delivery.followers.block_by_block import BlockByBlock
+from penstock.delivery.followers.callback import CallbackOptions, CallbackSink
+from penstock.delivery.followers.rows import RowFormat, rows_of
+from penstock.delivery.followers.stdout import StdoutOptions, StdoutSink
 from penstock.delivery.sink import SinkLost
-from penstock.delivery.stdout_sink import StdoutOptions, StdoutSink
 from tests.delivery.fake_epoch import FakeEpoch, Row, block_of
 
 ROWS = [b"a", b"bb", b"", b"ccc", b"d"]
@@ -140,7 +140,7 @@ def test_a_stdout_that_nobody_reads_any_more_is_lost(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from penstock.delivery.sink import SinkLost\n"
-        "from penstock.delivery.stdout_sink import StdoutOptions, StdoutSink\n"
+        "from penstock.delivery.followers.stdout import StdoutOptions, StdoutSink\n"
         "from tests.delivery.fake_epoch import FakeEpoch\n"
         "sys.stdin.readline()\n"
         "try:\n"
@@ -176,7 +176,7 @@ def test_a_callback_that_never_returns_does_not_keep_the_process_from_ending(tmp
     file.write_text("import time\ndef hang(name, rows):\n    print('hangs', flush=True)\n    time.sleep(1000)\n")
     code = (
         "import asyncio, contextlib\n"
-        "from penstock.delivery.spec import make_sink, parse_sink\n"
+        "from penstock.delivery.urls.spec import make_sink, parse_sink\n"
         "from tests.delivery.fake_epoch import FakeEpoch\n"
         "async def main():\n"
         f"    sink = make_sink(parse_sink('callback:{file}:hang'), 'p', 's')\n"

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.delivery.connector_options import ConnectorOptions
-from penstock.delivery.file_sink import FileFormat, FileOptions
-from penstock.delivery.http_sink import HttpOptions, HttpSink
-from penstock.delivery.kinds import KINDS, Kind
-from penstock.delivery.postgres_sink import PostgresFormat, PostgresOptions
-from penstock.delivery.rows import RowFormat
+from penstock.delivery.connector.options import ConnectorOptions
+from penstock.delivery.file.sink import FileFormat, FileOptions
+from penstock.delivery.followers.http import HttpOptions, HttpSink
+from penstock.delivery.followers.rows import RowFormat
+from penstock.delivery.postgres.sink import PostgresFormat, PostgresOptions
 from penstock.delivery.sink import Guarantee
-from penstock.delivery.spec import make_sink, parse_sink
-from penstock.delivery.sqlite_sink import SqliteOptions
+from penstock.delivery.sqlite.sink import SqliteOptions
 from penstock.delivery.threaded import Threaded
+from penstock.delivery.urls.kinds import KINDS, Kind
+from penstock.delivery.urls.spec import make_sink, parse_sink
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_sinks_are_made_by_their_kind(tmp_path: Path) -> None:
 def test_what_is_not_installed_is_told_with_how_to_install_it() -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from penstock.delivery.kinds import NotInstalled\n"
-        "from penstock.delivery.spec import parse_sink\n"
+        "from penstock.delivery.urls.kinds import NotInstalled\n"
+        "from penstock.delivery.urls.spec import parse_sink\n"
         "try: parse_sink('postgresql://me@h/db?table=t')\n"
         "except NotInstalled as error: print(error, '|', error.hint)"
     )
@@ -174,5 +174,5 @@ def test_what_is_not_installed_is_told_with_how_to_install_it() -> None:
 
 
 def test_no_driver_of_a_database_is_loaded_before_it_is_needed() -> None:
-    code = "import sys, penstock.delivery.spec; assert not {'psycopg', 'sqlite3'} & sys.modules.keys()"
+    code = "import sys, penstock.delivery.urls.spec; assert not {'psycopg', 'sqlite3'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,9 +10,10 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from penstock.core.errors import RequestError
-from penstock.delivery import postgres_sink, postgres_statements
-from penstock.delivery.postgres_sink import PostgresFormat, PostgresOptions, PostgresSink
-from penstock.delivery.postgres_statements import staged_name
+from penstock.delivery.postgres import sink as postgres_sink
+from penstock.delivery.postgres import statements as postgres_statements
+from penstock.delivery.postgres.sink import PostgresFormat, PostgresOptions, PostgresSink
+from penstock.delivery.postgres.statements import staged_name
 from penstock.delivery.sink import SinkLost
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.contract import StoreContract, opened

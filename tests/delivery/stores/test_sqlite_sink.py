@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.delivery import sqlite_sink
 from penstock.delivery.sink import SinkLost
-from penstock.delivery.sqlite_sink import SqliteOptions, SqliteSink
+from penstock.delivery.sqlite import sink as sqlite_sink
+from penstock.delivery.sqlite.sink import SqliteOptions, SqliteSink
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.contract import StoreContract, opened
 from tests.delivery.stores.kinds import SqliteStore

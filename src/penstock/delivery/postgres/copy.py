@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     def compiled(block: Block, number: int) -> Buffer: ...
 else:
     try:
-        from penstock.delivery.postgres_copy_kernel import compiled
+        from penstock.delivery.postgres.copy_kernel import compiled
 
         HAS_KERNEL = True
     except ImportError:

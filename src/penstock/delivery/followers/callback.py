@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.delivery.block import Block
-from penstock.delivery.block_by_block import BlockByBlock
-from penstock.delivery.rows import Row, rows_of
+from penstock.delivery.followers.block_by_block import BlockByBlock
+from penstock.delivery.followers.rows import Row, rows_of
 from penstock.delivery.sink import SinkLost
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import SplitResult
 
 from penstock.core.errors import RequestError
-from penstock.delivery import url_places
 from penstock.delivery.sink import FollowingSink, Guarantee, VotingSink
 from penstock.delivery.threaded import Threaded
-from penstock.delivery.url_options import Option, options_of
-from penstock.delivery.url_places import Place
+from penstock.delivery.urls import places as url_places
+from penstock.delivery.urls.options import Option, options_of
+from penstock.delivery.urls.places import Place
 
 Make = Callable[[type[Any], Any, str], VotingSink | FollowingSink]
 """Of the sink's class, its options, and `PIPELINE/SINK`."""
@@ -107,8 +107,8 @@ KINDS = (
         about="a program that speaks the connector protocol, such as penstock.client.Sink",
         guarantee=Guarantee.EXACTLY_ONCE,
         votes=True,
-        options_class="connector_options:ConnectorOptions",
-        sink_class="connector_sink:ConnectorSink",
+        options_class="connector.options:ConnectorOptions",
+        sink_class="connector.sink:ConnectorSink",
         place=url_places.address,
         fixed=("host", "port"),
         make=_connector,
@@ -121,8 +121,8 @@ KINDS = (
         about="files in a directory of its own",
         guarantee=Guarantee.EXACTLY_ONCE,
         votes=True,
-        options_class="file_sink:FileOptions",
-        sink_class="file_sink:FileSink",
+        options_class="file.sink:FileOptions",
+        sink_class="file.sink:FileSink",
         place=url_places.path,
         fixed=("path",),
         make=_threaded,
@@ -134,8 +134,8 @@ KINDS = (
         about="rows of a table",
         guarantee=Guarantee.EXACTLY_ONCE,
         votes=True,
-        options_class="postgres_sink:PostgresOptions",
-        sink_class="postgres_sink:PostgresSink",
+        options_class="postgres.sink:PostgresOptions",
+        sink_class="postgres.sink:PostgresSink",
         place=url_places.database,
         fixed=url_places.DATABASE_FIELDS,
         make=_named,
@@ -149,8 +149,8 @@ KINDS = (
         about="the last value of each key, in a table of a SQLite file",
         guarantee=Guarantee.IDEMPOTENT,
         votes=True,
-        options_class="sqlite_sink:SqliteOptions",
-        sink_class="sqlite_sink:SqliteSink",
+        options_class="sqlite.sink:SqliteOptions",
+        sink_class="sqlite.sink:SqliteSink",
         place=url_places.path,
         fixed=("path",),
         make=_threaded,
@@ -162,8 +162,8 @@ KINDS = (
         about="the worker's standard output",
         guarantee=Guarantee.AT_LEAST_ONCE,
         votes=False,
-        options_class="stdout_sink:StdoutOptions",
-        sink_class="stdout_sink:StdoutSink",
+        options_class="followers.stdout:StdoutOptions",
+        sink_class="followers.stdout:StdoutSink",
         place=url_places.nowhere,
         fixed=(),
         make=_following,
@@ -175,8 +175,8 @@ KINDS = (
         about="a POST for each block, with an Idempotency-Key",
         guarantee=Guarantee.AT_LEAST_ONCE,
         votes=False,
-        options_class="http_sink:HttpOptions",
-        sink_class="http_sink:HttpSink",
+        options_class="followers.http:HttpOptions",
+        sink_class="followers.http:HttpSink",
         place=url_places.endpoint,
         fixed=("secure", "host", "port", "path"),
         make=_following,
@@ -190,8 +190,8 @@ KINDS = (
         about="a Python function, called in the worker",
         guarantee=Guarantee.AT_LEAST_ONCE,
         votes=False,
-        options_class="callback_sink:CallbackOptions",
-        sink_class="callback_sink:CallbackSink",
+        options_class="followers.callback:CallbackOptions",
+        sink_class="followers.callback:CallbackSink",
         place=url_places.function,
         fixed=("path", "function"),
         make=_following,

@@ -9,8 +9,8 @@ from typing import cast
 
 from penstock.client.source.sockets import DEAD_PEER_SECONDS, prepare
 from penstock.core.types import Buffer
-from penstock.delivery.connector_options import ConnectorOptions
-from penstock.delivery.connector_session import OutputSession
+from penstock.delivery.connector.options import ConnectorOptions
+from penstock.delivery.connector.session import OutputSession
 from penstock.delivery.sink import SinkLost
 
 UNSENT_BYTES_MAX = 256 * 1024

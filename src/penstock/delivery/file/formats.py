@@ -9,12 +9,12 @@ from penstock.core.types import Buffer
 from penstock.protocol.stored.bulk import Bytes
 
 if TYPE_CHECKING:
-    from penstock.delivery.file_plain import frames, lines
+    from penstock.delivery.file.plain import frames, lines
 else:
     try:
-        from penstock.delivery.file_kernel import frames, lines
+        from penstock.delivery.file.kernel import frames, lines
     except ImportError:
-        from penstock.delivery.file_plain import frames, lines
+        from penstock.delivery.file.plain import frames, lines
 
 
 class FileFormat(Enum):

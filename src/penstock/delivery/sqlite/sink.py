@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from penstock.core.errors import RequestError, StoreInUse
 from penstock.delivery.block import Block
-from penstock.delivery.rotating_file import make_directory
+from penstock.delivery.file.rotating_file import make_directory
 from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
 from penstock.delivery.sink_lock import SinkLock
-from penstock.delivery.sqlite_statements import Statements
+from penstock.delivery.sqlite.statements import Statements
 from penstock.protocol.stored.layout import NO_TIME
 
 BUSY_SECONDS = 10.0

@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass
 
 from penstock.delivery.block import Block
-from penstock.delivery.block_by_block import BlockByBlock
-from penstock.delivery.rows import RowFormat
+from penstock.delivery.followers.block_by_block import BlockByBlock
+from penstock.delivery.followers.rows import RowFormat
 from penstock.delivery.sink import SinkLost
 
 

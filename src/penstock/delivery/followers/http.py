@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.delivery.block import Block
-from penstock.delivery.block_by_block import BlockByBlock
-from penstock.delivery.rows import RowFormat
+from penstock.delivery.followers.block_by_block import BlockByBlock
+from penstock.delivery.followers.rows import RowFormat
 from penstock.delivery.sink import SinkLost
 
 _ANSWER_BYTES_MAX = 64 << 10

@@ -6,9 +6,9 @@ from ssl import SSLContext
 
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.delivery.block import Block
-from penstock.delivery.connector_connection import OutputConnection
-from penstock.delivery.connector_options import EVENT_TIME_UNITS, ConnectorOptions, read_cookie, tls_context
-from penstock.delivery.connector_session import OutputSession
+from penstock.delivery.connector.connection import OutputConnection
+from penstock.delivery.connector.options import EVENT_TIME_UNITS, ConnectorOptions, read_cookie, tls_context
+from penstock.delivery.connector.session import OutputSession
 from penstock.delivery.sink import YES, Epoch, SinkLost, Transaction, Vote
 from penstock.protocol.connector import SINK_VERSION, Hello
 from penstock.protocol.connector.output import encode_output

@@ -6,9 +6,9 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from penstock.core.errors import RequestError
-from penstock.delivery.kinds import BY_SCHEME, Kind
 from penstock.delivery.sink import FollowingSink, Guarantee, VotingSink
-from penstock.delivery.url_options import Mistakes, build, nearest
+from penstock.delivery.urls.kinds import BY_SCHEME, Kind
+from penstock.delivery.urls.options import Mistakes, build, nearest
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _PASSWORD_OPTIONS = frozenset({"password", "passwd", "pass", "pwd", "cookie", "token", "secret"})

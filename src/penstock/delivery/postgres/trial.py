@@ -6,7 +6,7 @@ import psycopg
 from psycopg import errors
 from psycopg.sql import Composed
 
-from penstock.delivery.postgres_statements import PostgresFormat, Statements, TargetColumn
+from penstock.delivery.postgres.statements import PostgresFormat, Statements, TargetColumn
 
 REASON_CHARACTERS_MAX = 500
 """Of a server's message: it may quote all of a row."""

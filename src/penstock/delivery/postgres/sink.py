@@ -14,15 +14,15 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from penstock.core.errors import RequestError
 from penstock.delivery.block import Block
-from penstock.delivery.postgres_copy import encode, message_out_of_range
-from penstock.delivery.postgres_statements import (
+from penstock.delivery.postgres.copy import encode, message_out_of_range
+from penstock.delivery.postgres.statements import (
     RAW_COLUMNS,
     PostgresFormat,
     Statements,
     TargetColumn,
     UnknownFields,
 )
-from penstock.delivery.postgres_trial import ROW_ERRORS, described, refusal, unknown_field
+from penstock.delivery.postgres.trial import ROW_ERRORS, described, refusal, unknown_field
 from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
 
 __all__ = ["PostgresFormat", "PostgresOptions", "PostgresSink", "UnknownFields"]

@@ -18,8 +18,8 @@ from penstock.client.sink.log_state import Aborted, Applied, Bound, Committed, V
 from penstock.client.sink.target import NO_ROOM
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.block import Block
-from penstock.delivery.file_formats import FileFormat, encode
-from penstock.delivery.rotating_file import (
+from penstock.delivery.file.formats import FileFormat, encode
+from penstock.delivery.file.rotating_file import (
     STATE,
     CommittedPart,
     RotatingFile,

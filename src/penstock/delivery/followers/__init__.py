@@ -1,0 +1,1 @@
+"""Sinks that cannot vote: standard output, HTTP, a function."""

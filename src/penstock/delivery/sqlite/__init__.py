@@ -1,0 +1,1 @@
+"""The SQLite sink: the last value of each key."""

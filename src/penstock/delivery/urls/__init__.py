@@ -1,0 +1,1 @@
+"""Sinks by their URLs: which kinds there are, and what their options mean."""
