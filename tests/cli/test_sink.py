@@ -117,8 +117,23 @@ def test_status_shows_sinks_and_why_one_is_not_ready(
     merging.epoch([b"one"])
     until(lambda: client.sinks()[0].state == "WAITING")
     text = penstock("status").output
-    for part in ("sinks", NOWHERE, "at-least-once", "WAITING", "refused"):
+    for part in ("sinks", NOWHERE, "at-least-once", "WAITING", "refused", "who holds the chain"):
         assert part in text
+    assert "1 epoch waits for sink http of pipeline orders, which cannot take it now: 127.0.0.1:1 cannot" in text
+
+
+def test_all_that_waits_for_a_sink_is_told_before_it_is_removed(
+    penstock: Run, client: CoordinatorClient, merging: Merging
+) -> None:
+    penstock("sink", "add", "orders", NOWHERE)
+    for value in (b"one", b"two", b"three"):
+        last = merging.epoch([value])
+    until(lambda: client.sinks()[0].state == "WAITING")
+    said = penstock("sink", "remove", "orders", "http", answer="n\n").output
+    assert "3 epochs that wait for it never reach it" in said
+    refused = penstock("epoch", "park", "orders", str(last), "--sink", "http", "--yes").exception
+    assert isinstance(refused, PipelineError)
+    assert "waits for the epochs before it" in str(refused)
 
 
 def test_epochs_are_listed_with_what_they_wait_for(penstock: Run, client: CoordinatorClient, merging: Merging) -> None:

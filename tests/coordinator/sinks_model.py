@@ -15,6 +15,8 @@ class Binding:
     incarnation: int
     complete: int
     """What was complete when it came."""
+    begun: int
+    """Where it was in the output then."""
     taken: set[tuple[int, int]] = field(default_factory=set)
     """(incarnation, batch) that it was given, or that were parked."""
     plain: bool = True
@@ -81,24 +83,25 @@ class SinksModel:
 
     def _bound(self, state: State) -> None:
         """Those that are bound now."""
-        now = {(name, key): p for name, p in state.pipelines.items() for key in p.sinks}
+        now = {(name, key): (p, sink) for name, p in state.pipelines.items() for key, sink in p.sinks.items()}
         self.bindings = {
-            place: self.bindings.get(place) or Binding(pipeline.incarnation, pipeline.complete)
-            for place, pipeline in now.items()
+            place: self.bindings.get(place) or Binding(pipeline.incarnation, pipeline.complete, sink.at)
+            for place, (pipeline, sink) in now.items()
         }
 
     def check(self, state: State) -> None:
         for name, pipeline in state.pipelines.items():
             for key, sink in pipeline.sinks.items():
                 self._check_complete(self.bindings[name, key], pipeline, sink)
-            for one, other in combinations(self._plain(name, pipeline), 2):
-                if (one.port, one.begun) == (other.port, other.begun):
+            for (begun, one), (other_begun, other) in combinations(self._plain(name, pipeline), 2):
+                if (one.port, begun) == (other.port, other_begun):
                     assert one.at == other.at, "sinks that vote move together"
 
-    def _plain(self, name: str, pipeline: Pipeline) -> Iterator[Sink]:
+    def _plain(self, name: str, pipeline: Pipeline) -> Iterator[tuple[int, Sink]]:
         for key, sink in pipeline.sinks.items():
-            if self.bindings[name, key].plain and sink.votes:
-                yield sink
+            binding = self.bindings[name, key]
+            if binding.plain and sink.votes:
+                yield binding.begun, sink
 
     @staticmethod
     def _check_complete(binding: Binding, pipeline: Pipeline, sink: Sink) -> None:

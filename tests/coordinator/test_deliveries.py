@@ -117,6 +117,18 @@ class TestSinks:
             await scene.reopen(truncate_seconds=0.0)
             await scene.until(lambda: scene.store.info(OUT).start == 3)
 
+    async def test_one_that_comes_when_all_is_given_up_keeps_nothing_for_anybody(self, scene: Scene) -> None:
+        await service_of(scene).bind("p", X)
+        await scene.start()
+        at = await epoch(scene, await scene.initial(), 0, b"one")
+        await deliver(scene, 0, x=3)
+        await scene.until(lambda: scene.store.info(OUT).start == 3)
+        await service_of(scene).unbind("p", "x")
+        await service_of(scene).bind("p", X)
+        await epoch(scene, at, 1, b"two")
+        await deliver(scene, 1, x=3)
+        await scene.until(lambda: scene.store.info(OUT).start == 6)
+
     async def test_one_that_is_let_go_holds_nothing(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start(limits=Limits(undelivered_bytes=2))

@@ -312,6 +312,16 @@ class TestWhatIsKept:
         book.decide(1, x=3)
         assert not book.truncated()
 
+    def test_output_is_given_up_for_a_sink_that_has_taken_the_place_of_the_first(self) -> None:
+        book = Ledger(start(), bind(x=VOTES))
+        book.epoch(out=10)
+        book.decide(0, x=3)
+        book.do(bind(y=VOTES, at=10))
+        book.do(Unbind("a", "x"))
+        book.epoch(out=20)
+        book.decide(1, y=3)
+        assert book.truncated() == {OUT: 20}
+
     def test_a_pipeline_that_reads_the_output_takes_nothing_from_a_sink_that_came_late(self) -> None:
         book = Ledger(start())
         book.epoch(out=10)

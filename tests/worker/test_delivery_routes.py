@@ -58,8 +58,8 @@ def test_an_epoch_reaches_a_file_that_was_bound_before_the_first_start(
     client.bind("p", {"results": SinkSpec("out", f"file:{tmp_path}/results")})
     client.bind("p", {"results": SinkSpec("out", f"file:{tmp_path}/results")})
     Merging(client, segments, "p").epoch([b"one", b"two"])
-    until(lambda: the_sink(client).sent == 6)
-    assert committed(tmp_path / "results") == b"one\ntwo\n"
+    until(lambda: the_sink(client).sent == 6)  # it is decided; the sink hears of it in a moment
+    until(lambda: committed(tmp_path / "results") == b"one\ntwo\n")
     told = the_sink(client)
     assert (told.pipeline, told.sink, told.port, told.guarantee, told.votes) == (
         "p",
@@ -108,6 +108,16 @@ def test_a_sink_that_is_unbound_gets_nothing_more_and_holds_nothing(
     client.unbind("p", "web")
     assert client.sinks() == []
     assert client.epochs("p") == []
+
+
+def test_one_place_is_not_bound_under_two_names(client: CoordinatorClient, tmp_path: Path) -> None:
+    a, b = (SinkSpec("out", f"file:{tmp_path}/{name}") for name in "ab")
+    client.bind("p", {"file": a, "file-2": b})
+    with pytest.raises(PipelineError, match="is bound to port 'out' already, as 'file-2'") as caught:
+        client.bind("p", {"file": b})  # as a list of URLs from which the first was taken
+    assert "penstock sink remove p file-2" in caught.value.hint
+    client.bind("p", {"file": b, "file-2": a})
+    assert [one.url for one in client.sinks()] == [b.url, a.url]
 
 
 def test_bindings_survive_the_worker(tmp_path: Path) -> None:

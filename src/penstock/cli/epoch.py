@@ -124,7 +124,12 @@ def _known(client: CoordinatorClient, pipeline: str, epoch: int) -> EpochStatus:
 
 
 def _nothing_to_park(pipeline: str, epoch: EpochStatus, sink: str | None) -> PipelineError:
-    waiting = ", ".join(one.sink for one in epoch.waiting) or "none"
+    waiting = ", ".join(one.sink for one in epoch.waiting)
+    if not waiting:
+        return PipelineError(
+            f"epoch {epoch.epoch} of {pipeline} waits for the epochs before it",
+            f"Epochs are delivered, and parked, in their order: penstock epoch list {pipeline}",
+        )
     if sink is not None:
         return PipelineError(
             f"epoch {epoch.epoch} of {pipeline} does not wait for {sink!r}", f"It waits for: {waiting}."

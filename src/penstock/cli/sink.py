@@ -105,9 +105,10 @@ def remove(
     """
     with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
         known = _known(client, pipeline, sink)
-        waiting = sum(any(one.sink == sink for one in epoch.waiting) for epoch in client.epochs(pipeline))
         if not yes:
-            what = f"{waiting} epochs that wait for it never reach it" if waiting else "nothing waits for it"
+            epochs = "1 epoch that waits" if known.lacking == 1 else f"{known.lacking} epochs that wait"
+            what = f"{epochs} for it never {'reaches' if known.lacking == 1 else 'reach'} it"
+            what = what if known.lacking else "nothing waits for it"
             typer.confirm(f"Remove {sink} ({known.url}) from {pipeline}? {what}", abort=True)
         client.unbind(pipeline, sink)
     typer.echo(f"removed {sink} from {pipeline}")

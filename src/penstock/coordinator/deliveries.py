@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 _PARKING_PREFIX = f"{COORDINATOR_PREFIX}parking/"
 _COPY_BYTES = 4 << 20
 """Copied at once, if no single record is longer."""
+_UNWRITTEN_BYTES_MAX = 16 << 20
+"""Of a copy: what waits for the disk is in memory."""
 
 
 def parked_port(sink: str) -> str:
@@ -50,13 +52,15 @@ class Deliveries:
     async def bind(self, name: str, sinks: Mapping[str, tuple[str, str, bool]]) -> None:
         """Sinks by name: port, URL, whether it votes. A new one begins with what is merged next."""
         check_pipeline_name(name)
-        given = {}
+        given, emptied = {}, set()
         for sink, (port, url, votes) in sinks.items():
             check_pipeline_name(parked_port(check_pipeline_name(sink, "sink")), "port")
             segment = output_segment(name, check_pipeline_name(port, "port"))
-            at = self._shared.store.length(segment) if self._shared.store.exists(segment) else 0
-            given[sink] = port, url, votes, int(at)
-        self._shared.keeper.commit(Bind(name, given))
+            at = int(self._shared.store.length(segment)) if self._shared.store.exists(segment) else 0
+            if self.records.begin(segment) == at:
+                emptied.add(port)
+            given[sink] = port, url, votes, at
+        self._shared.keeper.commit(Bind(name, given, tuple(sorted(emptied))))
         await self.settled()
 
     async def unbind(self, name: str, sink: str) -> None:
@@ -116,11 +120,17 @@ class Deliveries:
         at = max(bound.at, min(records.begin(segment), end))
         if at > bound.at:
             log.warning("%d bytes that were to be parked for sink %s are truncated", at - bound.at, sink)
+        unwritten = 0
         while at < end:
             length = max(_COPY_BYTES, self._shared.store.record(segment, at).end - at)
             data = (await records.data(segment, at, length))[: end - at]
             self._shared.store.append(copy, [data], draining=True)
             at += len(data)
+            unwritten += len(data)
+            if unwritten >= _UNWRITTEN_BYTES_MAX:
+                self._shared.keeper.cover()
+                await self.settled()
+                unwritten = 0
 
     def _output(self, name: str, port: str) -> str:
         segment = output_segment(name, port)

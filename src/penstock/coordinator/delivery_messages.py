@@ -31,6 +31,8 @@ class SinkStatus:
     """Bytes of payloads that are committed at it."""
     parked: int
     """Epochs that it was never given."""
+    lacking: int = 0
+    """Epochs that it has not got yet."""
 
 
 @dataclass(frozen=True, slots=True)

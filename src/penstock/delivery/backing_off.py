@@ -24,9 +24,10 @@ class BackingOff:
 
     def succeeded(self) -> None:
         self.tries = 0
+        self._now.clear()
 
     def retry(self) -> None:
-        """Do not wait any longer."""
+        """Do not wait any longer; while a try goes on: not after it, should it fail."""
         self._now.set()
 
     async def wait(self) -> None:
@@ -35,8 +36,8 @@ class BackingOff:
         self.tries = min(self.tries + 1, 20)
         delay = random.uniform(longest / 2, longest)
         self._until = time.monotonic() + delay
-        self._now.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._now.wait()
+        self._now.clear()
         self._until = 0.0

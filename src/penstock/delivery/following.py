@@ -43,7 +43,7 @@ class Follower:
             while not self._stopping:
                 seen = self._deliveries.news.count
                 pipeline = self._deliveries.state.pipelines.get(self._pipeline)
-                if pipeline is None or not self._is_bound(pipeline):
+                if pipeline is None or not self.is_bound(pipeline):
                     return
                 batch = next_to_follow(pipeline, self._name)
                 if batch is None:
@@ -53,8 +53,8 @@ class Follower:
         finally:
             await close(self._sink, self._who)
 
-    def _is_bound(self, pipeline: Pipeline) -> bool:
-        sink = pipeline.sinks.get(self._name)
+    def is_bound(self, pipeline: Pipeline | None) -> bool:
+        sink = None if pipeline is None else pipeline.sinks.get(self._name)
         return sink is not None and sink.url == self.url and not sink.votes
 
     async def _deliver(self, pipeline: Pipeline, batch: int) -> bool:

@@ -26,13 +26,17 @@ class OneThread:
 
         def run() -> None:
             if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function(*args, **kwargs))
-                except BaseException as error:
-                    future.set_exception(error)
+                _fulfil(future, lambda: function(*args, **kwargs))
 
         self._started().put(run)
         return await asyncio.wrap_future(future)
+
+    async def call_surely(self, function: Callable[[], None]) -> None:
+        """It is called, when those before it are finished, also if this is cancelled."""
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        self._started().put(lambda: _fulfil(future, function))
+        await asyncio.wrap_future(future)
 
     def stop(self, last: Callable[[], None]) -> None:
         """Returns at once. `last` is called when all calls are finished, and the thread ends; a new call makes another
@@ -43,11 +47,23 @@ class OneThread:
             self._calls.put(None)
             self._calls = None
 
+    def __del__(self) -> None:
+        """Nobody will call any more: the thread ends."""
+        if self._calls is not None:
+            self._calls.put(None)
+
     def _started(self) -> SimpleQueue[Callable[[], None] | None]:
         if self._calls is None:
             self._calls = SimpleQueue()
             threading.Thread(target=_run, args=(self._calls,), name=f"sink {self._name}", daemon=True).start()
         return self._calls
+
+
+def _fulfil(future: "Future[_T]", call: Callable[[], _T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def _run(calls: SimpleQueue[Callable[[], None] | None]) -> None:

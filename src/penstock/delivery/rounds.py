@@ -41,6 +41,8 @@ class Rounds:
 
     async def run(self) -> None:
         try:
+            # One before it may have been cut off at its decision: nothing is told that is not durable.
+            await self._deliveries.settled()
             while not self._stopping:
                 seen = self._deliveries.news.count
                 pipeline = self._deliveries.state.pipelines.get(self._name)
@@ -145,9 +147,16 @@ class Rounds:
             vote = await seat.prepare(epoch)
         except SinkLost:
             return False
-        if not vote.yes:
+        if vote.yes:
+            seat.agrees()
+        else:
             seat.refuses(vote.reason)
         return vote.yes
+
+    def is_bound(self, pipeline: Pipeline | None) -> bool:
+        """Whether all to whom it speaks at the moment are bound, and where they are."""
+        bound = _voting(pipeline)
+        return all(name in bound and bound[name].url == seat.url for name, seat in self.seats.items())
 
     async def _decided(self, attempt: int, batch: int, epochs: Mapping[str, EpochData]) -> bool:
         """False if something about the round has changed meanwhile, so that it must be aborted."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
@@ -14,6 +15,9 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 """For a sink to let go; a thread that hangs in a database's call is left behind."""
+
+SILENT_SECONDS = 10.0
+"""Without an answer: then it is said."""
 
 _T = TypeVar("_T")
 
@@ -39,11 +43,22 @@ class Shown:
         self.failures = 0
         """In a row."""
         self._said = ""
+        self._since = time.monotonic()
 
     def stands(self, standing: Standing, reason: str = "") -> None:
         self.standing, self.reason = standing, reason
+        self._since = time.monotonic()
+
+    @property
+    def why(self) -> str:
+        """What people are told: the reason, or that nothing is heard of it."""
+        seconds = time.monotonic() - self._since
+        if self.reason or self.standing is not Standing.IN_ROUND or seconds < SILENT_SECONDS:
+            return self.reason
+        return f"it has not answered for {seconds:.0f} s"
 
     def fails(self, standing: Standing, reason: str, who: str) -> None:
+        reason = _printable(reason)
         if reason != self._said:  # once, however often it happens
             log.warning("%s: %s", who, reason)
         self._said = reason
@@ -53,6 +68,12 @@ class Shown:
     def succeeds(self) -> None:
         self.failures, self._said = 0, ""
         self.stands(Standing.READY)
+
+    def parked(self) -> None:
+        """What it did not take is no longer asked of it: the next epoch's story is another one."""
+        self.failures, self._said = 0, ""
+        if self.standing is Standing.REFUSED:
+            self.stands(Standing.READY)
 
 
 class Seat:
@@ -95,6 +116,10 @@ class Seat:
                 if self.shown.standing is Standing.IN_ROUND:
                     self.shown.stands(Standing.READY)
 
+    def agrees(self) -> None:
+        """A yes: if the round fails, it is not for this one."""
+        self.shown.stands(Standing.IN_ROUND)
+
     def refuses(self, reason: str) -> None:
         self.shown.fails(Standing.REFUSED, reason or "it votes no, and does not say why", self.who)
 
@@ -117,6 +142,11 @@ class Seat:
             self.shown.fails(Standing.WAITING, reason_of(error), self.who)
             await self.close()
             raise SinkLost(f"{self.who}: {reason_of(error)}") from error
+
+
+def _printable(text: str) -> str:
+    """Sinks say what they like, and it goes to terminals."""
+    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def reason_of(error: Exception) -> str:

@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 10.0
 """How long a stop waits for rounds that are open; one that is not finished then is decided after the next start."""
 
+LEAVE_SECONDS = 3.0
+"""For a call to end whose sink is bound no more, or elsewhere; one that hangs must not hold the others for ever."""
+
+_TROUBLES = {Standing.REFUSED.value: "votes no", Standing.WAITING.value: "cannot take it now"}
+
 _WATCH_SECONDS = 60.0
 _AFTER_FAILURE_SECONDS = 1.0
 
@@ -32,9 +37,11 @@ class Delivery:
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
-        self._parts: dict[tuple[str, str], Rounds | Follower] = {}
+        self._parts: dict[tuple[str, str], tuple[Rounds | Follower, asyncio.Task[None]]] = {}
         """By pipeline and sink; the rounds of a pipeline have the empty name."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Of parts that speak to a sink which is bound no more: they are cut off soon."""
         self._watching: asyncio.Task[None] | None = None
         self._served: Mapping[str, Pipeline] | None = None
 
@@ -45,7 +52,7 @@ class Delivery:
         """Rounds that are open may end; sinks are told that no more is coming."""
         if self._watching is not None:
             self._watching.cancel()
-        for part in self._parts.values():
+        for part, _ in self._parts.values():
             part.stop()
         self._deliveries.news.ring()
         if self._tasks:
@@ -61,6 +68,7 @@ class Delivery:
             pipelines = self._deliveries.state.pipelines
             if pipelines is not self._served:
                 self._serve(pipelines)
+                self._leave(pipelines)
                 self._served = pipelines
             await self._deliveries.news.wait(seen, _WATCH_SECONDS)
 
@@ -72,6 +80,23 @@ class Delivery:
                 elif not sink.votes and (name, key) not in self._parts:
                     follower = Follower(name, key, sink.url, self._deliveries, _make(name, key, sink))
                     self._run((name, key), follower)
+
+    def _leave(self, pipelines: Mapping[str, Pipeline]) -> None:
+        """A part that goes on speaking to a sink which is not there any more is ended, and begins anew for the rest."""
+        for (name, sink), (part, task) in self._parts.items():
+            if task not in self._leaving and not part.is_bound(pipelines.get(name)):
+                self._leaving.add(task)
+                asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._cut_off, (name, sink), task)
+
+    def _cut_off(self, key: tuple[str, str], task: "asyncio.Task[None]") -> None:
+        part = self._parts.get(key)
+        if part is None or part[1] is not task or part[0].is_bound(self._deliveries.state.pipelines.get(key[0])):
+            self._leaving.discard(task)
+            return
+        log.warning(
+            "pipeline %s: a sink that was removed or moved does not end its last call; it is left behind", key[0]
+        )
+        task.cancel()
 
     def _run(self, key: tuple[str, str], part: Rounds | Follower) -> None:
         async def run() -> None:
@@ -85,12 +110,13 @@ class Delivery:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
+            self._leaving.discard(task)
             del self._parts[key]
             self._served = None
             self._deliveries.news.ring()
 
-        self._parts[key] = part
         task = asyncio.create_task(run())
+        self._parts[key] = part, task
         self._tasks.add(task)
         task.add_done_callback(ended)
 
@@ -103,8 +129,22 @@ class Delivery:
             parsed = parse_sink(spec.url)
             parsed.check_installed()
             given[key] = spec.port, spec.url, parsed.votes
+        self._check_places(name, sinks)
         await self._deliveries.bind(name, given)
         self.retry(name)
+
+    def _check_places(self, name: str, sinks: Mapping[str, SinkSpec]) -> None:
+        """Raises PipelineError for a place that another sink has: only one could work, or all would come twice."""
+        pipeline = self._deliveries.state.pipelines.get(name)
+        bound = {} if pipeline is None else {key: SinkSpec(one.port, one.url) for key, one in pipeline.sinks.items()}
+        after = bound | dict(sinks)
+        for key, spec in sinks.items():
+            other = next((one for one, place in after.items() if place == spec and one != key), None)
+            if other is not None:
+                raise PipelineError(
+                    f"sink {key!r}: its place is bound to port {spec.port!r} already, as {other!r}",
+                    f"Give sinks names of their own, {{name: URL}}, or remove it: penstock sink remove {name} {other}",
+                )
 
     async def unbind(self, name: str, sink: str) -> None:
         await self._deliveries.unbind(name, sink)
@@ -112,7 +152,7 @@ class Delivery:
 
     def retry(self, name: str) -> None:
         """Without waiting any longer."""
-        for (pipeline, _), part in self._parts.items():
+        for (pipeline, _), (part, _) in self._parts.items():
             if pipeline == name:
                 part.backing_off.retry()
 
@@ -127,19 +167,21 @@ class Delivery:
             raise PipelineError(f"no sink of {name!r} refuses epoch {epoch}", "Say which one is meant: --sink NAME")
         for key in chosen:
             await self._deliveries.park(name, key, epoch - 1)
+            self._shown(name, key).parked()
         self.retry(name)
 
     # What people are shown.
 
     def sinks(self) -> list[SinkStatus]:
         pipelines = self._deliveries.state.pipelines
-        return [
-            self._sink(name, key, sink)
-            for name in sorted(pipelines)
-            for key, sink in sorted(pipelines[name].sinks.items())
-        ]
+        found = []
+        for name in sorted(pipelines):
+            waiting = [batch for _, batch in undelivered(pipelines[name])]
+            for key, sink in sorted(pipelines[name].sinks.items()):
+                found.append(self._sink(name, key, sink, sum(map(sink.lacks, waiting))))
+        return found
 
-    def _sink(self, name: str, key: str, sink: Sink) -> SinkStatus:
+    def _sink(self, name: str, key: str, sink: Sink, lacking: int) -> SinkStatus:
         shown = self._shown(name, key)
         url, guarantee = _described(sink.url)
         return SinkStatus(
@@ -150,11 +192,20 @@ class Delivery:
             guarantee=guarantee,
             votes=sink.votes,
             state=shown.standing.value,
-            reason=shown.reason,
+            reason=shown.why,
             at=sink.at,
             sent=sink.sent,
             parked=sink.parked,
+            lacking=lacking,
         )
+
+    def holds(self) -> Iterator[str]:
+        """Sentences, of sinks that do not take what waits for them: acknowledgements wait with it."""
+        for one in self.sinks():
+            if one.lacking and one.reason:
+                epochs = "1 epoch waits" if one.lacking == 1 else f"{one.lacking} epochs wait"
+                trouble = f"{_TROUBLES.get(one.state, 'is slow')}: {one.reason}"
+                yield f"{epochs} for sink {one.sink} of pipeline {one.pipeline}, which {trouble}"
 
     def epochs(self, name: str) -> list[EpochStatus]:
         """Those that some sink lacks, oldest first."""
@@ -177,7 +228,7 @@ class Delivery:
     def _waiting(self, name: str, key: str, sink: Sink) -> Waiting:
         shown, backing_off = self._shown(name, key), self._backing_off(name, key)
         seconds = 0.0 if backing_off is None else backing_off.seconds
-        return Waiting(key, sink.port, shown.reason, shown.failures, round(seconds, 1))
+        return Waiting(key, sink.port, shown.why, shown.failures, round(seconds, 1))
 
     def _trouble(self, name: str, keys: Iterable[str]) -> str | None:
         standings = {self._shown(name, key).standing for key in keys}
@@ -195,7 +246,8 @@ class Delivery:
         return None if part is None else part.backing_off
 
     def _part(self, name: str, key: str) -> Rounds | Follower | None:
-        return self._parts.get((name, key)) or self._parts.get((name, ""))
+        part = self._parts.get((name, key)) or self._parts.get((name, ""))
+        return None if part is None else part[0]
 
 
 def _size(pipeline: Pipeline, number: int, batch: Batch) -> int:

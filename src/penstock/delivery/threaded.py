@@ -58,4 +58,4 @@ class Threaded:
 
     async def close(self) -> None:
         self.is_open = False
-        await self._thread.call(self._sink.close)
+        await self._thread.call_surely(self._sink.close)

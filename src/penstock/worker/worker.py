@@ -201,7 +201,7 @@ class Worker:
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
         if self._coordinator is None:
             return full
-        return full + self._coordinator.holds(self._gateway.full_sources())
+        return [*full, *self._coordinator.holds(self._gateway.full_sources()), *self._delivery.holds()]
 
     def _has_room(self) -> bool:
         try:

@@ -128,6 +128,17 @@ async def test_a_callback_that_cannot_be_called_says_why_and_is_loaded_again(
     await sink.close()
 
 
+async def test_where_a_callback_fails_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def keep(name, rows):\n    raise ValueError('not today')\n")
+    sink = CallbackSink(CallbackOptions(path=file, function="keep"), "p/s")
+    for _ in range(3):
+        with pytest.raises(SinkLost, match="not today"):
+            await sink.deliver(FakeEpoch([b"a"]))
+    assert len(caplog.records) == 1
+    await sink.close()
+
+
 async def test_stdout_gets_the_values_as_lines(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     sink = StdoutSink(StdoutOptions(), "p/s")
     await sink.deliver(FakeEpoch([b"a", b"\xff"]))

@@ -82,6 +82,8 @@ def test_a_url_says_all_options(url: str, options: object) -> None:
         ("file:a#b", "'#'", "%23"),
         ("file:a\nb", "no URL of a sink", "penstock sink kinds"),
         ("sqlite:a.db", "table is missing", "Add table="),
+        ("sqlite::memory:?table=t", "forgets what it has promised", "Name a file"),
+        ("connector://h:1?vote_seconds=1e9", "is not above 0 and up to 86400", ""),
         ("connector://h", "the port is missing", "connector://h:PORT"),
         ("connector://h:0", "no port", "1 to 65535"),
         ("connector://h:1/path", "'/path' means nothing", "connector://h:1"),

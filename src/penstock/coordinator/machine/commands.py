@@ -131,6 +131,8 @@ class Bind:
     pipeline: str
     sinks: Mapping[str, tuple[str, str, bool, int]]
     """Name → port, URL, whether it votes, and where in the output segment it begins if it is new."""
+    emptied: tuple[str, ...] = ()
+    """Ports whose output segments hold nothing any more, or not yet."""
 
 
 @dataclass(frozen=True, slots=True)

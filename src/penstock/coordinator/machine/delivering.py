@@ -50,6 +50,7 @@ def next_to_follow(pipeline: Pipeline, name: str) -> int | None:
 
 def bind(pipeline: Pipeline, command: Bind) -> Pipeline:
     sinks = dict(pipeline.sinks)
+    kept_for_sinks = ports_for_sinks(pipeline) | {*command.emptied}
     for name, (port, url, votes, at) in command.sinks.items():
         old = sinks.get(name)
         if old is not None and old.port != port:
@@ -58,7 +59,7 @@ def bind(pipeline: Pipeline, command: Bind) -> Pipeline:
                 f"Give the new one another name, or remove it: penstock sink remove {command.pipeline} {name}",
             )
         sinks[name] = (
-            Sink(port=port, url=url, votes=votes, begun=at, at=at)
+            Sink(port=port, url=url, votes=votes, begun=0 if port in kept_for_sinks else at, at=at)
             if old is None
             else replace(old, url=url, votes=votes)
         )
@@ -164,6 +165,6 @@ def delivered_output(pipeline: Pipeline) -> dict[str, int]:
 
 def ports_for_sinks(pipeline: Pipeline) -> set[str]:
     """Ports whose output is kept for their sinks alone. Where all came when there was something already, that was meant
-    to stay.
+    to stay; one that takes the place of another keeps what that one had.
     """
     return {sink.port for sink in pipeline.sinks.values() if not sink.begun}

@@ -53,7 +53,7 @@ class Sink:
     url: str
     votes: bool
     begun: int
-    """Where in the port's output segment it began."""
+    """Where in the port's output segment it began; 0 also if nothing was kept there but for sinks before it."""
     at: int
     """How far it is in the port's output segment: all before is committed at it, or parked."""
     sent: int = 0

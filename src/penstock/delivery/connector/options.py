@@ -16,6 +16,9 @@ EVENT_TIME_UNITS: Mapping[str, int] = MappingProxyType({"s": 1_000_000, "ms": 10
 VOTE_SECONDS = 30.0
 """From PHASE1 to the vote: a sink syncs its data meanwhile, on a disk that may be slow."""
 
+VOTE_SECONDS_MAX = 86_400.0
+"""A day: TCP's own limit for a silent peer, which follows it, has 31 bits of milliseconds."""
+
 COOKIE_BYTES_MAX = 2**16 - 1
 """What fits into a HELLO."""
 
@@ -45,8 +48,8 @@ class ConnectorOptions:
     """The largest frame that the sink takes: an epoch with a larger one is refused in its name."""
 
     def __post_init__(self) -> None:
-        if not self.vote_seconds > 0:
-            raise RequestError(f"vote_seconds: {self.vote_seconds:g} is not above 0")
+        if not 0 < self.vote_seconds <= VOTE_SECONDS_MAX:
+            raise RequestError(f"vote_seconds: {self.vote_seconds:g} is not above 0 and up to {VOTE_SECONDS_MAX:g}")
         if not 0 < self.frame_size_max <= FRAME_SIZE_CEILING:
             raise RequestError(f"frame_size_max: {self.frame_size_max} is not between 1 and {FRAME_SIZE_CEILING}")
         if not self.tls and (self.ca or self.cert or self.key or self.server_name):

@@ -30,6 +30,8 @@ class SqliteOptions:
     """It is made where there is none. One that is there needs the four columns, and a unique key."""
 
     def __post_init__(self) -> None:
+        if str(self.path) == ":memory:":
+            raise RequestError("a database in memory forgets what it has promised", "Name a file.")
         if not self.table or "\0" in self.table or self.table.startswith(("penstock_", "sqlite_")):
             raise RequestError(f"{self.table!r} cannot be the table of a sink", "Choose another name.")
 

@@ -1,0 +1,159 @@
+"""A sink that hangs holds the others only as long as it is bound; and nobody is blamed for what another refuses."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import PipelineError
+from penstock.delivery import seat, service
+from penstock.delivery.backing_off import BackingOff
+from penstock.delivery.block import Block
+from penstock.delivery.one_thread import OneThread
+from penstock.delivery.sink import YES, Epoch, Transaction, Vote
+from penstock.delivery.threaded import Threaded
+from tests.delivery.engine.memory_sink import Refuse
+from tests.delivery.engine.stage import PIPELINE, Stage, values
+
+
+class HangingSink:
+    """A BlockingSink whose vote never comes while `goes_on` is not set."""
+
+    def __init__(self, goes_on: threading.Event) -> None:
+        self.is_closed = threading.Event()
+        self._goes_on = goes_on
+
+    def open(self, decided: bytes) -> None: ...
+
+    def write(self, block: Block) -> None: ...
+
+    def prepare(self, transaction: Transaction) -> Vote:
+        self._goes_on.wait(30)
+        return YES
+
+    def commit(self, transaction: Transaction) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+class HangingFollower:
+    async def deliver(self, epoch: Epoch) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    monkeypatch.setattr(service, "LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr(seat, "CLOSE_SECONDS", 0.05)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hangs(stage: Stage, name: str, sink: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(pipeline: str, key: str, bound: Any) -> Any:
+        return sink if key == name and bound.url == f"memory:{name}" else stage.make(pipeline, key, bound)
+
+    monkeypatch.setattr(service, "_make", make)
+
+
+async def test_a_voting_sink_that_hangs_is_left_behind_when_it_is_removed(
+    stage: Stage, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = HangingSink(goes_on)
+    hangs(stage, "b", Threaded(sink, "b"), monkeypatch)
+    await stage.bind(voting="a b")
+    await stage.put_out()
+    await stage.scene.until(lambda: bool(stage.disks["a"].in_doubt))
+    assert stage.delivery is not None
+    await stage.delivery.unbind(PIPELINE, "b")
+    await stage.delivered()
+    assert stage.disks["a"].values == values(1)
+    assert not sink.is_closed.is_set()
+    goes_on.set()
+    assert await asyncio.to_thread(sink.is_closed.wait, 5), "it keeps what it has"
+
+
+async def test_a_following_sink_that_hangs_is_left_behind_when_it_is_bound_elsewhere(
+    stage: Stage, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not goes_on.is_set()
+    hangs(stage, "f", HangingFollower(), monkeypatch)
+    await stage.bind(following="f")
+    await stage.put_out()
+    await stage.shows("DECIDED")
+    await stage.scene.coordinator.deliveries.bind(PIPELINE, {"f": ("out", "memory:elsewhere", False)})
+    await stage.delivered()
+    assert stage.taken["f"] == [("p:1:1", values(1))]
+
+
+async def test_a_sink_that_has_agreed_since_is_not_blamed_for_what_another_refuses(stage: Stage) -> None:
+    asked = [0]
+
+    def first(now: str) -> None:
+        if now == "vote":
+            asked[0] += 1
+            if asked[0] == 1:
+                raise Refuse
+
+    def then(now: str) -> None:
+        if now == "vote" and asked[0]:
+            raise Refuse
+
+    stage.scripts |= {"a": first, "b": then}
+    await stage.bind(voting="a b")
+    await stage.put_out()
+    delivery = stage.delivery
+    assert delivery is not None
+    await stage.scene.until(lambda: [one.sink for one in delivery.sinks() if one.state == "REFUSED"] == ["b"])
+    await delivery.park(PIPELINE, 1, None)
+    await stage.delivered()
+    assert (stage.disks["a"].values, stage.disks["b"].values) == (values(1), [])
+
+
+async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) -> None:
+    def refuse(now: str) -> None:
+        if now == "vote":
+            raise Refuse
+
+    stage.scripts["b"] = refuse
+    await stage.bind(voting="b")
+    await stage.put_out()
+    delivery = stage.delivery
+    assert delivery is not None
+    await stage.shows("REFUSED")
+    assert list(delivery.holds()) == ["1 epoch waits for sink b of pipeline p, which votes no: not today"]
+    await delivery.park(PIPELINE, 1, None)
+    assert [(one.state, one.lacking) for one in delivery.sinks()] == [("READY", 0)]
+    assert list(delivery.holds()) == []
+    with pytest.raises(PipelineError, match="no sink of 'p' refuses"):
+        await delivery.park(PIPELINE, 2, None)
+
+
+async def test_what_says_try_again_while_a_try_goes_on_is_not_lost() -> None:
+    backing_off = BackingOff()
+    backing_off.tries = 10
+    backing_off.retry()
+    async with asyncio.timeout(1):
+        await backing_off.wait()
+    backing_off.retry()
+    backing_off.succeeded()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await backing_off.wait()
+
+
+async def test_a_thread_ends_with_the_sink_that_it_was_for() -> None:
+    thread = OneThread("of nobody")
+    ident = await thread.call(threading.get_ident)
+    del thread
+    async with asyncio.timeout(5):
+        while ident in [one.ident for one in threading.enumerate()]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
