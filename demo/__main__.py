@@ -79,7 +79,7 @@ class Demo:
     def _wait_for_pipeline(self) -> None:
         """A program is acknowledged by the pipelines that are registered: without one, when its events are stored."""
         with CoordinatorClient(self.worker.address("http")) as coordinator:
-            while not coordinator.pipelines():
+            while not any(pipeline.inputs for pipeline in coordinator.pipelines()):
                 self._check_alive()
                 time.sleep(TURN_SECONDS)
 

@@ -1,0 +1,30 @@
+"""Everything is killed once; `script/test --campaign delivery` does it at random, for as long as asked."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import RequestError
+from penstock.spark.java import find_java
+from tests.delivery.crasher.campaign import crash_and_check
+from tests.delivery.crasher.killers import Scripted
+from tests.delivery.crasher.system import System
+
+pytestmark = [pytest.mark.spark, pytest.mark.process]
+
+SCRIPT = ((0.05, "north"), (0.1, "first"), (0.15, "worker"), (0.2, "driver"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _java() -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    try:
+        find_java()
+    except RequestError as error:
+        pytest.skip(str(error))
+
+
+def test_the_sinks_hold_every_message_once_when_source_sink_worker_and_driver_are_killed(tmp_path: Path) -> None:
+    with System(tmp_path, "copy", messages=1000, rate=100.0) as system:
+        crash_and_check(system, Scripted(SCRIPT))
+        assert {name for name, kills in system.kills().items() if kills} == {part for _, part in SCRIPT}

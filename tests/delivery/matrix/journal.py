@@ -1,0 +1,36 @@
+"""What a worker's journal says of transactions: read from its ledger."""
+
+import struct
+
+from penstock.client.segments import SegmentClient
+from penstock.coordinator.machine.commands import Attempt, Decide, decode, unpack
+from penstock.coordinator.machine.delivering import transaction_id
+from penstock.protocol.stored.names import LEDGER
+
+
+def decisions(segments: SegmentClient, pipeline: str) -> list[str]:
+    """The transactions of a pipeline that are decided: to commit, for nothing else is ever written down."""
+    return [
+        transaction_id(pipeline, entry.batch, entry.attempt)
+        for entry in _entries(segments)
+        if isinstance(entry, Decide) and entry.pipeline == pipeline
+    ]
+
+
+def attempts(segments: SegmentClient, pipeline: str) -> int:
+    """How many rounds have begun."""
+    return sum(isinstance(entry, Attempt) and entry.pipeline == pipeline for entry in _entries(segments))
+
+
+def _entries(segments: SegmentClient) -> list[object]:
+    length = segments.info(LEDGER).length
+    data = b""
+    while len(data) < length:
+        data += segments.read(LEDGER, len(data), length - len(data)).data
+    entries: list[object] = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + struct.unpack_from(">I", data, at)[0]
+        entries.append(decode(unpack(data[at + 4 : end])))
+        at = end
+    return entries

@@ -1,0 +1,131 @@
+"""A proxy between a worker and a sink that knows frames: at the chosen one it lets somebody be killed, then cuts."""
+
+import asyncio
+import fcntl
+import struct
+import termios
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from penstock.protocol.connector import Decoder, Frame, Phase1, Phase2, Reply, Use, encode
+from penstock.protocol.connector.two_phase import TwoPhase
+
+POLL_SECONDS = 0.001
+SECONDS_MAX = 20.0
+
+
+class Wire(NamedTuple):
+    """The first frame of this kind about a transaction whose id begins like this."""
+
+    kind: type[Phase1] | type[Reply] | type[Phase2]
+    txn_prefix: bytes
+    passes: bool
+    """It is passed on, and arrives; else it is kept back for ever."""
+    arrived: Callable[[bytes], bool] = lambda _: True
+    """Given the transaction's id: whether who got it has taken it up. It is polled."""
+
+    def touches(self, frame: Frame) -> bool:
+        return isinstance(frame, self.kind) and frame.txn_id.startswith(self.txn_prefix)
+
+
+class TrippingProxy:
+    """Once: `pulled` is called, in a thread, and then both connections are cut. After that it
+    only passes on.
+    """
+
+    def __init__(self, sink_port: int, wire: Wire, pulled: Callable[[], None]) -> None:
+        self.port = 0
+        self.tripped: bytes | None = None
+        """The transaction at which it did."""
+        self.done = threading.Event()
+        self.seen: list[TwoPhase] = []
+        """All two-phase messages that were passed on since, of either side."""
+        self._sink_port = sink_port
+        self._wire = wire
+        self._pulled = pulled
+        self._relays: set[asyncio.Task[None]] = set()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        self._ready.wait(SECONDS_MAX)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(SECONDS_MAX)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stopping.wait()
+        server.close()
+        for relay in tuple(self._relays):
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = asyncio.create_task(self._relay(reader, writer))
+        self._relays.add(relay)
+        relay.add_done_callback(self._relays.discard)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._sink_port)
+        except OSError:  # the sink is not there: neither is its port
+            writer.transport.abort()
+            return
+        cut = asyncio.Event()
+        ways = [asyncio.create_task(self._pass(*way, cut)) for way in ((reader, back), (there, writer))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            writer.transport.abort()
+            back.transport.abort()
+        for ended in await asyncio.gather(*ways, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, cut: asyncio.Event) -> None:
+        """Until one side closes, or the wire is touched: then nothing more passes, either way."""
+        decoder = Decoder(Use.SINK)
+        with suppress(ConnectionError):
+            while data := await source.read(65536):
+                for frame in decoder.feed(data):
+                    if cut.is_set():
+                        await asyncio.Event().wait()  # until the other way has done what is to be done
+                    if self.tripped is None and self._wire.touches(frame):
+                        cut.set()
+                        await self._trip(frame, target)
+                        return
+                    if self.tripped is not None and isinstance(frame, TwoPhase):
+                        self.seen.append(frame)
+                    target.write(encode(frame))
+                await target.drain()
+
+    async def _trip(self, frame: Frame, target: asyncio.StreamWriter) -> None:
+        assert isinstance(frame, Phase1 | Reply | Phase2)
+        self.tripped = frame.txn_id
+        if self._wire.passes:
+            target.write(encode(frame))
+            async with asyncio.timeout(SECONDS_MAX):
+                while _unacknowledged(target) or not self._wire.arrived(frame.txn_id):  # noqa: ASYNC110 (no event)
+                    await asyncio.sleep(POLL_SECONDS)
+        await asyncio.to_thread(self._strike)
+
+    def _strike(self) -> None:
+        """To its end, also when the connection ends meanwhile because somebody is dead."""
+        self._pulled()
+        self.done.set()
+
+
+def _unacknowledged(writer: asyncio.StreamWriter) -> int:
+    """Bytes that the other end's kernel does not have yet."""
+    queued = fcntl.ioctl(writer.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    waiting: int = struct.unpack("i", queued)[0]
+    return waiting + writer.transport.get_write_buffer_size()
