@@ -65,7 +65,7 @@ class Effort:
     """All rounds together; what is left out then is rounds."""
 
 
-QUICK = Effort(2, 3_000_000, 50_000, 500_000, 100_000, 5_000_000, 200_000, total_s_max=120)
+QUICK = Effort(2, 3_000_000, 50_000, 500_000, 100_000, 5_000_000, 200_000, total_s_max=180)
 FULL = Effort(5, 10_000_000, 50_000, 2_000_000, 300_000, 20_000_000, 500_000, total_s_max=1200)
 
 

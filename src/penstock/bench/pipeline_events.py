@@ -17,7 +17,6 @@ BEGAN_MS = 1_699_999_980_000
 """The first event time, and the beginning of a minute."""
 
 MINUTE_MS = 60_000
-STREAMS = 8
 
 SCRAMBLE, MODULUS = 48_271, 65_521
 """Number × SCRAMBLE mod MODULUS mod keys: an order of keys that SQL can work out as well as Python."""
@@ -71,8 +70,8 @@ class Part:
     first: int
     end: int
 
-    def batches(self, size: int) -> Iterator[tuple[int, NDArray[np.void]]]:
-        """Each batch goes to one stream of the connection that sends it: the caller sets that, and has its number."""
+    def batches(self, size: int) -> Iterator[NDArray[np.void]]:
+        """In order. Each goes to one stream, which the caller sets."""
         noise = np.random.default_rng(size).bytes(size * EVENT_BYTES)
         names = np.array([key_name(number) for number in range(self.events.keys)], f"S{KEY_BYTES}")
         whole = np.zeros(size, FRAME)
@@ -83,7 +82,7 @@ class Part:
             batch = whole[: len(numbers)].copy()
             batch["id"], batch["time"] = numbers, self.events.times_ms(numbers)
             batch["key"] = names[self.events.key_numbers(numbers)]
-            yield start, batch
+            yield batch
 
 
 def last_of_all(events: Events, stream: int) -> bytes:

@@ -97,6 +97,7 @@ class Trial:
         self._send(0, self.warm, is_last=False)
         self.program.finish()
         _wait_for_rows(query, self.warm)
+        query.processAllAvailable()  # what they make of the watermark is a batch, too
         known = len(query.recentProgress)
         self._send(self.warm, self.events.count, is_last=True)
         ended = _wait_for_bytes(query, results, sum(map(len, wanted)) + len(wanted))

@@ -24,12 +24,12 @@ FLINK_SQL, FLINK_PYTHON = "flink_sql", "flink_python"
 
 GOALS = {BYTEWAX: 2.0}
 
-_IN_MEMORY = "from memory to nowhere; no checkpoint: what a crash interrupts is lost, or done again"
+_IN_MEMORY = "from memory to nowhere, nothing is durable: a crash loses the counts"
 
 GUARANTEES = {
     OURS: "from a program's socket to files, exactly once: durable before the ack, durable state, two-phase commit",
     BYTEWAX: f"{_IN_MEMORY}; batches of 100,000",
-    BYTEWAX_SMALL: f"{_IN_MEMORY}; batches of 1,000, its connectors' default",
+    BYTEWAX_SMALL: f"{_IN_MEMORY}; batches of 1,000, as its file and Kafka inputs give unless they are told otherwise",
     FLINK_SQL: f"{_IN_MEMORY}; no Python for an event",
     FLINK_PYTHON: f"{_IN_MEMORY}; Python for every event",
 }

@@ -84,7 +84,7 @@ class SendJob:
         granted = min(session.granted for session in sessions)
         size = max(1, granted // WINDOW)
         began = 0.0
-        for _, batch in self.part.batches(size):
+        for batch in self.part.batches(size):
             began = began or time.monotonic()
             session = _free(selector, sessions, granted - len(batch))
             batch["stream"] = spread(session.number)

@@ -137,9 +137,9 @@ class Delivery:
         """Raises PipelineError for a place that another sink has: only one could work, or all would come twice."""
         pipeline = self._deliveries.state.pipelines.get(name)
         bound = {} if pipeline is None else {key: SinkSpec(one.port, one.url) for key, one in pipeline.sinks.items()}
-        after = bound | dict(sinks)
+        places = [*bound.items(), *sinks.items()]  # also where two change places: their histories would be mixed up
         for key, spec in sinks.items():
-            other = next((one for one, place in after.items() if place == spec and one != key), None)
+            other = next((one for one, place in places if place == spec and one != key), None)
             if other is not None:
                 raise PipelineError(
                     f"sink {key!r}: its place is bound to port {spec.port!r} already, as {other!r}",
