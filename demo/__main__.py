@@ -210,7 +210,9 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     if not verdict.is_good:
         console.print("[bold red]Verdict: the results are not what they should be.[/]")
         raise SystemExit(1)
-    console.print("[bold green]Verdict: every event was stored once and counted once; what the sink has committed is right.[/]")
+    console.print(
+        "[bold green]Verdict: every event was stored once and counted once; what the sink has committed is right.[/]"
+    )
 
 
 def main() -> None:
@@ -218,7 +220,9 @@ def main() -> None:
     parser.add_argument("--chaos", action="store_true", help="kill worker, driver, sink and a program along the way")
     parser.add_argument("--events", type=int, default=6000, help="events of each stream (default: 6000, half a minute)")
     options = parser.parse_args()
-    console.print(f"A worker, {len(PROGRAMS)} programs with {len(STREAMS)} streams each, a pipeline on Spark, and a sink …")
+    console.print(
+        f"A worker, {len(PROGRAMS)} programs with {len(STREAMS)} streams each, a pipeline on Spark, and a sink …"
+    )
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
         demo = Demo(Path(directory), options.events, KILLS if options.chaos else ())
         began = time.monotonic()

@@ -8,6 +8,7 @@ from demo.events import PROGRAMS, STREAMS, Cell, Total, expected
 from penstock.client.segments import SegmentClient
 from penstock.client.sink import read_committed
 
+
 @dataclass
 class Results:
     """The last total of each cell, as the sink has committed it; every epoch puts out all of them anew."""

@@ -1,5 +1,7 @@
 """A decoder gives the same frames however the bytes are cut, and holds no more than one of them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,50 @@ def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[Frame], 
 @given(st.lists(two_phase | messages.filter(lambda m: m.stream_id > 0), max_size=8))
 def test_a_sink_s_messages_come_out_unwrapped(sent: list[Frame]) -> None:
     assert list(Decoder(Use.SINK).feed(b"".join(map(encode, sent)))) == sent
+
+
+@given(
+    st.lists(
+        two_phase
+        | messages.filter(lambda m: m.stream_id > 0).map(lambda m: replace(m, stream_id=m.stream_id % 3 or 3)),
+        max_size=12,
+    ),
+    st.lists(st.integers(1, 200), min_size=1),
+    st.tuples(st.integers(0, 2000), st.integers(1, 255)),
+    st.booleans(),
+)
+def test_messages_taken_together_are_those_that_come_one_by_one(
+    sent: list[Frame], sizes: list[int], flip: tuple[int, int], is_mutated: bool
+) -> None:
+    stream = bytearray(b"".join(map(encode, sent)))
+    if is_mutated and flip[0] < len(stream):
+        stream[flip[0]] ^= flip[1]
+    one_by_one, together = Decoder(Use.SINK), Decoder(Use.SINK)
+    came: tuple[list[Frame], list[Frame]] = ([], [])
+    at = number = 0
+    ended: list[str | None] = [None, None]
+    while at < len(stream) and ended == [None, None]:
+        piece = bytes(stream[at : at + sizes[number % len(sizes)]])
+        at, number = at + len(piece), number + 1
+        ended = [_drain(one_by_one, piece, came[0], takes=False), _drain(together, piece, came[1], takes=True)]
+    assert came[0] == came[1]
+    assert ended[0] == ended[1]
+    assert one_by_one.held_bytes == together.held_bytes
+
+
+def _drain(decoder: Decoder, piece: bytes, came: list[Frame], *, takes: bool) -> str | None:
+    """Returns what is wrong with the bytes."""
+    try:
+        frames = decoder.feed(piece)
+        while True:
+            if takes:
+                came += [Message(1, i, time, key, payload) for i, payload, time, key in decoder.take_messages(1)]
+            frame = next(frames, None)
+            if frame is None:
+                return None
+            came.append(frame)
+    except ProtocolError as error:
+        return str(error)
 
 
 def test_stream_0_of_a_source_is_a_stream_like_any_other() -> None:

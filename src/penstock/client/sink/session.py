@@ -37,11 +37,16 @@ from penstock.protocol.connector import (
     Use,
     error_frame,
 )
+from penstock.protocol.connector.batch import Received
 
 logger = logging.getLogger("penstock.sink")
 
 CREDITS = 2**31 - 1
 """In the OK. They mean nothing to a sink, TCP slows its worker down; one that does count them does not run out soon."""
+
+
+_ANY_MESSAGE = Message(OUTPUT_STREAM, 0, 0, b"", b"")
+"""Whether messages may come now does not depend on what is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +150,25 @@ class SinkSession:
 
     def _receive(self, data: Buffer) -> Steps[None]:
         """Messages that come one after the other are handled together."""
-        messages: list[Message] = []
-        for frame in () if self._session.is_over else self._decoder.feed(data):
-            if isinstance(frame, Message):
-                messages.append(frame)
-                continue
+        if self.is_over:
+            return
+        frames = self._decoder.feed(data)
+        while True:
+            messages = self._decoder.take_messages(OUTPUT_STREAM)
             if messages:
                 yield from self._messages(messages)
-                messages = []
+            frame = next(frames, None)
+            if frame is None:
+                return
             self._session.receive(frame)
             yield from self._handle(frame)
             if self._session.is_over:
                 return
-        if messages:
-            yield from self._messages(messages)
 
-    def _messages(self, messages: list[Message]) -> Steps[None]:
+    def _messages(self, messages: list[Received]) -> Steps[None]:
         self._session.check_messages()
-        self._round.receive(messages[0])
-        for message in messages:
-            if message.stream_id != OUTPUT_STREAM:
-                raise ProtocolError(f"MESSAGE: stream {message.stream_id} is not open, only stream 1 can be")
-        self._stream.messages(messages[-1].message_id, Side.THEIRS)
+        self._round.receive(_ANY_MESSAGE)
+        self._stream.messages(messages[-1][0], Side.THEIRS)
         yield from self._transactions.write(messages)
 
     def _handle(self, frame: Frame) -> Steps[None]:
@@ -190,6 +192,8 @@ class SinkSession:
                 yield from self._transactions.decide(frame)
                 if frame.commit:
                     self._acknowledge_end()
+            case Message():
+                raise ProtocolError(f"MESSAGE: stream {frame.stream_id} is not open, only stream 1 can be")
             case Error():
                 logger.warning("%s says: %s", self.peer, frame.text)
             case _:

@@ -12,8 +12,7 @@ from penstock.client.sink.target import NO_ROOM, Target
 from penstock.client.source.message import Message
 from penstock.core.errors import ProtocolError, RequestError
 from penstock.protocol.connector import OUTPUT_STREAM, Phase1, Phase2
-from penstock.protocol.connector import Message as MessageFrame
-from penstock.protocol.connector.batch import MESSAGE_HEAD
+from penstock.protocol.connector.batch import MESSAGE_HEAD, Received
 
 logger = logging.getLogger("penstock.sink")
 
@@ -66,11 +65,11 @@ class Transactions:
         elif bound != instance:
             raise ProtocolError(f"HELLO: this sink has the output of {bound!r}, and takes none of {instance!r}")
 
-    def write(self, frames: list[MessageFrame]) -> Steps[None]:
+    def write(self, given: list[Received]) -> Steps[None]:
         """Messages of the output. Those that are here already are skipped; ProtocolError for a gap before one."""
         if self.uncommitted:
             raise ProtocolError(f"MESSAGE: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
-        messages, received, size = self._sort_out(frames)
+        messages, received, size = self._sort_out(given)
         if size > self._uncommitted_bytes_max:
             raise ProtocolError(
                 f"MESSAGE: {size} bytes that are not committed are over this sink's limit of "
@@ -112,18 +111,19 @@ class Transactions:
         if self._uncommitted_bytes and not self.uncommitted:
             yield from self._rewind()
 
-    def _sort_out(self, frames: list[MessageFrame]) -> tuple[list[Message], int, int]:
+    def _sort_out(self, given: list[Received]) -> tuple[list[Message], int, int]:
         """What is new, what would then be received, and what would be uncommitted."""
         messages: list[Message] = []
         received, size = self.received, self._uncommitted_bytes
-        for frame in frames:
-            end = frame.message_id + len(frame.payload)
-            if frame.message_id == received:
-                messages.append(Message(received, frame.payload, frame.event_time, frame.key))
+        for one in given:
+            message_id, payload, _, key = one
+            end = message_id + len(payload)
+            if message_id == received:
+                messages.append(Message._make(one))
                 received = end
-                size += MESSAGE_HEAD.size + len(frame.key) + len(frame.payload)
+                size += MESSAGE_HEAD.size + len(key) + len(payload)
             elif end > received:
-                raise ProtocolError(_misplaced(frame.message_id, end, received))
+                raise ProtocolError(_misplaced(message_id, end, received))
         return messages, received, size
 
     def _transaction(self, frame: Phase1) -> Transaction:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
+from penstock.protocol.connector.batch import Received, decode_messages
 from penstock.protocol.connector.codec import FRAME_SIZE_MAX, decode, read_length, unwrap
 from penstock.protocol.connector.fields import U32
 from penstock.protocol.connector.frames import Frame, Message
@@ -39,6 +40,11 @@ class Decoder:
         self._check_usable()
         self._held += data
         return iter(self._next, None)
+
+    def take_messages(self, stream_id: int) -> list[Received]:
+        """Those of this stream that are there already and come next, all at once: many times faster than one by one."""
+        found, self._at = decode_messages(self._held, self._at, stream_id, frame_size_max=self._frame_size_max)
+        return found
 
     def _check_usable(self) -> None:
         if self._failure is not None:
