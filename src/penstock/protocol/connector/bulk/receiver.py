@@ -11,8 +11,10 @@ from penstock.protocol.connector.fields import U32
 from penstock.protocol.connector.frames import Frame
 from penstock.protocol.connector.hello import HelloCheck
 
-CHUNK_SIZE = 256 * 2**10
-"""Bytes that are received at once, at most: enough messages to pay for the calls, and it stays in the CPU's cache."""
+CHUNK_SIZE = 512 * 2**10
+"""Bytes that are received at once, at most: a whole window of credits of small messages (2,048 of 250 bytes), which then
+stay together on all the way to the acknowledgement. At half of it every window was handled in two parts.
+"""
 
 CHUNK_SIZE_MIN = 64
 """There must be room to receive behind the longest part of a frame that says nothing about its length."""
