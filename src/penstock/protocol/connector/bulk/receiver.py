@@ -12,8 +12,8 @@ from penstock.protocol.connector.frames import Frame
 from penstock.protocol.connector.hello import HelloCheck
 
 CHUNK_SIZE = 512 * 2**10
-"""Bytes that are received at once, at most: a whole window of credits of small messages (2,048 of 250 bytes), which then
-stay together on all the way to the acknowledgement. At half of it every window was handled in two parts.
+"""Bytes that are received at once, at most: a whole window of credits of small messages (2,048 of 250 bytes), which
+then stay together all the way to the acknowledgement. At half of it every window was handled in two parts.
 """
 
 CHUNK_SIZE_MIN = 64
