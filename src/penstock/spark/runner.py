@@ -170,9 +170,12 @@ class Runner:
             for pipeline in self.pipelines:
                 if not self._stopping.is_set():
                     pipeline.turn(time.monotonic())
-        except (Py4JError, OSError) as error:
-            if not self._stopping.is_set():  # a JVM that was told to stop together with us is no failure
-                raise RequestError(f"Spark's JVM is gone: {error}", "Its log says why.") from None
+        except (Py4JError, OSError, RequestError) as error:
+            if self._stopping.is_set():  # a JVM that was told to stop together with us is no failure, nor its queries
+                return
+            if isinstance(error, RequestError):
+                raise
+            raise RequestError(f"Spark's JVM is gone: {error}", "Its log says why.") from None
         self._show(self.pipelines)
         self._stopping.wait(_TURN_SECONDS)
 
