@@ -175,7 +175,7 @@ def test_a_killed_run_takes_its_worker_along_and_the_next_one_goes_on(tmp_path: 
         send(f"127.0.0.1:{ports(data)['connector']}", "lines", "book", lines(80))
         assert counts(f"127.0.0.1:{ports(data)['segment']}") == expected(80)
         os.killpg(again.process.pid, signal.SIGTERM)  # as a supervisor does: to Spark's JVM as well
-        assert again.ended() == 0
+        assert again.ended() == 0, again.said
     assert "Traceback" not in again.said
 
 

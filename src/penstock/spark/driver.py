@@ -91,9 +91,9 @@ def _end(gateway: Any) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession()
     with suppress(Py4JError, OSError), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the JVM is gone already: that is what we want
+        session = SparkSession.getActiveSession()  # asks the JVM
         if session is not None:
             session.stop()
     with suppress(Py4JError, OSError):

@@ -1,6 +1,7 @@
 """Runs what the user has written, and shows its errors at the user's own lines."""
 
 import importlib.util
+import logging
 import os
 import sys
 import traceback
@@ -75,11 +76,18 @@ def told(error: BaseException) -> str:
 
 
 def silence_spark() -> None:
-    """PySpark writes each error of a plan to stderr as well, as a page of JSON: here `told` says what it is."""
+    """PySpark writes each error of a plan to stderr as well, as a page of JSON: here `told` says what it is. Py4J
+    writes a traceback whenever the JVM is gone, also when it was told to go.
+    """
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception while sending command."
 
 
 def _last_lines(error: BaseException) -> list[str]:
