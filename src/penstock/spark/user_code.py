@@ -83,11 +83,12 @@ def silence_spark() -> None:
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return record.msg != "Exception while sending command."
+    return not str(record.msg).endswith("while sending command.")
 
 
 def _last_lines(error: BaseException) -> list[str]:
