@@ -42,6 +42,13 @@ def test_the_readme_s_source_says_what_is_safe(worker: RunningWorker, tmp_path: 
     assert "numbers: 1000 is safe" in run(readme_program("Source(", worker, tmp_path))
 
 
+def test_the_readme_s_pipeline_has_its_sources_and_its_sink(worker: RunningWorker, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    told = run("-m", "penstock", "check", readme_program("@pipeline", worker, tmp_path))
+    assert "input north: north" in told
+    assert "out → file: file:results   exactly-once, votes" in told
+
+
 def test_import_lines_stores_each_line_once(worker: RunningWorker, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")

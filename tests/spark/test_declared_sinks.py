@@ -5,7 +5,7 @@ import pytest
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.core.errors import RequestError
 from penstock.spark import pipeline
-from penstock.spark.declared_sinks import check_ports, sinks_of
+from penstock.spark.declared_sinks import Declared, check_ports, sinks_of
 
 
 def test_a_url_several_or_urls_by_name() -> None:
@@ -15,6 +15,11 @@ def test_a_url_several_or_urls_by_name() -> None:
         "file-2": SinkSpec("late", "file:b"),
         "stdout": SinkSpec("late", "stdout:"),
     }
+
+
+@pytest.mark.parametrize("declared", ["file:a", ["file:a"], {"out": "file:a"}])
+def test_without_a_port_it_is_that_of_a_dataframe_which_names_none(declared: Declared) -> None:
+    assert sinks_of(declared) == {"file": SinkSpec("out", "file:a")}
 
 
 def test_a_given_name_is_not_taken_by_another() -> None:
@@ -35,6 +40,8 @@ def test_the_same_sink_twice_is_one() -> None:
         {"out": {"no/name": "file:a"}},
         {"out": {"a": "file:a"}, "late": {"a": "file:b"}},
         {"out": [5]},
+        {"out": 5},
+        5,
     ],
 )
 def test_what_cannot_be_is_refused_where_it_is_declared(declared: dict[str, object]) -> None:

@@ -11,8 +11,11 @@ from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.names import check_pipeline_name
 
-Declared: TypeAlias = Mapping[str, str | Sequence[str] | Mapping[str, str]]
-"""By port: a URL, several, or URLs by the names of their sinks."""
+Urls: TypeAlias = str | Sequence[str] | Mapping[str, str]
+"""A URL, several, or URLs by the names of their sinks."""
+
+Declared: TypeAlias = str | Sequence[str] | Mapping[str, Urls]
+"""By port; without one, for the port of a DataFrame that names none."""
 
 DEFAULT_PORT = "out"
 """Where a DataFrame goes that names no port."""
@@ -24,7 +27,8 @@ def sinks_of(declared: Declared) -> dict[str, SinkSpec]:
     """By their names: those that are given, then the kinds of the others. Raises RequestError."""
     named: dict[str, SinkSpec] = {}
     unnamed: list[SinkSpec] = []
-    for port, given in declared.items():
+    by_port = declared if isinstance(declared, Mapping) else {DEFAULT_PORT: declared}
+    for port, given in by_port.items():
         check_pipeline_name(port, "port")
         if isinstance(given, Mapping):
             for name, url in given.items():
@@ -32,7 +36,7 @@ def sinks_of(declared: Declared) -> dict[str, SinkSpec]:
                     raise RequestError(f"two sinks are named {name!r}", "Give each a name of its own.")
                 named[check_pipeline_name(name, "sink")] = _spec(port, url)
         else:
-            unnamed += [_spec(port, url) for url in ([given] if isinstance(given, str) else given)]
+            unnamed += [_spec(port, url) for url in _several(given)]
     return with_sinks(named, unnamed)
 
 
@@ -58,6 +62,10 @@ def check_ports(sinks: Mapping[str, SinkSpec], ports: Sequence[str]) -> None:
                 else f"Its ports: {', '.join(ports) or 'none, it has a writer of Spark'}."
             )
             raise RequestError(f"the sink {name!r} is bound to the port {spec.port!r}, which is not there", hint)
+
+
+def _several(given: object) -> Sequence[object]:
+    return given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
 
 
 def _spec(port: str, url: object) -> SinkSpec:

@@ -81,8 +81,8 @@ def pipeline(
     It takes streaming DataFrames and gives a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter (one of
     Spark's own sinks, not started). A parameter reads the source of its own name, unless `inputs` names one or several:
     a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. `sinks` says where ports go
-    to: `{"out": "file:results"}`. The function is called to see what it gives, and again for every start of its query.
-    Raises RequestError for what cannot be run.
+    to: `{"out": "file:results"}`, or only the URL where there is one port. The function is called to see what it gives,
+    and again for every start of its query. Raises RequestError for what cannot be run.
     """
 
     def declare(function: Function) -> Pipeline:
