@@ -20,7 +20,8 @@ from penstock.bench.events import EVENT_BYTES
 from penstock.bench.latency_report import FSYNC, FSYNCS, RATES, SMALLEST, LatencyReport, flow_name
 from penstock.bench.process import filesystem
 from penstock.bench.report import progress
-from penstock.bench.rounds import base_directory, interleave
+from penstock.bench.rounds import interleave
+from penstock.bench.session import bench_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,16 +77,8 @@ def run(options: Options, console: Console | None = None) -> LatencyReport:
     """Run the whole benchmark; progress goes to `console`, which should be standard error. Raises RequestError where
     PySpark or Java are missing.
     """
-    from penstock.spark.driver import spark_driver
-    from penstock.spark.java import use_java
-    from penstock.spark.requirements import check_installed
-
-    check_installed()
-    use_java()
-    with base_directory(options.directory) as base:
-        conf = {"spark.sql.warehouse.dir": str(base / "warehouse")}
-        with spark_driver("penstock bench", options.master, conf, base / "spark.log") as spark:
-            return measure(spark, options, base, console)
+    with bench_session(options.directory, options.master) as (spark, base):
+        return measure(spark, options, base, console)
 
 
 def measure(spark: SparkSession, options: Options, base: Path, console: Console | None = None) -> LatencyReport:

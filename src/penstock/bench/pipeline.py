@@ -22,7 +22,8 @@ from penstock.bench.pipeline_events import Events
 from penstock.bench.pipeline_report import BYTEWAX_SMALL, FLINK_PYTHON, FLINK_SQL, OURS, PipelineReport
 from penstock.bench.process import filesystem
 from penstock.bench.report import progress
-from penstock.bench.rounds import base_directory, interleave
+from penstock.bench.rounds import interleave
+from penstock.bench.session import bench_session
 from penstock.bench.spark_memory import peak_of_spark
 
 if TYPE_CHECKING:
@@ -88,16 +89,8 @@ def run(options: Options, console: Console | None = None) -> PipelineReport:
     """Run the whole benchmark; progress goes to `console`, which should be standard error. Raises RequestError where
     PySpark or Java are missing; other processors that are missing are left out.
     """
-    from penstock.spark.driver import spark_driver
-    from penstock.spark.java import use_java
-    from penstock.spark.requirements import check_installed
-
-    check_installed()
-    use_java()
-    with base_directory(options.directory) as base:
-        conf = {"spark.sql.warehouse.dir": str(base / "warehouse")}
-        with spark_driver("penstock bench", options.master, conf, base / "spark.log") as spark:
-            return measure(spark, options, base, console)
+    with bench_session(options.directory, options.master) as (spark, base):
+        return measure(spark, options, base, console)
 
 
 def measure(spark: SparkSession, options: Options, base: Path, console: Console | None = None) -> PipelineReport:

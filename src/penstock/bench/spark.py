@@ -19,7 +19,8 @@ from penstock.bench.events import EVENT_BYTES
 from penstock.bench.measurement import MEGABYTE
 from penstock.bench.process import Server, filesystem
 from penstock.bench.report import progress
-from penstock.bench.rounds import base_directory, interleave
+from penstock.bench.rounds import interleave
+from penstock.bench.session import bench_session
 from penstock.bench.spark_memory import Peak, peak_of_spark
 from penstock.bench.spark_report import PARQUET, SINK, SMALL, SMALLEST, SOURCE, TENTH, SparkReport
 
@@ -74,16 +75,8 @@ def run(options: Options, console: Console | None = None) -> SparkReport:
     """Run the whole benchmark; progress goes to `console`, which should be standard error. Raises RequestError where
     PySpark or Java are missing.
     """
-    from penstock.spark.driver import spark_driver
-    from penstock.spark.java import use_java
-    from penstock.spark.requirements import check_installed
-
-    check_installed()
-    use_java()
-    with base_directory(options.directory) as base:
-        conf = {"spark.sql.warehouse.dir": str(base / "warehouse")}
-        with spark_driver("penstock bench", options.master, conf, base / "spark.log") as spark:
-            return measure(spark, options.chosen, base, console)
+    with bench_session(options.directory, options.master) as (spark, base):
+        return measure(spark, options.chosen, base, console)
 
 
 def measure(spark: SparkSession, effort: Effort, base: Path, console: Console | None = None) -> SparkReport:
