@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.registry import Use as StreamUse
 from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
@@ -297,10 +296,10 @@ async def test_a_source_that_ends_and_opens_a_stream_without_reading_is_ended(se
         await until(lambda: len(joined(running)) == 1)
         hold_little(running)
         with suppress(ConnectionError):
-            for _ in range(200):
+            for rounds in range(1, 201):
                 await raw.send(b"".join(encode(Notify(number, "s")) for number in range(100)))
-                await until(lambda: running.gateway.registry.counts()[StreamUse.ACTIVE] > 100 or not joined(running))
-                await asyncio.sleep(0.02)
+                opened = 1 + 100 * rounds
+                await until(lambda o=opened: running.gateway.counters.streams_opened == o or not joined(running))
                 await raw.send(b"".join(encode(EndOfStream(number)) for number in range(100)))
                 await until(lambda: sum(running.gateway.registry.counts().values()) == 1)
         assert joined(running) == []
