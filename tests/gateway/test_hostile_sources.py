@@ -295,11 +295,14 @@ async def test_a_source_that_ends_and_opens_a_stream_without_reading_is_ended(se
         raw = await Raw(running).connect(HELLO)
         await until(lambda: len(joined(running)) == 1)
         hold_little(running)
+
+        async def until_opened(count: int) -> None:
+            await until(lambda: running.gateway.counters.streams_opened == count or not joined(running))
+
         with suppress(ConnectionError):
             for rounds in range(1, 201):
                 await raw.send(b"".join(encode(Notify(number, "s")) for number in range(100)))
-                opened = 1 + 100 * rounds
-                await until(lambda o=opened: running.gateway.counters.streams_opened == o or not joined(running))
+                await until_opened(1 + 100 * rounds)
                 await raw.send(b"".join(encode(EndOfStream(number)) for number in range(100)))
                 await until(lambda: sum(running.gateway.registry.counts().values()) == 1)
         assert joined(running) == []
