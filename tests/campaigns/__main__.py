@@ -16,6 +16,7 @@ from tests.protocol.segment.fuzz import mutate_and_decode
 from tests.protocol.stored.fuzz import run as compare_stored
 from tests.spark.crashes.campaign import run as kill_in_every_window
 from tests.store.simulation import simulate, simulate_damage
+from tests.windows.campaign import run as compare_windows
 
 MUTATIONS_A_SEED = 100_000
 FRAMES_A_SEED = 100_000
@@ -41,6 +42,7 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
     ),
     "delivery": ("sources, worker, driver and sinks killed at random, two minutes a seed", 4, kill_everything),
     "delivery-simulation": ("sinks that fail anywhere, a worker that dies, epochs parked", 1000, simulate_delivery),
+    "windows": ("streams, speeds, disorder, crashes: windows equal to a plain reference", 1000, compare_windows),
     "spark": ("driver and worker killed in each window of an epoch, 14 kills a seed", 3, kill_in_every_window),
 }
 

@@ -1,0 +1,1 @@
+"""What windows compute, in terms of Arrow and NumPy arrays: a file for each family."""

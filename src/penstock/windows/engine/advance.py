@@ -1,0 +1,87 @@
+"""The reducer's part: one bucket, one batch."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.errors import LimitExceeded
+from penstock.windows.engine import index as indices
+from penstock.windows.engine.batch import read_batch
+from penstock.windows.engine.bucket import Advanced, BucketState, Stats
+from penstock.windows.engine.changes import Changes
+from penstock.windows.engine.fixed_advancing import advance_fixed
+from penstock.windows.engine.index import Held, Index
+from penstock.windows.engine.plan import TIME, Plan
+from penstock.windows.engine.session_advancing import advance_sessions
+from penstock.windows.kinds import Session
+
+
+def advance(
+    plan: Plan, bucket: int, state: BucketState, partials: Iterable[bytes], before: int | None, after: int | None
+) -> Advanced:
+    """Applies the blobs that `prepare` made for this bucket in this batch, in any order, then fires and purges.
+
+    To be called once for each batch, also without blobs. The state changes only if nothing is raised: LimitExceeded
+    for a bucket that outgrows the plan's limit, or a sum its type; RequestError for a state that this plan or this
+    batch does not continue.
+    """
+    index = indices.load(plan, state, before)
+    batch = read_batch(partials, before)
+    advance_kind = advance_sessions if isinstance(plan.window, Session) else advance_fixed
+    changes = advance_kind(plan, index, state, batch, after)
+    late = [*batch.late, *changes.late]
+    rows = sum(table.num_rows for table in late)
+    kept, dropped = (rows, batch.dropped) if plan.late == "keep" else (0, batch.dropped + rows)
+    following = Index(
+        held=_held(index, changes),
+        watermark=after,
+        late_kept=index.late_kept + kept,
+        late_dropped=index.late_dropped + dropped,
+    )
+    _check_size(plan, bucket, following)
+    _write(plan, state, changes, index, following)
+    panes = pa.concat_tables([plan.pane_schema.empty_table(), *changes.panes])
+    return Advanced(panes=panes, late=_late(plan, late if kept else [], before), stats=_stats(plan, following))
+
+
+def _held(index: Index, changes: Changes) -> Mapping[int, Held]:
+    held = {number: each for number, each in index.held.items() if number not in changes.removed}
+    return held | {number: written.held for number, written in changes.puts.items()}
+
+
+def _check_size(plan: Plan, bucket: int, index: Index) -> None:
+    if index.size > plan.bucket_bytes_max:
+        raise LimitExceeded(
+            f"the windows of bucket {bucket} hold {index.size:,} bytes, the limit is {plan.bucket_bytes_max:,}",
+            "Use more buckets, shorter windows or less lateness, or raise the limit.",
+        )
+
+
+def _write(plan: Plan, state: BucketState, changes: Changes, index: Index, following: Index) -> None:
+    for number, written in changes.puts.items():
+        state.put(number, written.data)
+    for number in changes.removed:
+        state.remove(number)
+    if following != index:
+        state.put_index(indices.dump(plan, following))
+
+
+def _late(plan: Plan, tables: list[pa.Table], before: int | None) -> pa.Table:
+    if not tables or before is None:
+        return plan.late_schema.empty_table()
+    table = pa.concat_tables(tables)
+    times = table.column(TIME).to_numpy()
+    watermark, behind = pa.array(np.full(len(times), before, np.int64)), pa.array(before - times)
+    columns = [table.column(name) for name in (*plan.carry, TIME)]
+    return pa.Table.from_arrays([*columns, watermark, behind], schema=plan.late_schema)
+
+
+def _stats(plan: Plan, index: Index) -> Stats:
+    return Stats(
+        open_windows=index.rows if isinstance(plan.window, Session) else len(index.held),
+        keys=index.rows,
+        state_bytes=index.size,
+        late_kept=index.late_kept,
+        late_dropped=index.late_dropped,
+    )

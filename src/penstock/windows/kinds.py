@@ -1,0 +1,83 @@
+"""The kinds of windows. Times and lengths are microseconds; a window holds its start and not its end."""
+
+from dataclasses import dataclass
+from math import gcd
+from typing import TypeAlias
+
+from penstock.core.errors import RequestError
+
+TIME_MIN_US = -62_135_596_800_000_000
+"""0001-01-01T00:00:00Z, the first time that Spark and Python both can write."""
+
+TIME_MAX_US = 253_402_300_799_999_999
+"""9999-12-31T23:59:59.999999Z, the last one."""
+
+LENGTH_MAX_US = TIME_MAX_US - TIME_MIN_US
+"""No window, gap or lateness is longer than all of time: so sums of a time and three lengths fit 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sliding:
+    """Windows of `size_us`, one beginning every `slide_us`, one of them at `offset_us` after 1970."""
+
+    size_us: int
+    slide_us: int
+    offset_us: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises RequestError for lengths that make no windows."""
+        _check_length("size", self.size_us)
+        _check_length("slide", self.slide_us)
+        if self.slide_us > self.size_us:
+            raise RequestError(
+                f"windows of {self.size_us} µs every {self.slide_us} µs leave gaps between them",
+                "Let them slide by no more than their size.",
+            )
+        if abs(self.offset_us) > LENGTH_MAX_US:
+            raise RequestError(f"the offset {self.offset_us} µs is out of range", "Give an offset below the slide.")
+
+    @property
+    def slice_us(self) -> int:
+        """The longest stretch that no window begins or ends within."""
+        return gcd(self.size_us, self.slide_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tumbling:
+    """Windows of `size_us`, one after the other, one of them beginning at `offset_us` after 1970."""
+
+    size_us: int
+    offset_us: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises RequestError for lengths that make no windows."""
+        Sliding(size_us=self.size_us, slide_us=self.size_us, offset_us=self.offset_us)
+
+    @property
+    def slide_us(self) -> int:
+        """The next window begins where this one ends."""
+        return self.size_us
+
+    @property
+    def slice_us(self) -> int:
+        """A window is one slice."""
+        return self.size_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """From a key's first event to `gap_us` after its last one; events less than the gap apart share a session."""
+
+    gap_us: int
+
+    def __post_init__(self) -> None:
+        """Raises RequestError for a gap that makes no sessions."""
+        _check_length("gap", self.gap_us)
+
+
+Window: TypeAlias = Tumbling | Sliding | Session
+
+
+def _check_length(name: str, length_us: int) -> None:
+    if not 0 < length_us <= LENGTH_MAX_US:
+        raise RequestError(f"a window's {name} of {length_us} µs is out of range", "Give a length like '1 minute'.")
