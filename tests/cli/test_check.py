@@ -124,5 +124,5 @@ def test_the_command_line_loads_neither_kernels_nor_spark_nor_drivers_before_the
         "import sys, penstock.cli.app\n"
         "print(sorted({'numba', 'numpy', 'pyspark', 'psycopg', 'sqlite3'} & sys.modules.keys()))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
     assert done.stdout == "[]\n"

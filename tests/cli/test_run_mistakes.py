@@ -29,7 +29,7 @@ def run(tmp_path: Path, *arguments: str, text: str = GOOD, without: str = "", **
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
         cwd=tmp_path,
         env=os.environ | {"NO_COLOR": "1"} | environment,
     )

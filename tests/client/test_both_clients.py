@@ -338,7 +338,7 @@ async def test_an_event_leaves_without_a_flush_with_asyncio(worker: RunningWorke
         appender = await client.appender("s", create=True)
         for n in range(3):
             await appender.append(b"%d" % n)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while appender.acknowledged != 3:  # noqa: ASYNC110  that is what is tested
                 await asyncio.sleep(0.005)
         await appender.close()

@@ -82,7 +82,7 @@ def test_it_is_tried_again_for_as_long_as_asked() -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable), SegmentClient(address, retry_seconds=0.5) as client:
         client.info("s")
-    assert 0.4 < time.monotonic() - began < 4
+    assert 0.4 < time.monotonic() - began < 30
 
 
 def test_a_web_server_is_not_a_worker() -> None:

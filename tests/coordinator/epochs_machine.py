@@ -158,9 +158,20 @@ class EpochsMachine(RuleBasedStateMachine):
     )
     def plan(self, name: str, behind: int, key: str, add: int, watermark: int | None) -> None:
         pipeline = self.state.pipelines.get(name)
-        names = [] if pipeline is None else [name for source in pipeline.sources for name in SEGMENTS[source]]
+        names = [] if pipeline is None else [name for source in pipeline.sources for name in SEGMENTS.get(source, [])]
         grown = {name: pipeline.position(pipeline.planned, name) + add for name in names} if pipeline else {}
+        grown |= self.replays(name, pipeline, add) if pipeline else {}
         self.do(Plan(name, self.generation(name, behind), key, grown, watermark))
+
+    def replays(self, name: str, pipeline: Pipeline, add: int) -> dict[str, int]:
+        """How far a cut goes in the segments that letters were replayed into, where there is something new."""
+        found = {}
+        for key in pipeline.inputs:
+            segment, length = f"pipeline/{name}/replay.{key}", self.lengths.get((name, f"replay.{key}"), 0)
+            at = pipeline.position(pipeline.planned, segment)
+            if source_of(segment) in pipeline.sources and length > at:
+                found[segment] = min(at + add, length)
+        return found
 
     @rule(name=st.sampled_from(NAMES), behind=st.sampled_from([0, 0, 1]), key=st.sampled_from(["in", "other"]))
     def ask(self, name: str, behind: int, key: str) -> None:

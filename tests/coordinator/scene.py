@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.coordinator.connectors import NO_CONNECTORS, Connectors
 from penstock.coordinator.messages import Cut, InputOffset, InputSpec, Limits, PipelineStatus, Staged, Started, Starting
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import CoordinatorSettings
@@ -21,9 +22,15 @@ from penstock.store.store import SegmentStore
 
 STORE = StoreSettings(chapter_bytes=64 * KIB, reserve_bytes=128 * KIB)
 SETTINGS = CoordinatorSettings(
-    retention_seconds=0.01, sweep_seconds=0.01, truncate_seconds=0.0, heartbeat_lapse_seconds=0.2
+    retention_seconds=0.01,
+    sweep_seconds=0.01,
+    truncate_seconds=0.0,
+    heartbeat_lapse_seconds=1000.0,
+    watermark_seconds=0.0,
 )
 NO_LIMITS = Limits()
+TURNS = 50
+"""Of the loop: more than anything takes that waits for neither a timer nor the journal."""
 
 
 def u64s(values: Sequence[int]) -> bytes:
@@ -59,7 +66,13 @@ class FakeCompletion:
 class Scene:
     """`open` and `close` may alternate, on the same files. The journal commits by itself unless `paused`."""
 
-    def __init__(self, files: Files | None = None, settings: CoordinatorSettings = SETTINGS) -> None:
+    def __init__(
+        self,
+        files: Files | None = None,
+        settings: CoordinatorSettings = SETTINGS,
+        connectors: Connectors = NO_CONNECTORS,
+    ) -> None:
+        self.connectors = connectors
         self.files = files or MemoryFiles()
         self.settings = settings
         self.completions: dict[str, FakeCompletion] = {}
@@ -79,6 +92,7 @@ class Scene:
             lambda name: self.completions.setdefault(name, FakeCompletion()),
             lambda: (7101, False),
             now_us=lambda: self.now_us,
+            connectors=self.connectors,
         )
         await self.coordinator.start()
 
@@ -107,9 +121,10 @@ class Scene:
         """Everything, and what follows from it has been done."""
         while self.journal.end > self.journal.durable:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await asyncio.sleep(0.001)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
-    async def until(self, condition: Any, seconds: float = 5.0) -> None:
+    async def until(self, condition: Any, seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)

@@ -372,7 +372,7 @@ class TestParking:
 
 async def copying(scene: Scene) -> None:
     """Until some of it may be copied, and nothing is decided."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not scene.names("coordinator/parking/"):  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -4,7 +4,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from penstock.coordinator.machine.commands import Attempt, Bind, Command, Decide, Follow, Park, Read, Reset, Unbind
+from penstock.coordinator.machine.commands import (
+    Attempt,
+    Bind,
+    Command,
+    Decide,
+    Follow,
+    Park,
+    Read,
+    Replay,
+    Reset,
+    Unbind,
+)
 from penstock.coordinator.machine.delivering import next_round, next_to_follow, voters
 from penstock.coordinator.machine.effects import Merges
 from penstock.coordinator.machine.state import Pipeline, State
@@ -182,6 +193,28 @@ class Machine(EpochsMachine):
         effects = self.do(Park(name, key, (lacking[0] if lacking else 0) + shift, staged))
         assert self.was_accepted == (bool(lacking) and not shift)
         assert [effect for effect in effects if isinstance(effect, Merges)] == [Merges(staged)] * self.was_accepted
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        port=st.sampled_from(["late", "late", "err"]),
+        key=st.sampled_from(["in", "in", "other"]),
+        size=st.integers(0, 9),
+        behind=st.sampled_from([0, 0, 0, 1]),
+    )
+    def replay(self, name: str, port: str, key: str, size: int, behind: int) -> None:
+        """As the service does it: a new reader begins where the segment ended before."""
+        pipeline, target = self.pipeline(name), f"pipeline/{name}/replay.{key}"
+        after = pipeline.replayed.get(port, 0) - behind
+        start, staged = self.lengths.get((name, f"replay.{key}"), 0), ((target, "copy"),)
+        self.was_accepted = False
+        effects = self.do(Replay(name, port, after, after + size, {key: start}, staged))
+        assert self.was_accepted == (key in pipeline.inputs and size > 0 and not behind)
+        assert [effect for effect in effects if isinstance(effect, Merges)] == [Merges(staged)] * self.was_accepted
+        if self.was_accepted:
+            self.lengths[name, f"replay.{key}"] = start + size
+            replayed = self.pipeline(name)
+            assert replayed.position(replayed.planned, target) <= start, "nothing of it was read before"
+            assert f"pipeline:{name}/replay.{key}" in replayed.inputs[key].sources
 
     @invariant()
     def sinks_are_what_they_should_be(self) -> None:

@@ -5,18 +5,29 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.watermark.stream_table import StreamTable, advanced
+from penstock.coordinator.watermark.stream_table import Held, StreamTable, Terms, advanced
 from penstock.protocol.stored.head import Mark, MarkKind, StreamColumns, encode_head
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.layout import END_OF_TIME, NO_TIME
 from tests.coordinator.scene import u64s
 
-Marks = list[tuple[int, MarkKind]]
 STARTED, ENDED, IDLE, AGAIN = MarkKind.STARTED, MarkKind.ENDED, MarkKind.IDLE, MarkKind.ACTIVE_AGAIN
 
 
-def head(times: dict[int, int], *marks: tuple[int, MarkKind]) -> bytes:
+def head(times: dict[int, int], *marks: tuple[int, MarkKind] | Mark) -> bytes:
     columns = StreamColumns(u64s([*times]), u64s([0] * len(times)), u64s([*times.values()]))
-    return encode_head(columns, [Mark(stream, kind) for stream, kind in marks], len(times))
+    return encode_head(columns, [each if isinstance(each, Mark) else Mark(*each) for each in marks], len(times))
+
+
+def declared(stream_id: int, time: int) -> Mark:
+    return Mark(stream_id, MarkKind.WATERMARK, "", time)
+
+
+def finished(segment: int, count: int) -> Mark:
+    return Mark(segment, MarkKind.FINISHED, "", count)
+
+
+def disordered(disorder_us: int, *connectors: str) -> Terms:
+    return Terms(frozenset(connectors) or None, lambda _: disorder_us)
 
 
 def table(*heads: bytes, source: str = "s") -> StreamTable:
@@ -85,33 +96,155 @@ def test_streams_of_different_sources_are_different() -> None:
     made.fold("t", [head({}, (1, ENDED))])
     assert made.watermark() == 100
     made.forget(["s"])
-    assert made.watermark() == 100  # nobody is active: the highest of all
+    assert made.watermark() == 50  # nobody is active: the highest of all that is read
 
 
 def test_an_output_that_has_no_watermark_holds_it_back() -> None:
     made = table(head({1: 100}))
-    made.outputs = {"pipeline/p/out": None}
+    made.outputs = {"pipeline:p/out": None}
     assert made.watermark() is None
-    made.outputs = {"pipeline/p/out": 60}
+    made.outputs = {"pipeline:p/out": 60}
     assert made.watermark() == 60
 
 
+def test_disorder_is_taken_off_each_stream_and_one_that_is_silent_stays_so() -> None:
+    made = table(head({1: 100, 2: 50}))
+    assert made.watermark(disordered(7)) == 43
+    assert made.watermark(disordered(0)) == 50
+    made.fold("s", [head({}, (3, STARTED))])
+    assert made.watermark(disordered(7)) is None
+    made.fold("s", [head({3: NO_TIME + 5})])
+    assert made.watermark(disordered(7)) == NO_TIME + 1, "below it there is no time"
+
+
+def test_the_disorder_is_the_connector_s_own() -> None:
+    made = table(head({1: 100}), source="s")
+    made.fold("t", [head({1: 100})])
+    assert made.watermark(Terms(None, {"s": 10, "t": 30}.__getitem__)) == 70
+    made.fold("t", [head({}, (1, ENDED))])
+    assert made.watermark(Terms(None, {"s": 10, "t": 30}.__getitem__)) == 90
+
+
+def test_a_higher_disorder_does_not_take_the_watermark_back() -> None:
+    assert advanced(95, table(head({1: 100})), disordered(10)) == 95
+    assert advanced(90, table(head({1: 100})), disordered(10)) == 90
+    assert advanced(89, table(head({1: 100})), disordered(10)) == 90
+
+
+def test_a_declared_watermark_counts_where_it_is_higher() -> None:
+    made = table(head({1: 100, 2: 80}), head({}, declared(2, 95)))
+    assert made.watermark() == 95
+    assert made.watermark(disordered(20)) == 80, "stream 1 has none"
+    made.fold("s", [head({}, declared(2, 60))])
+    assert made.watermark() == 95, "a lower one changes nothing"
+    made.fold("s", [head({1: 200, 2: 150})])
+    assert made.watermark() == 150
+    assert made.watermark(disordered(60)) == 95
+
+
+def test_a_declared_watermark_speaks_for_a_silent_stream_and_for_one_without_times() -> None:
+    made = table(head({1: 100}, (1, STARTED), (2, STARTED)))
+    assert made.watermark() is None
+    made.fold("s", [head({}, declared(2, 70))])
+    assert made.watermark() == 70
+    made.fold("s", [head({2: NO_TIME})])
+    assert made.watermark() == 70
+    without = table(head({1: 100}, (1, STARTED), (2, STARTED)), head({2: NO_TIME}))
+    assert without.watermark() == 100
+    without.fold("s", [head({}, declared(2, 70))])
+    assert without.watermark() == 70
+
+
+def test_a_declared_watermark_ends_with_its_stream_and_outlives_its_silence() -> None:
+    made = table(head({1: 100, 2: 10}), head({}, declared(2, 70)), head({}, (2, IDLE)))
+    assert made.watermark() == 100
+    made.fold("s", [head({}, (2, AGAIN))])
+    assert made.watermark() == 70
+    made.fold("s", [head({}, (2, ENDED)), head({}, (2, STARTED))])
+    assert made.watermark() is None
+    made.fold("s", [head({2: 30})])
+    assert made.watermark() == 30
+
+
+def test_when_none_is_active_the_highest_that_was_declared_counts_too() -> None:
+    made = table(head({1: 100}), head({}, declared(1, 130)), head({}, (1, ENDED)))
+    assert made.watermark(disordered(10)) == 130
+    assert table(head({1: 100}, (1, ENDED))).watermark(disordered(10)) == 90
+
+
+def test_a_source_has_ended_where_all_its_segments_say_so() -> None:
+    made = table(head({1: 100, 2: 50}), head({}, finished(0, 2)))
+    assert made.watermark() == 50
+    made.fold("s", [head({}, finished(0, 2))])
+    assert made.watermark() == 50, "it is the same segment"
+    made.fold("s", [head({}, finished(1, 2))])
+    assert made.watermark() == END_OF_TIME
+    made.fold("s", [head({3: 70}, (3, STARTED))])
+    assert made.watermark() == END_OF_TIME, "what comes later is late"
+
+
+def test_it_is_the_end_of_time_only_when_all_that_is_read_has_ended() -> None:
+    terms = disordered(5, "s", "t")
+    made = table(head({1: 100}), head({}, finished(0, 1)), source="s")
+    assert made.watermark(terms) is None, "nothing is known of t"
+    made.fold("t", [head({1: 30})])
+    assert made.watermark(terms) == 25
+    made.fold("t", [head({}, (1, ENDED))])
+    assert made.watermark(terms) == 25, "its streams have ended, and may begin again"
+    made.outputs = {"pipeline:p/out": END_OF_TIME}
+    assert made.watermark(terms) == 25
+    made.fold("t", [head({}, finished(0, 1))])
+    assert made.watermark(terms) == END_OF_TIME
+    made.outputs = {"pipeline:p/out": None}
+    assert made.watermark(terms) is None
+    made.outputs = {"pipeline:p/out": 20}
+    assert made.watermark(terms) == 20
+
+
+def test_no_watermark_is_beyond_the_end_of_time() -> None:
+    assert table(head({1: 2**63 - 1})).watermark() == END_OF_TIME
+    assert table(head({1: END_OF_TIME + 5})).watermark(disordered(5)) == END_OF_TIME
+    assert table(head({1: END_OF_TIME + 4})).watermark(disordered(5)) == END_OF_TIME - 1
+    assert table(head({1: 5}), head({}, declared(1, 2**63 - 1))).watermark() == END_OF_TIME
+
+
+def test_it_names_what_holds_it_back() -> None:
+    made = table(head({1: 100, 2: 50, 3: 70}))
+    assert made.held(disordered(5)) == Held("s", 2, 45)
+    made.fold("s", [head({}, declared(2, 90))])
+    assert made.held() == Held("s", 3, 70)
+    made.fold("s", [head({}, (4, STARTED))])
+    assert made.held() == Held("s", 4, None)
+    made.fold("s", [head({}, (4, ENDED))])
+    made.outputs = {"pipeline:p/out": 60}
+    assert made.held() == Held("pipeline:p/out", None, 60)
+    made.outputs = {"pipeline:p/out": None}
+    assert made.held() == Held("pipeline:p/out", None, None)
+    made.outputs = {}
+    made.fold("s", [head({}, finished(0, 1))])
+    assert made.held() is None
+    assert table().held() is None
+
+
 times = st.dictionaries(st.integers(1, 4), st.integers(0, 50), max_size=3)
-marks = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(MarkKind)), max_size=2)
+marks = st.lists(
+    st.builds(Mark, st.integers(0, 4), st.sampled_from(MarkKind), st.just(""), st.integers(1, 60)), max_size=2
+)
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(times, marks), max_size=12), st.integers(0, 2**32))
 def test_the_same_heads_give_the_same_table_in_whatever_steps_they_are_folded(
-    records: list[tuple[dict[int, int], Marks]], seed: int
+    records: list[tuple[dict[int, int], list[Mark]]], seed: int
 ) -> None:
     heads = [head(each, *said) for each, said in records]
     whole, stepwise = table(*heads), StreamTable()
     choose = random.Random(seed)
+    stepwise.fold("s", [])
     while heads:
         count = choose.randint(1, len(heads))
         stepwise = stepwise.copy()
         stepwise.fold("s", heads[:count])
         del heads[:count]
     assert stepwise.watermark() == whole.watermark()
-    assert {k: v for k, v in stepwise.active.items() if v} == {k: v for k, v in whole.active.items() if v}
+    assert stepwise.sources == whole.sources

@@ -1,11 +1,16 @@
 """A pipeline sees the watermark of its own place, also after a restart and when the data behind it are gone."""
 
 import asyncio
+from dataclasses import asdict
 
-from penstock.coordinator.messages import AtSegments
+import msgpack
+
+from penstock.coordinator.connectors import Connectors
+from penstock.coordinator.messages import AtSegments, PipelineStatus, WatermarkHeld
 from penstock.coordinator.watermark import table_log
+from penstock.coordinator.watermark.source_table import SourceTable
 from penstock.protocol.stored.head import Mark, MarkKind
-from tests.coordinator.scene import Scene, opened, raw
+from tests.coordinator.scene import Scene, opened, raw, u64s
 
 A, B = "connector/s/0", "connector/s/1"
 
@@ -64,7 +69,7 @@ async def test_the_table_is_written_down_every_so_many_bytes() -> None:
         await scene.durable()
         written = table_log.read(scene.store, "p", 1)
         assert written is not None
-        assert written.table.active == {"s": {1: 10}}
+        assert written.table.sources["s"].active == {1: 10}
         assert table_log.read(scene.store, "p", 2) is None, "it is of another incarnation"
 
 
@@ -131,3 +136,81 @@ async def test_a_long_fold_leaves_the_loop_its_turn(scene: Scene) -> None:
         turns += 1
     assert turns > 3
     assert cutting.result().offset.watermark == 10
+
+
+async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for_how_long(scene: Scene) -> None:
+    await scene.close()
+    scene.connectors = Connectors(lambda _: 3, lambda source, stream_id: f"{source}-{stream_id}")
+    await scene.open()
+    await scene.ingest(A, {1: 10, 2: 500})
+    await scene.start()
+    assert scene.status().watermark_held is None
+    at = (await scene.cut(await scene.initial())).offset
+    assert scene.status().watermark == 7
+    assert scene.status().watermark_held == WatermarkHeld("s", 1, "s-1", 7)
+    first = scene.status().watermark_unmoved_seconds
+    assert first is not None
+    await asyncio.sleep(0.05)
+    await scene.ingest(A, {2: 600})
+    at = (await scene.cut(at)).offset
+    second = scene.status().watermark_unmoved_seconds
+    assert second is not None
+    assert second >= first + 0.04, "it has not moved"
+    await scene.ingest(A, {1: 700}, [started(3)])
+    at = (await scene.cut(at)).offset
+    held = scene.status().watermark_held
+    assert held == WatermarkHeld("s", 3, "s-3", None)
+    assert held.text() == "stream 's-3' of source s, which has sent nothing yet"
+    await scene.ingest(A, {3: 800})
+    await scene.cut(at)
+    unmoved = scene.status().watermark_unmoved_seconds
+    assert unmoved is not None
+    assert unmoved < second, "now it has"
+    status = scene.status()
+    assert PipelineStatus.from_json(asdict(status)) == status
+    await scene.reopen()
+    assert scene.status().watermark_held == WatermarkHeld("s", 2, "s-2", 597)
+
+
+async def test_the_status_names_an_output_that_holds_the_watermark_back(scene: Scene) -> None:
+    await scene.ingest(A, {1: 10})
+    await scene.start("p")
+    await scene.ingest("connector/t/0", {9: 1_000_000})
+    await scene.start("reader", ["pipeline:p/out", "t"])
+    assert scene.status("reader").watermark_held is None
+    cut = await scene.cut(await scene.initial("reader"), "reader")
+    held = scene.status("reader").watermark_held
+    assert held == WatermarkHeld("pipeline:p/out")
+    assert held.text() == "output pipeline:p/out, which has no watermark yet"
+    await scene.epoch(await scene.initial(), 0, raw(b"first"))
+    await scene.cut(cut.offset, "reader")
+    assert scene.status("reader").watermark_held == WatermarkHeld("pipeline:p/out", None, "", 10)
+
+
+async def test_a_disorder_that_is_set_anew_counts_from_the_next_cut_on(scene: Scene) -> None:
+    await scene.ingest(A, {1: 100})
+    await scene.start()
+    at = (await scene.cut(await scene.initial())).offset
+    assert at.watermark == 100
+    await scene.close()
+    scene.connectors = Connectors(lambda _: 30)
+    await scene.open()
+    await scene.ingest(A, {1: 120})
+    at = (await scene.cut(at)).offset
+    assert at.watermark == 100, "it never goes back"
+    await scene.ingest(A, {1: 140})
+    assert (await scene.cut(at)).offset.watermark == 110
+
+
+async def test_a_table_that_was_written_with_one_highest_time_is_read(scene: Scene) -> None:
+    segment = table_log.table_segment("p")
+    scene.store.create(segment)
+    for kind, stream_id, is_last in ((0, 4, False), (1, 5, True)):
+        rows = ["s", kind, u64s([stream_id]), u64s([30 * stream_id])]
+        packed = msgpack.packb([1, not is_last, is_last, {A: 8}, 200, {"pipeline/q/out": 7}, *rows])
+        scene.store.append(segment, [len(packed).to_bytes(4, "big"), packed])
+    await scene.durable()
+    written = table_log.read(scene.store, "p", 1)
+    assert written is not None
+    assert written.table.sources == {"s": SourceTable({4: 120}, {5: 150}, highest=200)}
+    assert written.table.outputs == {"pipeline:q/out": 7}

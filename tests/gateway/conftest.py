@@ -107,7 +107,7 @@ class Peer:
         for frame in frames:
             self.writer.write(frame if isinstance(frame, bytes) else encode(frame))
 
-    async def frame(self, seconds: float = 5) -> Frame:
+    async def frame(self, seconds: float = 30) -> Frame:
         async with asyncio.timeout(seconds):
             while not self.received:
                 data = await self.reader.read(65536)

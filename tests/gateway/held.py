@@ -84,7 +84,7 @@ class Listener:
         if self._task.done():
             self._task.result()
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 5) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 self.check()
@@ -96,7 +96,7 @@ class Listener:
             self.opened.pop(stream_id, None)
         self.refused.clear()
         self._notify(stream_ids)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not all(stream_id in self.opened for stream_id in stream_ids):
                 refused, self.refused = self.refused, []
                 self._notify(refused)
@@ -125,7 +125,7 @@ async def until_stored(running: RunningGateway, count: int, source: str = "sourc
     await running.gateway.durability.caught_up()
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 5) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
         assert asyncio.get_running_loop().time() < deadline

@@ -391,7 +391,7 @@ async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect
     await source.open(1)
     source.send([(1, 5)])
     await until_stored(running, 1)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         await running.stop()
     running.crashed = True
     await source.until(lambda: source.is_closed)
@@ -401,24 +401,25 @@ async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect
 async def test_the_status_tells_what_is_held_and_how_long_the_oldest_waits(
     running: RunningGateway, connect: Connect
 ) -> None:
+    began = asyncio.get_running_loop().time()
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
     source.send([(1, 1), (1, 2), (1, 1)])
     await until_stored(running, 2)
-    await quiet(0.3)
+    await quiet(0.1)
     status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
     assert (status["messages"], status["duplicates"]) == (2, 1)
     assert status["message_bytes"] == running.gateway.counters.message_bytes
     assert status["held"]
     assert status["waiting_bytes"] > 0
-    assert 0.25 < running.gateway.gauges()["ack_lag_seconds"] < 5
+    assert 0.1 <= running.gateway.gauges()["ack_lag_seconds"] < asyncio.get_running_loop().time() - began
     completion(running).advance(released := ends(running))
     await source.until(lambda: source.acked == {1: 2})
     assert running.gateway.gauges()["ack_lag_seconds"] == 0
     status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
     assert (status["released"], status["acknowledged"], status["waiting_bytes"]) == (released, released, 0)
     completion(running).let_go()
-    await quiet(0.02)
+    await source.until(lambda: not running.gateway.status()["sources"]["source"]["held"])  # type: ignore[index]
     status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
     assert (status["held"], status["released"], status["waiting_bytes"]) == (False, {}, 0)

@@ -327,7 +327,7 @@ async def test_a_data_segment_that_was_made_anew_is_folded_from_its_start(serve:
     peer = await connect(running)
     await peer.open(1)
     peer.send(Message(1, 5, 0, b"", bytes(100)))
-    await asyncio.sleep(0.1)
+    await acked(peer, 1, 5)
     await peer.close()
     running = await serve(connector=ConnectorSettings(segments=1))
     running.store.delete("connector/source/0")
@@ -335,7 +335,7 @@ async def test_a_data_segment_that_was_made_anew_is_folded_from_its_start(serve:
     peer = await connect(running)
     await peer.open(2)
     peer.send(*(Message(2, number, 0, b"", bytes(1000)) for number in range(1, 10)))
-    await asyncio.sleep(0.1)
+    await acked(peer, 2, 9)
     await running.crash()
     again = await connect(await serve(connector=ConnectorSettings(segments=1)))
     assert await again.open(2) == 9

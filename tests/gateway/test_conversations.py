@@ -1,7 +1,5 @@
 """Scripted conversations with a source, over a real socket, frame by frame."""
 
-import asyncio
-
 import pytest
 
 from penstock.gateway.settings import ConnectorSettings
@@ -19,6 +17,7 @@ from penstock.protocol.connector import (
     Restart,
 )
 from tests.gateway.conftest import Connect, Peer, RunningGateway, Serve
+from tests.gateway.held import eventually
 
 
 async def acked(peer: Peer, stream_id: int, last_id: int) -> int:
@@ -88,7 +87,7 @@ async def test_a_stream_in_use_elsewhere_is_refused_and_free_when_that_session_e
     assert await other.frame() == NotifyAck(False, 7, 0)
     assert await other.frame() == Ack(1), "existing clients retry on the next ACK"
     await holder.close()
-    await asyncio.sleep(0.05)
+    await eventually(lambda: not any(running.gateway.registry.counts().values()))
     assert await other.open(7) == NOTHING_YET
 
 
@@ -117,7 +116,7 @@ async def test_an_empty_stream_may_end_too(running: RunningGateway, connect: Con
     peer = await connect(running)
     await peer.open(7)
     peer.send(EndOfStream(7))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: not any(running.gateway.registry.counts().values()))
     assert await peer.open(7) == NOTHING_YET
 
 

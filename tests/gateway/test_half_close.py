@@ -132,12 +132,13 @@ async def test_after_a_while_it_is_closed_without(serve: Serve, connect: Connect
     source = Listener(await connect(running))
     await source.open(1)
     source.send([(1, 5)])
+    await until_stored(running, 1)
+    began = asyncio.get_running_loop().time()
     half_close(source)
-    await quiet()
-    assert not source.is_closed
     await source.until(lambda: source.is_closed)
+    assert asyncio.get_running_loop().time() - began >= 0.2
     assert source.acked == {}
-    assert running.gateway.gauges()["open_sessions"] == 0
+    await source.until(lambda: running.gateway.gauges()["open_sessions"] == 0)
     assert not completion(running)._waiters
 
 
@@ -161,7 +162,7 @@ async def test_who_has_sent_nothing_is_closed_at_once(running: RunningGateway, c
     source = Listener(await connect(running))
     await source.open(1)
     half_close(source)
-    await source.until(lambda: source.is_closed, seconds=1)
+    await source.until(lambda: source.is_closed)
 
 
 @pytest.mark.process

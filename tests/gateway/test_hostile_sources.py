@@ -50,7 +50,7 @@ async def a_good_source(running: RunningGateway, connect: Connect) -> AsyncItera
             number += 1
             peer.send(Message(1, number, 0, b"", b"good"))
             while True:
-                frame = await peer.frame(2)
+                frame = await peer.frame(20)
                 assert isinstance(frame, Ack)
                 if Acked(1, number) in frame.acked:
                     break
@@ -92,7 +92,7 @@ class Raw:
         self.socket.close()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (there is no event for it)
             await asyncio.sleep(0.01)
@@ -133,15 +133,15 @@ async def test_garbage_ends_its_own_session(
 
 
 async def test_a_byte_now_and_then_is_no_handshake(serve: Serve, connect: Connect) -> None:
-    running = await serve(handshake_seconds=0.3)
+    running = await serve(handshake_seconds=1)
     async with a_good_source(running, connect):
         peer = await connect(running, hello=False)
         for byte in HELLO[:10]:
             peer.send(bytes([byte]))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.12)
         (error,) = await peer.frames_until_closed()
         assert isinstance(error, Error)
-        assert "no HELLO within 0.3 s" in error.text
+        assert "no HELLO within 1 s" in error.text
         assert any("no HELLO" in e["error"] for e in running.gateway.status()["errors"])  # type: ignore[attr-defined]
 
 
@@ -320,10 +320,10 @@ async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(ser
     await holder.open(6)
     await raw.send(encode(Notify(6, "in use elsewhere")) * 10_000)  # more answers than the network takes
     await raw.send(b"\xff" * 10)
-    await until(lambda: running.gateway.counters.protocol_errors == 1, 20)
+    await until(lambda: running.gateway.counters.protocol_errors == 1)
     assert running.gateway.gauges()["open_sessions"] == 2, "it has not fetched its ERROR"
     assert await holder.open(5) == NOTHING_YET
-    await until(lambda: running.gateway.gauges()["open_sessions"] == 1, 10)
+    await until(lambda: running.gateway.gauges()["open_sessions"] == 1)
     raw.socket.close()
 
 
@@ -354,7 +354,7 @@ async def test_a_source_that_vanished_without_a_word_does_not_shut_out_its_succe
     successor = await connect(running)
     successor.send(Notify(5, "s"))
     assert await successor.frame() != Ack(1)
-    await until(lambda: len(joined(running)) == 1, 8)
+    await until(lambda: len(joined(running)) == 1)
     while True:
         with suppress(AssertionError):
             assert await successor.open(5) == NOTHING_YET
@@ -417,7 +417,7 @@ async def test_fifty_hostile_sessions_stay_within_their_memory(
         before = resident_bytes(worker)
         raws = await asyncio.gather(*(attack(worker.connector_port) for _ in range(50)))
         good.send(Message(1, 1, 0, b"", b"x"))
-        while not (isinstance(frame := await good.frame(5), Ack) and Acked(1, 1) in frame.acked):
+        while not (isinstance(frame := await good.frame(), Ack) and Acked(1, 1) in frame.acked):
             pass
         grown = resident_bytes(worker) - before
         print(f"{attack.__name__}: {grown / MIB:.0f} MiB for {len(raws)} sessions")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, Range, Staged
+from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, Range, Running, Staged
 from penstock.client.segments import SegmentClient
 from penstock.client.source import Message, Source
 from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError
@@ -69,6 +69,28 @@ def test_an_epoch_s_life(worker: RunningWorker, client: CoordinatorClient, segme
     client.reset("p")
     client.drop("p")
     assert client.pipelines() == []
+
+
+def test_the_tasks_of_a_batch_learn_its_epochs_and_watermarks(worker: RunningWorker, client: CoordinatorClient) -> None:
+    def sent(after: int | None) -> Iterator[Message]:
+        return (Message(number, b"x", number * 1000) for number in range((after or 0) + 1, 3))
+
+    program = Source(f"127.0.0.1:{worker.ports['connector']}", source="s")
+    program.stream("a", sent)
+    program.run()
+    run = client.start("p", {"in": InputSpec(["s"])}, ["out"])
+    assert client.running("p", run.generation) == Running(0, 0, None, None)
+    start = client.initial("p", run.generation, "in")
+    end = client.cut("p", run.generation, "in", start, wait_ms=1000).offset
+    assert client.running("p", run.generation) == Running(0, 1, None, end.watermark)
+    assert client.running("p") == Running(0, 1, None, end.watermark)
+    client.reading("p", run.generation, "in", end, end)
+    assert client.running("p") == Running(1, 1, end.watermark, end.watermark)
+    client.start("p", {"in": InputSpec(["s"])})
+    with pytest.raises(Fenced):
+        client.running("p", run.generation)
+    with pytest.raises(PipelineError, match="there is no pipeline 'nobody'"):
+        client.running("nobody")
 
 
 def test_errors_arrive_as_what_they_are(client: CoordinatorClient, segments: SegmentClient) -> None:

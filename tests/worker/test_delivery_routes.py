@@ -12,6 +12,7 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
+from penstock.delivery import backing_off
 from penstock.delivery.file.sink import read_committed_parts
 from tests.delivery.front.http_server import Answer, Server, serving
 from tests.delivery.front.merging import Merging
@@ -37,7 +38,7 @@ def server() -> Iterator[Server]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -183,7 +184,11 @@ def test_a_wrong_body_is_refused(worker: RunningWorker, verb: str, body: object,
     assert said in told["error"]
 
 
-def test_metrics_say_how_sinks_are(worker: RunningWorker, client: CoordinatorClient, segments: SegmentClient) -> None:
+def test_metrics_say_how_sinks_are(
+    worker: RunningWorker, client: CoordinatorClient, segments: SegmentClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_SECONDS", "LAST_SECONDS"):
+        monkeypatch.setattr(backing_off, name, 1000.0)  # it waits for as long as one looks
     client.bind("p", {"web": SinkSpec("out", "http://127.0.0.1:1/in")})
     Merging(client, segments, "p").epoch([b"one"])
     until(lambda: the_sink(client).state == "WAITING")

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock import __version__
-from penstock.cli import bench, check, epoch, pipeline, run, segment, send, sink, status, worker
+from penstock.cli import bench, check, epoch, letters, pipeline, run, segment, send, sink, source, status, worker
 from penstock.core.errors import PenstockError
 
 app = typer.Typer(
@@ -23,9 +23,11 @@ run.register(app)
 check.register(app)
 status.register(app)
 app.add_typer(segment.app, name="segment")
+app.add_typer(source.app, name="source")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(sink.app, name="sink")
 app.add_typer(epoch.app, name="epoch")
+app.add_typer(letters.app, name="letters")
 app.add_typer(bench.app, name="bench")
 
 

@@ -95,6 +95,20 @@ def pipeline(
 
 
 @app.command()
+def windows(quick: QuickOfMany = False, as_json: AsJson = False, directory: Directory = None) -> None:
+    """Counts per key and window, 10,000 keys and 1,000,000, beside Spark's own windowed count."""
+    from penstock.bench import windows as windows_bench
+    from penstock.bench import windows_report
+
+    options = windows_bench.Options(quick=quick, directory=directory)
+    report = windows_bench.run(options, Console(stderr=True))
+    if as_json:
+        typer.echo(windows_report.to_json(report))
+    else:
+        windows_report.print_tables(report, _console())
+
+
+@app.command()
 def latency(quick: Quick = False, as_json: AsJson = False, directory: Directory = None) -> None:
     """From a message sent to its commit at a sink, at two rates, beside the smallest batch and its fsyncs."""
     from penstock.bench import latency as latency_bench

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
 from penstock.cli.sizes import show_size
-from penstock.cli.times import show_time
+from penstock.cli.watermarks import watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import PipelineError
 
@@ -30,7 +30,7 @@ app = typer.Typer(help="Look at pipelines, let one begin anew, or forget it.", n
 
 @app.command("list")
 def list_pipelines(worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List pipelines: whether they run, and the last epoch of each kind."""
+    """List pipelines: whether they run, the last epoch of each kind, and what holds their watermarks back."""
     with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
         found = client.pipelines()
     if as_json:
@@ -39,7 +39,7 @@ def list_pipelines(worker: WorkerOption = DEFAULT_WORKER, data: DataOption = Non
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    console.print(_table(found) if found else "no pipelines")
+    console.print(*[_table(found), watermark_table(found)] if found else ["no pipelines"], sep="\n")
     for one in found:
         if one.held is not None:
             console.print(f"{escape(one.name)} is held: {escape(one.held)}", soft_wrap=True)
@@ -47,11 +47,11 @@ def list_pipelines(worker: WorkerOption = DEFAULT_WORKER, data: DataOption = Non
 
 def _table(found: list[PipelineStatus]) -> Table:
     epochs = ("planned", "merged", "complete", "proved")
-    table = Table("pipeline", "state", "incarnation", "generation", *epochs, "lag", "watermark")
+    table = Table("pipeline", "state", "incarnation", "generation", *epochs, "lag")
     for one in found:
         state = f"[{_COLOURS[one.state]}]{one.state}[/]"
         numbers = (one.incarnation, one.generation, one.planned, one.merged, one.complete, one.proved)
-        table.add_row(escape(one.name), state, *map(str, numbers), show_size(one.lag_bytes), show_time(one.watermark))
+        table.add_row(escape(one.name), state, *map(str, numbers), show_size(one.lag_bytes))
     return table
 
 

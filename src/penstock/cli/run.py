@@ -14,9 +14,11 @@ from rich.console import Console
 
 from penstock.cli.connect import get_json
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
+from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, with_event_times
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.client.segments.retrying import retrying
 from penstock.core.errors import RequestError, Unavailable
+from penstock.gateway.settings import ConnectorSettings
 from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
 from penstock.spark.durations import parse_duration_ms
 from penstock.spark.java import use_java
@@ -53,6 +55,8 @@ def run(
     ] = None,
     sink: SinkOption = None,
     retention: Annotated[str | None, typer.Option(help="Of the worker that is started: see penstock worker.")] = None,
+    max_disorder: MaxDisorderOption = None,
+    idle_timeout: IdleTimeoutOption = None,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where each pipeline has its checkpoint. [DATA/checkpoints]")
     ] = None,
@@ -84,7 +88,8 @@ def run(
     check_sinks(pipelines, worker_is_here=worker is None)
     _let_workers_import_from(file)
     signal.signal(signal.SIGTERM, _end_by_sigterm)
-    with _worker(place, worker, retention) as found:
+    options = _worker_options(retention, max_disorder or [], idle_timeout or [])
+    with _worker(place, worker, options) as found:
         from penstock.spark.attempt import RunSettings
 
         settings = RunSettings(
@@ -157,16 +162,27 @@ def _ports(worker: str) -> dict[str, int]:
     raise AssertionError("tenacity returns or raises")
 
 
+def _worker_options(retention: str | None, max_disorder: list[str], idle_timeout: list[str]) -> list[str]:
+    """Of the worker that is started. Raises RequestError."""
+    with_event_times(ConnectorSettings(), max_disorder, idle_timeout)
+    options = [] if retention is None else [f"--retention={retention}"]
+    options += [f"--max-disorder={given}" for given in max_disorder]
+    return options + [f"--idle-timeout={given}" for given in idle_timeout]
+
+
 @contextmanager
-def _worker(place: _Place, worker: str | None, retention: str | None) -> Iterator[FoundWorker]:
+def _worker(place: _Place, worker: str | None, options: list[str]) -> Iterator[FoundWorker]:
     if place.data is None:
         assert worker is not None
+        if options:
+            raise RequestError(f"{options[0]} is for a worker that is started", "Give it to penstock worker itself.")
         yield FoundWorker(worker, _ports(worker))
         return
-    options = [] if retention is None else [f"--retention={retention}"]
     with embedded_worker(place.data, options) as found:
         how = "runs already" if found.process is None else "is started"
         _say(f"the worker on {place.data} {how}: sources on port {found.ports['connector']}, http on {found.http}")
+        if found.process is None and options:
+            _say(f"it keeps the settings it was started with: {' '.join(options)} is not for it")
         yield found
 
 

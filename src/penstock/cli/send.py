@@ -10,6 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, get_json, http_address, tls_context
 from penstock.client import Message, Source, SourceStream
+from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.protocol.connector import FRAME_SIZE_MAX
 
@@ -38,6 +39,9 @@ def send(
     whole: Annotated[
         bool, typer.Option("--whole", help="The file will not grow: send its last line even if it has no end.")
     ] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="The source has ended with it, for good: it closes all windows.")
+    ] = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
 ) -> None:
     """Send the lines of a file, and wait until they are acknowledged.
@@ -56,6 +60,10 @@ def send(
         finally:  # after Ctrl-C or an error as well
             progress.stop()
             _report(sending, lines)
+    if end:
+        with CoordinatorClient(http_address(worker, data)) as client:
+            client.end_source(source)
+        Console(highlight=False).print(f"{source} has ended", markup=False)
 
 
 def _progress() -> Progress:

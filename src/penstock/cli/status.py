@@ -14,7 +14,7 @@ from rich.text import Text
 from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, get_json, http_address
 from penstock.cli.sink import sink_table
 from penstock.cli.sizes import show_size
-from penstock.cli.times import show_time
+from penstock.cli.watermarks import watermark_table
 from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.core.errors import Unavailable
@@ -78,7 +78,7 @@ def _view(address: str, status: dict[str, Any], segments: list[dict[str, Any]]) 
     parts: list[RenderableType] = [_worker(address, status), *_problems(status)]
     parts += [_connectors(status["gateway"]["sources"])] if status["gateway"]["sources"] else []
     parts += [_segment_table(segments)] if segments else []
-    parts += [_pipelines(pipelines)] if pipelines else []
+    parts += [_pipelines(pipelines), watermark_table(pipelines)] if pipelines else []
     sinks = [SinkStatus(**told) for told in status.get("sinks", [])]
     parts += [sink_table(sinks, "sinks")] if sinks else []
     return Group(*parts, *_holds(status.get("holds", []), pipelines))
@@ -96,11 +96,12 @@ def _problems(status: dict[str, Any]) -> list[Text]:
 
 
 def _connectors(sources: dict[str, Any]) -> Table:
-    table = _table("connectors", "connector", "streams", "held", "ack", "room")
+    table = _table("connectors", "connector", "streams", "idle", "held", "ack", "room", "ended")
     for name, connector in sources.items():
         room = "yes" if connector["has_room"] else "[red]no[/]"
         held = show_size(connector["held_bytes"])
-        table.add_row(escape(name), f"{connector['streams']:,}", held, connector["ack"], room)
+        idle, ended = connector.get("idle_streams", 0), "yes" if connector.get("has_finished") else ""
+        table.add_row(escape(name), f"{connector['streams']:,}", f"{idle:,}", held, connector["ack"], room, ended)
     return table
 
 
@@ -116,14 +117,14 @@ def _segment_table(segments: list[dict[str, Any]]) -> Table:
 
 
 def _pipelines(pipelines: list[PipelineStatus]) -> Table:
-    columns = ("pipeline", "state", "reads", "planned", "merged", "complete", "lag", "undelivered", "watermark")
+    columns = ("pipeline", "state", "reads", "planned", "merged", "complete", "lag", "undelivered")
     table = _table("pipelines: the last epoch of each kind", *columns)
     for each in pipelines:
         reads = ", ".join(dict.fromkeys(source for sources in each.inputs.values() for source in sources))
         epochs = (str(each.planned), str(each.merged), str(each.complete))
         sizes = (show_size(each.lag_bytes), show_size(each.undelivered_bytes))
         state = f"[{_COLOURS.get(each.state, 'default')}]{each.state}[/]"
-        table.add_row(escape(each.name), state, escape(reads), *epochs, *sizes, show_time(each.watermark))
+        table.add_row(escape(each.name), state, escape(reads), *epochs, *sizes)
     return table
 
 
@@ -134,4 +135,4 @@ def _table(title: str, *columns: str) -> Table:
 def _holds(sentences: list[str], pipelines: list[PipelineStatus]) -> list[Text]:
     if sentences:
         return [Text("who holds the chain:", "bold"), *(Text(f"  {sentence}") for sentence in sentences)]
-    return [Text("nothing is held back")] if pipelines else []
+    return [Text("nobody holds the chain")] if pipelines else []

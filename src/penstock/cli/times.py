@@ -2,11 +2,15 @@
 
 from datetime import UTC, datetime
 
+from penstock.protocol.stored.layout import END_OF_TIME
+
 
 def show_time(us: int | None) -> str:
     """Those beyond the calendar as they are."""
     if us is None:
         return ""
+    if us == END_OF_TIME:
+        return "end of time"
     try:
         return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):

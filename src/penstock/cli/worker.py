@@ -16,6 +16,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, with_event_times
 from penstock.cli.retention import parse_retention
 from penstock.cli.sizes import parse_size
 from penstock.coordinator.settings import CoordinatorSettings
@@ -71,6 +72,8 @@ def worker(
     event_time_unit: TimeUnit = _source(TimeUnit.MS, "Unit of their event times: s, ms, us, ns.", metavar="UNIT"),
     successor: str = _source("", "Where sources are sent (RESTART) when this worker stops.", metavar="HOST:PORT"),
     event_time_ingest: bool = _source(False, "An event time of 0 means the time of arrival."),
+    max_disorder: MaxDisorderOption = None,
+    idle_timeout: IdleTimeoutOption = None,
     tls_cert: Path | None = _tls("Certificate (PEM) for the source and segment ports."),
     tls_key: Path | None = _tls("Its private key (PEM)."),
     tls_client_ca: Path | None = _tls("Take only clients with a certificate of this authority (mutual TLS)."),
@@ -102,11 +105,12 @@ def worker(
     connector = ConnectorSettings(
         ack=ack, event_time_unit=unit, event_time_ingest=event_time_ingest, quota_bytes=source_quota
     )
+    connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [])
     store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port, ssl=context)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size)
     gateway = GatewaySettings(host=host, port=connector_port, ssl=context, cookie=cookie.encode(), connector=connector)
-    gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor)
+    gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor, connectors=named)
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
     coordinator = CoordinatorSettings(retention=retention)
     servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway, coordinator=coordinator)

@@ -3,16 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 
+from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
 from penstock.coordinator.machine.epochs import answer, check_offset
+from penstock.coordinator.machine.replaying import own_sources
 from penstock.coordinator.machine.state import Pipeline
-from penstock.coordinator.messages import Cut, InputOffset, Limits, Segments
+from penstock.coordinator.messages import Cut, InputOffset, Limits, Running, Segments
 from penstock.coordinator.queries import ONE_EACH, Queries
 from penstock.coordinator.reading import cutting
 from penstock.coordinator.reading.cutting import Allowance
 from penstock.coordinator.reading.sources import normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import DataLoss, PipelineError
+from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.protocol.stored.names import replay_source
 
 
 class Cuts:
@@ -97,19 +101,32 @@ class Cuts:
         """Decide the next cut, if there is anything new."""
         shared = self._shared
         self._check_there(name, pipeline)
-        known = shared.sources.all_segments(pipeline.sources)
-        positions = {segment: pipeline.position(pipeline.planned, segment) for segment in known}
-        waiting = cutting.backlogs(shared.records, positions, self._limit(name, pipeline, known))
+        segments = shared.sources.all_segments(pipeline.sources)
+        positions = {segment: pipeline.position(pipeline.planned, segment) for segment in segments}
+        waiting = cutting.backlogs(shared.records, positions, self._limit(name, pipeline, segments))
         if not waiting:
-            return False
+            return self._plan_watermark(name, pipeline, asker)
         allowed = Allowance(
             _first(limits.bytes, pipeline.limits.bytes, shared.settings.epoch_bytes),
             limits.rows if limits.rows is not None else pipeline.limits.rows,
         )
         ends = await cutting.ends(shared.records, waiting, allowed)
-        table, watermark = await shared.watermarks.fold(shared.state, name, ends)
-        shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, watermark))
-        shared.watermarks.keep(name, table, ends)
+        folded = await shared.watermarks.fold(shared.state, name, ends)
+        shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, folded.watermark))
+        shared.watermarks.keep(name, folded, pipeline.watermark, ends)
+        return True
+
+    def _plan_watermark(self, name: str, pipeline: Pipeline, asker: str) -> bool:
+        """Decide a cut without data if the outputs that are read carry a higher watermark by now: windows may be due.
+        A query that goes up to some place has its end there, and gets it only when all that it reads has ended.
+        """
+        shared = self._shared
+        folded = shared.watermarks.moved(shared.state, name)
+        is_bounded = bool(self._queries.of(name, pipeline.generation).upto)
+        if folded is None or (is_bounded and folded.watermark != END_OF_TIME):
+            return False
+        shared.keeper.commit(Plan(name, pipeline.generation, asker, {}, folded.watermark))
+        shared.watermarks.keep(name, folded, pipeline.watermark, {})
         return True
 
     def _check_there(self, name: str, pipeline: Pipeline) -> None:
@@ -122,8 +139,12 @@ class Cuts:
                 )
 
     def _remember(self, name: str, generation: int, key: str, upto: Segments | None) -> None:
+        """A query that goes up to some place takes in what is replayed at its beginning."""
         if upto is not None:
-            self._queries.of(name, generation).upto[key] = upto
+            query = self._queries.of(name, generation)
+            replays = str(replay_source(name, key).segment)
+            end = query.upto.get(key, {}).get(replays, self._shared.records.end(replays))
+            query.upto[key] = {replays: end, **upto}
 
     def _limit(self, name: str, pipeline: Pipeline, segments: list[str]) -> dict[str, int]:
         """How far the inputs that read a segment want to go in it. An input that has not said so does not count."""
@@ -143,15 +164,25 @@ class Cuts:
             shared.keeper.commit(Read(name, generation, *epochs))
             await shared.keeper.settled()
 
+    def running(self, name: str, generation: int | None) -> Running:
+        """What the tasks of Spark's current batch work on: they were told of it when it was durable, so this waits for
+        nothing. None asks of whatever generation is the newest. Raises Fenced for an older one.
+        """
+        shared = self._shared
+        pipeline = known(shared.state, name) if generation is None else shared.living(name, generation)
+        start, end = pipeline.running
+        if start not in pipeline.cuts:
+            raise PipelineError(f"no batch of pipeline {name!r} runs", "Its query has not asked for a cut yet.")
+        return Running(start, end, pipeline.cuts[start].watermark, pipeline.cuts[end].watermark)
+
 
 def _check_sources(name: str, pipeline: Pipeline, key: str, given: tuple[str, ...]) -> None:
     declared = pipeline.inputs.get(key)
     if declared is None:
         raise PipelineError(f"pipeline {name!r} has no input {key!r}", f"It has: {', '.join(pipeline.inputs)}.")
-    if set(declared.sources) != set(given):
-        raise PipelineError(
-            f"input {key!r} of pipeline {name!r} is {', '.join(declared.sources)}, not {', '.join(given)}", ONE_EACH
-        )
+    own = own_sources(name, key, declared)
+    if set(own) != set(given):
+        raise PipelineError(f"input {key!r} of pipeline {name!r} is {', '.join(own)}, not {', '.join(given)}", ONE_EACH)
 
 
 def _first(*values: int | None) -> int:

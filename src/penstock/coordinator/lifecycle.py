@@ -11,7 +11,7 @@ from penstock.coordinator.messages import AtSegments, InputOffset, InputSpec, Li
 from penstock.coordinator.reading.sources import normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
-from penstock.protocol.stored.names import check_pipeline_name, output_segment
+from penstock.protocol.stored.names import REPLAY_PREFIX, check_pipeline_name, output_segment
 
 INPUTS_MAX = 100
 """Loads of one pipeline: each is a process of its own in Spark's driver."""
@@ -96,6 +96,7 @@ class Lifecycle:
         """A new incarnation: the next start decides anew where to begin."""
         shared = self._shared
         async with shared.lock(name):
+            self._write_watermarks(name)
             shared.keeper.commit(Reset(name))
             shared.heartbeats.forget(name)
             await shared.keeper.settled()
@@ -105,14 +106,21 @@ class Lifecycle:
         shared = self._shared
         async with shared.lock(name):
             segments = self._outputs(name) if outputs else []
+            self._write_watermarks(name)
             shared.keeper.commit(Drop(name, tuple(segments)))
             # Behind it in the journal: a crash leaves segments of nobody, and never a pipeline without its segments.
             for segment in segments:
                 shared.store.delete(segment)
-            shared.watermarks.forget(name)
+            shared.watermarks.forget(name, outputs=outputs)
             shared.heartbeats.forget(name)
             shared.keeper.cover()
             await shared.keeper.settled()
+
+    def _write_watermarks(self, name: str) -> None:
+        """Its batches are about to be forgotten; whoever reads its output needs to know what they carried."""
+        pipeline = self._shared.state.pipelines.get(name)
+        if pipeline is not None:
+            self._shared.watermarks.outputs.write(name, pipeline)
 
     def _outputs(self, name: str) -> list[str]:
         """Its output segments. Raises PipelineError if somebody reads one."""
@@ -133,6 +141,8 @@ def _check(name: str, inputs: Mapping[str, InputSpec], outputs: Sequence[str] | 
         raise RequestError(f"a pipeline has at most {INPUTS_MAX} inputs and {OUTPUTS_MAX} outputs")
     for port in outputs or ():
         check_pipeline_name(port, "port")
+        if port.startswith(REPLAY_PREFIX):
+            raise RequestError(f"{port!r} is no name for a port", f"{REPLAY_PREFIX}… is where letters are replayed to.")
     for key in inputs:
         check_pipeline_name(key, "input")
     _check_size(inputs, request)

@@ -33,6 +33,7 @@ class Merger:
                 check_ports(pipeline, command)
                 command = replace(command, ends=self._ends(name, pipeline, staged))
             shared.keeper.commit(command)
+            shared.watermarks.outputs.note(name, shared.state.pipelines[name])
             shared.heartbeats.beat(name)
             await shared.keeper.settled()
         return Merged(not done, pipeline.running[1])

@@ -137,6 +137,18 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """Spark's current batch holds the epochs after `start_epoch`, up to `end_epoch`; the watermarks of these two cuts,
+    in microseconds, None while nothing is known.
+    """
+
+    start_epoch: int
+    end_epoch: int
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """A segment that a task has staged for an output port, and its length."""
 
@@ -180,6 +192,25 @@ class Splits:
     lost: Sequence[Range] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WatermarkHeld:
+    """What holds a pipeline's watermark back: a stream of a connector, or an output, which has no stream."""
+
+    source: str
+    stream_id: int | None = None
+    stream: str = ""
+    """The stream's name."""
+    time: int | None = None
+    """Its own watermark, in microseconds; None: it has sent nothing yet, or the output has none."""
+
+    def text(self) -> str:
+        who = f"output {self.source}" if self.stream_id is None else f"stream {self.stream or self.stream_id!r}"
+        of = "" if self.stream_id is None else f" of source {self.source}"
+        if self.time is not None:
+            return f"{who}{of}"
+        return f"{who}{of}, which has {'no watermark' if self.stream_id is None else 'sent nothing'} yet"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
     """A pipeline as `penstock pipeline list` shows it. Epochs: the last one of each kind."""
@@ -204,8 +235,14 @@ class PipelineStatus:
     """Output segments' ports; None: not known yet."""
     batch: int | None = None
     """The number of the last of Spark's batches that was merged."""
+    watermark_held: WatermarkHeld | None = None
+    """None if nothing holds the watermark back: no stream is active, or all that is read has ended."""
+    watermark_unmoved_seconds: float | None = None
+    """For how long the watermark has not moved, as far as the worker knows; None: nothing is known."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """What a newer worker tells besides is passed over."""
-        return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        held = known.get("watermark_held")
+        return cls(**known | {"watermark_held": WatermarkHeld(**held) if held else None})

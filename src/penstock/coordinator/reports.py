@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
+from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.machine.delivering import undelivered
 from penstock.coordinator.machine.state import BATCHES_MAX, CUTS_MAX, State, source_of
-from penstock.coordinator.messages import PipelineStatus
+from penstock.coordinator.messages import PipelineStatus, WatermarkHeld
 from penstock.coordinator.reading.records import Records
 from penstock.coordinator.reading.sources import Sources
 from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.watermark.stream_table import Held
+from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.protocol.stored.names import Form, Source, output_segment
 
 HELD_BATCHES = BATCHES_MAX // 2
@@ -21,11 +24,19 @@ class Reports:
     """Computed from the state whenever somebody asks."""
 
     def __init__(
-        self, records: Records, sources: Sources, heartbeats: Heartbeats, settings: CoordinatorSettings
+        self,
+        records: Records,
+        sources: Sources,
+        heartbeats: Heartbeats,
+        watermarks: Watermarks,
+        connectors: Connectors,
+        settings: CoordinatorSettings,
     ) -> None:
         self._records = records
         self._sources = sources
         self._heartbeats = heartbeats
+        self._watermarks = watermarks
+        self._connectors = connectors
         self._settings = settings
 
     def lag_bytes(self, state: State, name: str) -> int:
@@ -82,6 +93,7 @@ class Reports:
 
     def _pipeline(self, state: State, name: str) -> PipelineStatus:
         pipeline = state.pipelines[name]
+        standing = self._watermarks.standing(state, name)
         return PipelineStatus(
             name=name,
             state=self._heartbeats.state(name),
@@ -100,7 +112,15 @@ class Reports:
             inputs={key: list(spec.sources) for key, spec in pipeline.inputs.items()},
             outputs=None if pipeline.outputs is None and not pipeline.batches else list(pipeline.ports),
             batch=pipeline.last_batch,
+            watermark_held=None if standing is None else self._held_by(standing.held),
+            watermark_unmoved_seconds=None if standing is None else round(standing.unmoved_seconds, 3),
         )
+
+    def _held_by(self, held: Held | None) -> WatermarkHeld | None:
+        if held is None:
+            return None
+        stream = "" if held.stream_id is None else self._connectors.stream_name(held.source, held.stream_id)
+        return WatermarkHeld(held.source, held.stream_id, stream, held.time)
 
     def holds(self, state: State) -> Iterator[str]:
         """Sentences, of pipelines that do not run, and of output that is not read."""

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.coordinator.completions import Completions, Releases
+from penstock.coordinator.connectors import NO_CONNECTORS, Connectors
 from penstock.coordinator.cuts import Cuts
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.ledger.keeper import Keeper
+from penstock.coordinator.letters import Letters
 from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.machine.commands import Retain
 from penstock.coordinator.machine.effects import Effect, Release, Sweep, Truncate
@@ -27,6 +29,7 @@ from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.sweeping import Sweeper
 from penstock.coordinator.watermark.watermarks import Watermarks
+from penstock.coordinator.window_reports import WindowReports
 from penstock.core.errors import PenstockError, StoreFailed
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
@@ -50,13 +53,14 @@ class Coordinator:
         address: Callable[[], tuple[int, bool]],
         *,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        connectors: Connectors = NO_CONNECTORS,
     ) -> None:
         clock = asyncio.get_running_loop().time
         records, news = Records(store), News()
         sources = Sources(store, records)
         heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock)
-        reports = Reports(records, sources, heartbeats, settings)
-        watermarks = Watermarks(store, records, settings.table_bytes)
+        watermarks = Watermarks(store, records, settings, clock, connectors.disorder_us)
+        reports = Reports(records, sources, heartbeats, watermarks, connectors, settings)
         keeper = Keeper(store, durability, self._perform)
         self._releases = Releases(completions)
         self._sweeper = Sweeper(store, settings.orphan_seconds, clock)
@@ -69,13 +73,15 @@ class Coordinator:
         self.merger = Merger(self._shared, self._sweeper)
         self.readers = Readers(self._shared)
         self.deliveries = Deliveries(self._shared)
+        self.letters = Letters(self._shared)
+        self.windows = WindowReports(self._shared)
 
     async def start(self) -> None:
         """Bring the tables of streams back, hold what is held, and remove what a crash has left."""
         shared = self._shared
-        for name, pipeline in shared.state.pipelines.items():
+        for name in shared.state.pipelines:
             try:
-                await shared.watermarks.recover(name, pipeline)
+                await shared.watermarks.recover(shared.state, name)
             except PenstockError as error:  # its watermark knows of fewer streams; nothing else depends on it
                 log.error("the table of streams of pipeline %r is lost: %s", name, error)
         for source, segments in shared.state.released.items():
@@ -85,6 +91,7 @@ class Coordinator:
         shared.keeper.commit(Retain(retention.mode, retention.amount))
         self._sweeper.sweep_orphans(shared.state)
         self.deliveries.sweep()
+        self.letters.sweep()
         self._tasks = [
             asyncio.create_task(self._every(shared.settings.retention_seconds, self._retain)),
             asyncio.create_task(self._every(shared.settings.sweep_seconds, self._sweep)),

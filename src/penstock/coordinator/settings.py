@@ -27,6 +27,10 @@ class CoordinatorSettings:
     table_bytes: int = 64 * MIB
     """Data after which a pipeline's table of streams is written down again: bounds what a restart must read."""
 
+    watermark_seconds: float = 1.0
+    """How long after its last rise a watermark may rise without data: an epoch without any costs Spark as much as one
+    with some."""
+
     truncate_bytes: int = 8 * MIB
     """So much of a segment can be given up: do it at once. It costs a copy of every table of streams that reads it."""
 

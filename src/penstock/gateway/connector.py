@@ -2,16 +2,18 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 from penstock.core.attributes import QUOTA
 from penstock.core.errors import NoRoom, PenstockError, StoreFailed
 from penstock.core.types import Buffer, Offset, Position
 from penstock.gateway.counters import ConnectorCounters
+from penstock.gateway.idle_clocks import AwayClock
 from penstock.gateway.settings import ConnectorSettings
-from penstock.gateway.stream_log import KnownStream, StreamLog
+from penstock.gateway.stream_log import KnownStream, Standing, StreamLog, stands
 from penstock.protocol.connector.credits import LargestFrame
 from penstock.protocol.stored.head import NO_COLUMNS, Mark, MarkKind, StreamColumns, encode_head
 from penstock.store.plan import Addition
@@ -26,6 +28,8 @@ _EMPTY_EVENT = bytes(8)
 # The quota is counted over all of a connector's segments, and binds its credits: none is for one of them alone.
 _NO_QUOTA = {QUOTA: 2**63 - 1}
 _SNAPSHOT_BYTES_PER_STREAM = 16 * 1024
+# Of one segment, in one record: a head of some 100 KiB.
+_MARKS_PER_RECORD = 5000
 
 
 def streams_segment(name: str) -> str:
@@ -69,7 +73,12 @@ class Connector:
         self.segments = self._open_segments()
         self._events_end = [store.length(segment) for segment in self.segments]
         self._log = StreamLog(store, streams_segment(name), self.segments)
-        self.streams = self._log.recover()
+        self.streams, self.has_finished = self._log.recover()
+        self.idle = {i for i, stream in self.streams.items() if stream.standing is Standing.IDLE}
+        """Streams whose next message is to say that they are active again."""
+        self.away = AwayClock(settings.idle_timeout_seconds or inf)
+        for stream_id in self.streams:
+            self.stays_away(stream_id)
         self.current_ids: Callable[[], None] = lambda: None
         """Brings `last_id` of the streams that are open in sessions up to date."""
 
@@ -97,18 +106,68 @@ class Connector:
         if stream is None:
             digest = hashlib.blake2b(stream_id.to_bytes(8, "big"), digest_size=8).digest()
             route = int.from_bytes(digest, "big") % min(self.settings.segments, len(self.segments))
-            stream = self.streams[stream_id] = KnownStream(name, route)
+            stream = self.streams[stream_id] = KnownStream(name, route, standing=Standing.ENDED)
         return stream
+
+    def stays_away(self, stream_id: int) -> None:
+        """No session has the stream. If it counts, its silence begins now."""
+        stream = self.streams.get(stream_id)
+        has_timeout = self.settings.idle_timeout_seconds is not None
+        if has_timeout and stream is not None and stream.standing is Standing.ACTIVE:
+            self.away.add(stream_id)
 
     def append(self, batches: Sequence[Batch]) -> list[Placed]:
         """Store events with the heads that tell of them, all or none. Raises DiskFull, with nothing stored."""
         additions = [self._addition(batch) for batch in batches]
         appended = self._store.append_all(additions)
+        for batch in batches:
+            for mark in batch.marks:
+                self._marked(mark)
         self._appended += sum(len(a.buffers[0]) + len(a.head) for a in additions)
         return [
             Placed(position, end, self._events_end_before(batch, end))
             for batch, (end, position, _) in zip(batches, appended, strict=True)
         ]
+
+    def _marked(self, mark: Mark) -> None:
+        """The mark is stored."""
+        if mark.kind is MarkKind.FINISHED:
+            self.has_finished = True
+            return
+        stream = self.streams[mark.stream_id]
+        stands(stream, mark)
+        self.away.remove(mark.stream_id)
+        if stream.standing is Standing.IDLE:
+            self.idle.add(mark.stream_id)
+        else:
+            self.idle.discard(mark.stream_id)
+
+    def rest(self, stream_ids: Iterable[int]) -> None:
+        """These streams are silent: until their next message nobody waits for them. As `append`."""
+        self._mark(Mark(stream_id, MarkKind.IDLE) for stream_id in stream_ids)
+
+    def declare(self, time_us: int, stream_ids: Iterable[int]) -> None:
+        """No more events before this time come on these streams. What is stored of them later and is before it counts
+        as any other event does: it may be late. A lower time than one before changes nothing. As `append`.
+        """
+        self._mark(Mark(stream_id, MarkKind.WATERMARK, "", time_us) for stream_id in stream_ids)
+
+    def finish(self) -> None:
+        """The source has ended for good: where this is read in all its segments, its watermark is the end of time. What
+        it sends later is stored, and late. As `append`.
+        """
+        count = len(self.segments)
+        self.append([Batch(route, [Mark(route, MarkKind.FINISHED, "", count)]) for route in range(count)])
+
+    def _mark(self, marks: Iterable[Mark]) -> None:
+        """In records of their own, many at once."""
+        by_route: dict[int, list[Mark]] = {}
+        for mark in marks:
+            by_route.setdefault(self.streams[mark.stream_id].route, []).append(mark)
+        while by_route:
+            self.append([Batch(route, waiting[:_MARKS_PER_RECORD]) for route, waiting in by_route.items()])
+            left = {route: waiting[_MARKS_PER_RECORD:] for route, waiting in by_route.items()}
+            by_route = {route: waiting for route, waiting in left.items() if waiting}
 
     def _addition(self, batch: Batch) -> Addition:
         head = encode_head(batch.streams, batch.marks, batch.events)
@@ -134,7 +193,7 @@ class Connector:
     def snapshot(self) -> None:
         """Write the table of streams down."""
         self.current_ids()
-        self._log.write(self.streams)
+        self._log.write(self.streams, has_finished=self.has_finished)
         self._appended = 0
 
     def has_room(self) -> bool:
@@ -156,6 +215,10 @@ class Connector:
 
 def started(stream_id: int, name: str) -> Mark:
     return Mark(stream_id, MarkKind.STARTED, name)
+
+
+def active_again(stream_id: int) -> Mark:
+    return Mark(stream_id, MarkKind.ACTIVE_AGAIN)
 
 
 def ended(stream_id: int) -> Mark:

@@ -11,6 +11,8 @@ from penstock.core.errors import Damaged, PenstockError, RequestError
 from penstock.gateway.completion import Completion
 from penstock.gateway.connector import PREFIX, Connector
 from penstock.gateway.counters import Counters
+from penstock.gateway.declaring import Declaring
+from penstock.gateway.idling import Idling
 from penstock.gateway.opened_streams import OpenedStreams
 from penstock.gateway.registry import LocalRegistry, StreamKey, StreamRegistry, Use
 from penstock.gateway.session import SourceSession
@@ -47,6 +49,8 @@ class Gateway:
         self._damaged: dict[str, str] = {}
         for name in self._known_names():
             self._open_again(name)
+        self._idling = Idling(self.loop.time)
+        self.declaring = Declaring(self)
         store.before_truncate(self._before_truncate)
 
     def _known_names(self) -> set[str]:
@@ -118,6 +122,12 @@ class Gateway:
             raise RequestError(f"there are {len(self._connectors)} sources already (connectors_max)")
         return self._open(name)
 
+    def known(self, name: str) -> Connector:
+        """The connector of this name, if it was made. Raises RequestError."""
+        if name not in self._connectors and name not in self._damaged:
+            raise RequestError(f"there is no source {name!r} here", "Look which there are: penstock status")
+        return self.connector(name)
+
     def stream_names(self, connector: str, ids: Iterable[int]) -> list[str]:
         """In the order of the ids; "" for a stream, or a connector, that is not known."""
         known = self._connectors.get(connector)
@@ -130,7 +140,7 @@ class Gateway:
         return {name: size for name, (size, quota) in held.items() if quota is not None and size >= quota}
 
     def _open(self, name: str) -> Connector:
-        connector = Connector(name, self.store, self.settings.connector, self.settings.snapshot_bytes)
+        connector = Connector(name, self.store, self.settings.of(name), self.settings.snapshot_bytes)
         connector.current_ids = lambda: self._update_known(connector)
         self._connectors[name] = connector
         self.completion(name).attach(connector)
@@ -148,7 +158,7 @@ class Gateway:
 
     def streams_of(self, connector: str) -> list[OpenedStreams]:
         """Of all sessions of this connector."""
-        return [session.streams for session in self._sessions if session.is_of(connector)]
+        return [session.streams for session in self._sessions if session.connector_name == connector]
 
     def owner_of(self, key: StreamKey) -> OpenedStreams | None:
         """The streams of the session that has this one; None where none has."""
@@ -205,11 +215,12 @@ class Gateway:
             session.flush()
 
     async def _tick(self) -> None:
-        """Grant what a quota or a full disk has held back, when there is room again."""
+        """Grant what a quota or a full disk has held back, when there is room again; take out what is silent."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             for session in list(self._sessions):
                 session.flush()
+            self._idling.tick(self._connectors.values(), self._sessions)
 
     # What /status and /metrics show.
 
@@ -222,6 +233,7 @@ class Gateway:
             "active_streams": counts[Use.ACTIVE],
             "closing_streams": counts[Use.CLOSING],
             "known_streams": sum(len(c.streams) for c in self._connectors.values()),
+            "idle_streams": sum(len(c.idle) for c in self._connectors.values()),
             "in_flight_bytes": sum(session.in_flight_bytes for session in sessions),
             "credits": sum(session.credits for session in sessions),
             "ack_lag_seconds": max((session.ack_lag_seconds for session in sessions), default=0.0),
@@ -246,4 +258,8 @@ class Gateway:
             "held_bytes": connector.held_bytes,
             "has_room": connector.has_room(),
             "ack": connector.settings.ack.value,
+            "idle_streams": len(connector.idle),
+            "has_finished": connector.has_finished,
+            "max_disorder_seconds": connector.settings.max_disorder_us / 1e6,
+            "idle_timeout_seconds": connector.settings.idle_timeout_seconds,
         }

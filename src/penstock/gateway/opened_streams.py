@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Offset, Position
-from penstock.gateway.connector import Batch, Connector, Placed, ended, started
+from penstock.gateway.connector import Batch, Connector, Placed, active_again, ended, started
+from penstock.gateway.idle_clocks import SessionClock
 from penstock.gateway.registry import StreamKey
 from penstock.gateway.waiting_streams import WaitingStreams
 from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, Stream, StreamState
@@ -49,6 +50,9 @@ class OpenedStreams:
         self._completion = gateway.completion(connector.name)
         self._session = session
         self._table = StreamTable(secrets.randbits(64))
+        timeout = connector.settings.idle_timeout_seconds
+        self.clock = None if timeout is None else SessionClock(self._table, timeout)
+        """Of the streams' silence; None where nobody asks for it."""
         self._streams: dict[int, Stream] = {}
         self._marks: defaultdict[int, list[Mark]] = defaultdict(list)
         self._opening: defaultdict[int, list[int]] = defaultdict(list)
@@ -116,7 +120,26 @@ class OpenedStreams:
     def admit(self, columns: Columns) -> Admission:
         settings = self._connector.settings
         arrival = time.time_ns() // 1000 if settings.event_time_ingest else None
-        return self._table.admit(columns, settings.event_time_unit, arrival)
+        admission = self._table.admit(columns, settings.event_time_unit, arrival)
+        if self._connector.idle:
+            self._wake(admission.streams)
+        return admission
+
+    def _wake(self, streams: Streams) -> None:
+        """Those that were idle are active again, in the record of their events."""
+        ids = streams.stream_ids.tolist()
+        if not self._connector.idle.isdisjoint(ids):
+            for stream_id in self._connector.idle.intersection(ids):
+                self._marks[self._connector.streams[stream_id].route].append(active_again(stream_id))
+
+    def touch(self, stream_id: int) -> None:
+        """The stream has given a sign of life that is no message."""
+        self._table.touch(stream_id)
+
+    def stored_id(self, stream_id: int) -> int:
+        """The last message id of the stream that is stored, or NOTHING_YET."""
+        known = self._connector.streams[stream_id]
+        return self._table.last_id(stream_id) if stream_id in self._table else known.last_id
 
     def not_stored(self, streams: Streams) -> None:
         """The table counts as stored what was not: remember where these streams go back to."""
@@ -253,13 +276,17 @@ class OpenedStreams:
         positions kept, and remember how far each has come.
         """
         self.update_known()
-        for stream_id in self._streams:
-            self._gateway.registry.release(self._key(stream_id), self._session)
+        self._release_streams()
         active = [stream_id for stream_id in self._streams if stream_id in self._table]
         self._left = [(stream_id, self._table.last_id(stream_id)) for stream_id in active]
         open_yet = (StreamState.NOTIFIED, StreamState.ACTIVE)
         self._streams = {s: stream for s, stream in self._streams.items() if stream.state not in open_yet}
         self._waiting.keep_ends()
+
+    def _release_streams(self) -> None:
+        for stream_id in self._streams:
+            self._gateway.registry.release(self._key(stream_id), self._session)
+            self._connector.stays_away(stream_id)
 
     def await_release(self, ends: Mapping[int, Offset]) -> None:
         """After `leave`, where pipelines hold: acknowledge the streams of these routes when that is released."""
@@ -284,8 +311,7 @@ class OpenedStreams:
     def release_all(self) -> None:
         """Make all streams inactive, their positions kept."""
         self.update_known()
-        for stream_id in self._streams:
-            self._gateway.registry.release(self._key(stream_id), self._session)
+        self._release_streams()
         self._streams.clear()
         self._waiting.clear()
         self._completion.forget(self)

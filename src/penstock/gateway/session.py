@@ -307,11 +307,18 @@ class SourceSession(asyncio.BufferedProtocol):
             ack_lag_seconds=round(now - oldest, 3),
         )
 
+    @property
+    def can_send(self) -> bool:
+        """Whether the source could send a message: it is there, and has a credit."""
+        return not self._session.is_over and not self._is_half_closed and self._credits.available > 0
+
     def _is_over(self) -> bool:
         return self._session.is_over
 
-    def is_of(self, connector: str) -> bool:
-        return self._connector is not None and self._connector.name == connector
+    @property
+    def connector_name(self) -> str | None:
+        """None before the HELLO."""
+        return None if self._connector is None else self._connector.name
 
     def _too_late(self) -> None:
         self._fail(ProtocolError(f"no HELLO within {self._settings.handshake_seconds:g} s"))

@@ -1,5 +1,6 @@
 """The gateway's limits, each with its reason, and how connectors are set up that nobody has configured."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ssl import SSLContext
@@ -34,6 +35,12 @@ class ConnectorSettings:
     quota_bytes: int | None = None
     """Bytes that its segments may hold together; from then on no credits are granted until there is room."""
 
+    max_disorder_us: int = 0
+    """How far, in event time, an event may be behind the highest one of its stream: the watermark waits for it."""
+
+    idle_timeout_seconds: float | None = None
+    """A stream that could send and has been silent for so long no longer holds the watermark back; None: never."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
@@ -42,6 +49,8 @@ class GatewaySettings:
     ssl: SSLContext | None = None
     cookie: bytes = field(default=b"", repr=False)
     connector: ConnectorSettings = field(default_factory=ConnectorSettings)
+    connectors: Mapping[str, ConnectorSettings] = field(default_factory=dict)
+    """Of those, by name, that are set up otherwise."""
 
     auto_create: bool = True
     """A name that is not known yet becomes a connector; otherwise it is refused."""
@@ -88,3 +97,7 @@ class GatewaySettings:
 
     snapshot_bytes: int = 64 * MIB
     """Data after which a connector's table of streams is written down again: bounds what a restart must read."""
+
+    def of(self, name: str) -> ConnectorSettings:
+        """How this connector is set up."""
+        return self.connectors.get(name, self.connector)

@@ -6,13 +6,14 @@ a data segment is truncated past that, so that a fold never misses a head.
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgpack
 
 from penstock.core.errors import Damaged
 from penstock.protocol.connector.frames import NOTHING_YET
-from penstock.protocol.stored.head import MarkKind
+from penstock.protocol.stored.head import Mark, MarkKind
 from penstock.protocol.stored.head_fold import HeadFold, fold_heads
 from penstock.store.store import SegmentStore
 
@@ -24,21 +25,55 @@ _BYTES_PER_STEP = 8 << 20
 _PART_ROWS = 10_000
 
 
+class Standing(IntEnum):
+    """Whether a stream counts for the watermark, as its marks say."""
+
+    ENDED = 0
+    """Or not begun."""
+    ACTIVE = 1
+    IDLE = 2
+
+
+_STANDINGS = {
+    MarkKind.STARTED: Standing.ACTIVE,
+    MarkKind.ACTIVE_AGAIN: Standing.ACTIVE,
+    MarkKind.WATERMARK: Standing.ACTIVE,
+    MarkKind.IDLE: Standing.IDLE,
+    MarkKind.ENDED: Standing.ENDED,
+}
+
+
 class KnownStream:
-    """A stream that was ever seen: its name, the number of its segment, the last message id that was accepted."""
+    """A stream that was ever seen: its name, the number of its segment, the last message id that was accepted, and how
+    it stands.
+    """
 
-    __slots__ = ("last_id", "name", "route")
+    __slots__ = ("last_id", "name", "route", "standing")
 
-    def __init__(self, name: str, route: int, last_id: int = NOTHING_YET) -> None:
+    def __init__(self, name: str, route: int, last_id: int = NOTHING_YET, standing: Standing = Standing.ACTIVE) -> None:
         self.name = name
         self.route = route
         self.last_id = last_id
+        self.standing = standing
+
+
+def stands(stream: KnownStream, mark: Mark) -> None:
+    """What a stored mark says of its stream."""
+    stream.standing = _STANDINGS.get(mark.kind, stream.standing)
+
+
+class Recovered(NamedTuple):
+    """What a connector remembers: its streams, and whether it has ended for good."""
+
+    streams: dict[int, KnownStream]
+    has_finished: bool
 
 
 class Snapshot(NamedTuple):
     offsets: dict[str, tuple[int, int]]
     """Of each data segment, its number and the offset up to which the snapshot speaks."""
     streams: dict[int, KnownStream]
+    has_finished: bool = False
 
 
 class StreamLog:
@@ -49,25 +84,25 @@ class StreamLog:
         self._segment = segment
         self._data = data
 
-    def recover(self) -> dict[int, KnownStream]:
+    def recover(self) -> Recovered:
         """The streams as they were accepted last; call it when everything in the store is durable."""
-        offsets, streams = self._last_snapshot()
+        offsets, streams, has_finished = self._last_snapshot()
         for route, name in enumerate(self._data):
             info = self._store.info(name)
             number, offset = offsets.get(name, (info.number, 0))
             # A segment that was deleted and made anew has another number: the snapshot says nothing of it.
             start = max(offset, info.start) if number == info.number else info.start
-            self._fold(streams, route, name, start, info.length)
-        return streams
+            has_finished |= self._fold(streams, route, name, start, info.length)
+        return Recovered(streams, has_finished)
 
-    def write(self, streams: Mapping[int, KnownStream]) -> None:
+    def write(self, streams: Mapping[int, KnownStream], *, has_finished: bool = False) -> None:
         """Write the table down; the one before is not needed any more once this one is durable."""
         offsets = {name: (self._store.info(name).number, self._store.length(name)) for name in self._data}
-        rows = [(stream_id, s.name, s.route, s.last_id) for stream_id, s in streams.items()]
+        rows = [(stream_id, s.name, s.route, s.last_id, s.standing) for stream_id, s in streams.items()]
         start = self._store.length(self._segment)
         for first in range(0, len(rows) or 1, _PART_ROWS):
             is_last = first + _PART_ROWS >= len(rows)
-            packed: bytes = msgpack.packb([offsets, first, is_last, rows[first : first + _PART_ROWS]])
+            packed: bytes = msgpack.packb([offsets, first, is_last, rows[first : first + _PART_ROWS], has_finished])
             self._store.append(self._segment, [_LENGTH.pack(len(packed)), packed], draining=True)
         # The truncation stands behind the snapshot in the journal: it cannot be durable without it.
         self._store.truncate(self._segment, start)
@@ -78,12 +113,12 @@ class StreamLog:
         snapshot = Snapshot({}, {})
         streams: dict[int, KnownStream] = {}
         try:
-            for offsets, first, is_last, rows in _parts(self._read(info.start, info.length)):
+            for offsets, first, is_last, rows, *more in _parts(self._read(info.start, info.length)):
                 if first == 0:
                     streams = {}
                 streams.update(_streams(rows))
                 if is_last:
-                    snapshot = Snapshot(offsets, streams)
+                    snapshot = Snapshot(offsets, streams, any(more))  # it was once written without
         except (ValueError, TypeError, struct.error) as error:  # somebody has written there over the segment protocol
             raise Damaged(f"segment {self._segment!r} is no table of streams: {error}") from None
         return snapshot
@@ -95,12 +130,17 @@ class StreamLog:
             start += len(parts[-1])
         return b"".join(parts)
 
-    def _fold(self, streams: dict[int, KnownStream], route: int, name: str, start: int, end: int) -> None:
+    def _fold(self, streams: dict[int, KnownStream], route: int, name: str, start: int, end: int) -> bool:
+        """Whether the source is said to have ended for good."""
+        has_finished = False
         while start < end:
             pieces = self._store.locate_heads(name, start, end, rows_max=_ROWS_PER_STEP, bytes_max=_BYTES_PER_STEP)
             heads = self._store.fetch_heads(pieces)
-            _take(streams, route, fold_heads(name, heads))
+            fold = fold_heads(name, heads)
+            _take(streams, route, fold)
+            has_finished |= any(mark.kind is MarkKind.FINISHED for mark in fold.marks)
             start = heads[-1][0]
+        return has_finished
 
 
 def _take(streams: dict[int, KnownStream], route: int, fold: HeadFold) -> None:
@@ -111,6 +151,9 @@ def _take(streams: dict[int, KnownStream], route: int, fold: HeadFold) -> None:
         if stream_id not in streams:  # its start was lost with a segment that was deleted
             streams[stream_id] = KnownStream("", route)
         streams[stream_id].last_id = last_id
+    for mark in fold.marks:
+        if mark.kind in _STANDINGS and mark.stream_id in streams:
+            stands(streams[mark.stream_id], mark)
 
 
 def _parts(data: bytes) -> Iterator[Any]:
@@ -122,4 +165,5 @@ def _parts(data: bytes) -> Iterator[Any]:
 
 
 def _streams(rows: Iterable[Any]) -> dict[int, KnownStream]:
-    return {stream_id: KnownStream(name, route, last_id) for stream_id, name, route, last_id in rows}
+    """The standing is missing where it was written without: an active stream is what nobody is harmed by."""
+    return {row[0]: KnownStream(*row[1:4], *map(Standing, row[4:])) for row in rows}

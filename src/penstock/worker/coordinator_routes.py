@@ -49,6 +49,7 @@ def routes(worker: Coordinated) -> list[Route]:
 
     return [
         Route("/pipelines", listed),
+        Route("/pipelines/{name}/running", pipelines.running, methods=["GET"]),
         *(_route(f"/pipelines/{{name}}/{verb}", handler) for verb, handler in pipelines.handlers.items()),
         _route("/sources/resolve", readers.resolve),
         _route("/sources/cut", readers.cut),
@@ -138,6 +139,14 @@ class _Pipelines:
         await cuts.reading(name, body.number("generation"), body.text("input"), start, end)
         return {}
 
+    async def running(self, request: Request) -> Response:
+        try:
+            generation = _number(request.query_params.get("generation"))
+            running = self._worker.coordinator().cuts.running(request.path_params["name"], generation)
+            return JSONResponse(asdict(running))
+        except PenstockError as error:
+            return failure(error)
+
     async def merge(self, name: str, body: Body) -> Any:
         staged = [_staged(Body(one)) for one in body.items("staged")]
         generation = body.optional("generation", body.number)
@@ -198,6 +207,14 @@ class _Readers:
         if not all(type(one) is int for one in ids):
             raise RequestError("the ids are not all numbers")
         return {"names": self._worker.stream_names(name, ids)}
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise RequestError(f"the generation is {text!r:.100}, not a whole number")
+    return int(text)
 
 
 def _input(body: Body) -> InputSpec:

@@ -18,9 +18,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.store.results import SegmentInfo
-from penstock.worker import coordinator_routes, delivery_routes
+from penstock.worker import coordinator_routes, delivery_routes, letter_routes, source_routes, window_routes
 from penstock.worker.coordinator_routes import Coordinated
 from penstock.worker.delivery_routes import Delivering
+from penstock.worker.source_routes import Declared
 
 _PAGE = 1000
 
@@ -30,7 +31,7 @@ _STOP_SECONDS = 10
 """Answers that are on their way when the worker stops get so long."""
 
 
-class Watched(Coordinated, Delivering, Protocol):
+class Watched(Coordinated, Delivering, Declared, Protocol):
     """What the HTTP side needs to know of a worker."""
 
     registry: CollectorRegistry
@@ -69,6 +70,9 @@ def application(worker: Watched) -> Starlette:
             Route("/segments", segments),
             *coordinator_routes.routes(worker),
             *delivery_routes.routes(worker),
+            *letter_routes.routes(worker),
+            *source_routes.routes(worker),
+            *window_routes.routes(worker),
         ]
     )
 

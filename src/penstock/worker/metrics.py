@@ -44,6 +44,19 @@ class Pipelines(Collector):
         yield self._gauge("running", {one.name: one.state == "RUNNING" for one in found})
         times = {one.name: one.watermark / 1e6 for one in found if one.watermark is not None}
         yield self._gauge("watermark_seconds", times)
+        unmoved = {one.name: one.watermark_unmoved_seconds for one in found}
+        yield self._gauge("watermark_unmoved_seconds", {n: age for n, age in unmoved.items() if age is not None})
+        yield self._held(found)
+
+    def _held(self, found: Sequence[PipelineStatus]) -> GaugeMetricFamily:
+        """1 for what holds a pipeline's watermark back: a stream of a connector, or an output."""
+        labels = ["pipeline", "source", "stream_id", "stream"]
+        gauge = GaugeMetricFamily("penstock_pipeline_watermark_held", _text("watermark_held"), labels=labels)
+        for one in found:
+            if (held := one.watermark_held) is not None:
+                stream_id = "" if held.stream_id is None else str(held.stream_id)
+                gauge.add_metric([one.name, held.source, stream_id, held.stream], 1)
+        return gauge
 
     def _gauge(self, name: str, values: Numbers) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(f"penstock_pipeline_{name}", _text(name), labels=["pipeline"])

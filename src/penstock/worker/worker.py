@@ -13,11 +13,14 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
+from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
+from penstock.coordinator.window_reports import BucketStatus, OperatorStatus
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
 from penstock.delivery.service import Delivery
+from penstock.gateway.declaring import Declaring
 from penstock.gateway.gateway import Gateway
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
@@ -31,6 +34,7 @@ from penstock.store.store import SegmentStore
 from penstock.worker.http import HttpServer
 from penstock.worker.metrics import Numbered, Pipelines, Sinks
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.window_metrics import Windows
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +107,8 @@ class Worker:
         self._ledger_damage: Damaged | None = None
         settings, completions = self.settings.coordinator, self._gateway.completion
         try:
-            coordinator = Coordinator(self._store, durability, settings, completions, self._segment_address)
+            address, connectors = self._segment_address, Connectors(self._disorder_us, self._stream_name)
+            coordinator = Coordinator(self._store, durability, settings, completions, address, connectors=connectors)
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
             self._ledger_damage = error
@@ -136,6 +141,15 @@ class Worker:
 
     def stream_names(self, source: str, ids: list[int]) -> list[str]:
         return self._gateway.stream_names(source, ids)
+
+    def _stream_name(self, source: str, stream_id: int) -> str:
+        return self._gateway.stream_names(source, [stream_id])[0]
+
+    def _disorder_us(self, source: str) -> int:
+        return self.settings.gateway.of(source).max_disorder_us
+
+    def declaring(self) -> Declaring:
+        return self._gateway.declaring
 
     def _on_failure(self) -> None:
         self._failed = True
@@ -187,6 +201,7 @@ class Worker:
             "gateway": self._gateway.status(),
             "pipelines": [asdict(pipeline) for pipeline in self._pipelines()],
             "sinks": [asdict(sink) for sink in self._sinks()],
+            "windows": [asdict(operator) for operator in self._windows()],
             "holds": self._holds(),
         }
 
@@ -195,6 +210,12 @@ class Worker:
 
     def _sinks(self) -> list[SinkStatus]:
         return [] if self._coordinator is None else self._delivery.sinks()
+
+    def _windows(self) -> list[OperatorStatus]:
+        return [] if self._coordinator is None else self._coordinator.windows.operators()
+
+    def _window_buckets(self) -> list[BucketStatus]:
+        return [] if self._coordinator is None else self._coordinator.windows.buckets()
 
     def _holds(self) -> list[str]:
         """Who holds the chain, in sentences."""
@@ -236,4 +257,5 @@ class Worker:
         self.registry.register(Numbered("gateway", gateway.gauges, gateway.counters.as_dict))
         self.registry.register(Numbered("segment", self._server.gauges, self._server.counters.as_dict))
         self.registry.register(Pipelines(self._pipelines))
+        self.registry.register(Windows(self._window_buckets))
         self.registry.register(Sinks(self._sinks, lambda name: self.delivery().epochs(name)))

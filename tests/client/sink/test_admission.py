@@ -154,9 +154,9 @@ def test_who_says_nothing_is_sent_away(serve: Serve) -> None:
 
 
 def test_a_session_may_be_idle(serve: Serve) -> None:
-    with serve(Recorder(), handshake_seconds=0.2) as address, ScriptedWorker(address) as worker:
+    with serve(Recorder(), handshake_seconds=1) as address, ScriptedWorker(address) as worker:
         worker.greet()
-        worker._socket.settimeout(0.6)
+        worker._socket.settimeout(1.2)
         with pytest.raises(TimeoutError):
             worker.next()
         assert worker.uncommitted() == ()

@@ -58,7 +58,7 @@ def test_an_error_arrives_over_tls_too(serve: Serve, output: Output) -> None:
 def test_who_has_no_certificate_or_no_tls_gets_no_session_and_disturbs_none(serve: Serve, output: Output) -> None:
     context = worker_context(certificate=True)
     with (
-        serve(DataFile(output.path), ssl=server_context(mutual=True), handshake_seconds=1) as address,
+        serve(DataFile(output.path), ssl=server_context(mutual=True), handshake_seconds=10) as address,
         ScriptedWorker(address, context) as worker,
     ):
         worker.greet()

@@ -40,9 +40,11 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 @pytest.fixture(params=KINDS)
 def make_source(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Makes sources of one kind; both retry for a short time only."""
+    """Makes sources of one kind."""
 
     def make(address: str, **options: Any) -> Any:
-        return KINDS[request.param](address, **{"source": "test", "retry_seconds": 5.0, "poll_seconds": 0.01} | options)
+        return KINDS[request.param](
+            address, **{"source": "test", "retry_seconds": 30.0, "poll_seconds": 0.01} | options
+        )
 
     return make

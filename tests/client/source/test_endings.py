@@ -331,7 +331,7 @@ def test_orders_from_another_thread_are_followed_at_once(make_source: MakeSource
                     source.run()
             else:
                 source.run()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
 
 
 def test_streams_may_be_added_while_it_runs_and_are_discovered(make_source: MakeSource) -> None:
@@ -377,7 +377,7 @@ def test_a_source_runs_once_at_a_time_and_again_later(make_source: MakeSource) -
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not done() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert done()

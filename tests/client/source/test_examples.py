@@ -24,7 +24,7 @@ def connector(worker: RunningWorker) -> str:
 
 def run(example: str, *arguments: str) -> list[str]:
     command = [sys.executable, str(EXAMPLES / example), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -1,6 +1,5 @@
 """Sources and a real worker, which is killed."""
 
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +10,15 @@ import pytest
 
 from penstock.client import Message, Refused
 from penstock.protocol.connector import stream_id_of
+from tests.client.source.conftest import KINDS
 from tests.client.source.stored import stored_messages
+from tests.client.source.test_endings import wait_until
 from tests.client.source.test_streams import MakeSource, numbers
 from tests.running_worker import RunningWorker
 from tests.worker_process import WorkerProcess
+
+KILLS, PORTION = 4, 6_000
+COUNT = (KILLS + 1) * PORTION
 
 
 def connector(worker: RunningWorker) -> str:
@@ -72,36 +76,53 @@ def test_a_second_connector_waits_until_the_stream_is_free(make_source: MakeSour
     assert (waiting.first_stored, waiting.sent) == (1, 2)
 
 
+class Sending:
+    """A source of one kind in a thread: a portion of the numbers, and the next one when it may."""
+
+    def __init__(self, kind: str, address: str) -> None:
+        self.name = kind.replace(" ", "-")
+        self.allowed = PORTION
+        self.acks: dict[str, list[int]] = {"a": [], "b": []}
+        source = KINDS[kind](address, source=self.name, retry_seconds=60.0, poll_seconds=0.01, on_ack=self._on_ack)
+        for name in self.acks:
+            source.stream(name, self._numbers)
+        self.thread = threading.Thread(target=source.run)
+        self.thread.start()
+
+    def _on_ack(self, name: str, last: int) -> None:
+        self.acks[name].append(last)
+
+    def _numbers(self, after: int | None) -> Iterator[Any]:
+        for message in numbers(COUNT)(after):
+            while message.id > self.allowed:
+                yield None
+            yield message
+
+    def is_in_the_middle(self) -> bool:
+        return all(told and told[-1] > self.allowed - PORTION for told in self.acks.values())
+
+
 @pytest.mark.process
 def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(
-    make_source: MakeSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    randomly = random.Random(4)
-    count = 60_000
-    acks: dict[str, list[int]] = {"a": [], "b": []}
     with WorkerProcess(tmp_path / "data") as worker:
-        source = make_source(
-            f"127.0.0.1:{worker.connector_port}",
-            source="killed",
-            retry_seconds=30.0,
-            on_ack=lambda name, last: acks[name].append(last),
-        )
-        for name in acks:
-            source.stream(name, numbers(count))
-        running = threading.Thread(target=source.run)
-        running.start()
-        for _ in range(4):
-            time.sleep(randomly.uniform(0.05, 0.4))
+        all_kinds = [Sending(kind, f"127.0.0.1:{worker.connector_port}") for kind in KINDS]
+        for _ in range(KILLS):
+            wait_until(lambda: all(sending.is_in_the_middle() for sending in all_kinds))
             worker.kill()
+            for sending in all_kinds:
+                sending.allowed += PORTION
             worker.start()
-        running.join(120)
-        assert not running.is_alive()
-        found = stored_messages(worker.address, "killed")
+        for sending in all_kinds:
+            sending.thread.join(120)
+            assert not sending.thread.is_alive()
+            found = stored_messages(worker.address, sending.name)
+            for name, told in sending.acks.items():
+                assert told[-1] == COUNT
+                assert told == sorted(set(told))
+                assert [m.id for m in found[stream_id_of(name)]] == list(range(1, COUNT + 1))
     assert "trying again" in caplog.text
-    for name, told in acks.items():
-        assert told[-1] == count
-        assert told == sorted(set(told))
-        assert [m.id for m in found[stream_id_of(name)]] == list(range(1, count + 1))
 
 
 @pytest.mark.process

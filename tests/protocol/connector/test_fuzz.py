@@ -6,7 +6,7 @@ import pytest
 from . import fuzz
 from .guarded import Guarded
 
-FRAMES = 50_000
+FRAMES = 20_000
 
 
 def fuzzed(*arguments: str) -> "subprocess.CompletedProcess[str]":

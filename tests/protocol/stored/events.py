@@ -13,7 +13,7 @@ from penstock.protocol.stored.bulk import Bytes, Encoded, Events, fallback, fast
 IMPLEMENTATIONS = (fast, fallback)
 
 EMPTY_EVENT = bytes(8)
-TEXT_COLUMNS = ("keys", "values", "sources", "streams")
+TEXT_COLUMNS = ("keys", "values", "sources", "streams", "metadata")
 NUMBER_COLUMNS = ("offsets", "stream_ids", "event_ids", "event_times")
 
 

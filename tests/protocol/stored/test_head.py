@@ -21,7 +21,8 @@ from penstock.protocol.stored.head_fold import HeadFold, fold_fast, fold_heads, 
 
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
-MARKS = st.builds(Mark, U64, st.sampled_from(MarkKind), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+MARKS = st.builds(Mark, U64, st.sampled_from(MarkKind), NAMES, st.none() | I64)
 STREAMS = st.dictionaries(U64, st.tuples(U64, I64))
 FEW_STREAMS = st.dictionaries(st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]), st.tuples(U64, I64))
 

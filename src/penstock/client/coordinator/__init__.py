@@ -8,6 +8,7 @@ with CoordinatorClient("127.0.0.1:7102") as coordinator:
 
 from penstock.client.coordinator.client import CoordinatorClient
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, Waiting
+from penstock.coordinator.letter_messages import LetterInfo, LetterList, LetterPort, Replayed
 from penstock.coordinator.messages import (
     AtSegments,
     AtTime,
@@ -18,11 +19,13 @@ from penstock.coordinator.messages import (
     Merged,
     PipelineStatus,
     Range,
+    Running,
     Segments,
     Splits,
     Staged,
     Started,
     Starting,
+    WatermarkHeld,
     starting_as_json,
     starting_from_json,
 )
@@ -35,10 +38,15 @@ __all__ = [
     "EpochStatus",
     "InputOffset",
     "InputSpec",
+    "LetterInfo",
+    "LetterList",
+    "LetterPort",
     "Limits",
     "Merged",
     "PipelineStatus",
     "Range",
+    "Replayed",
+    "Running",
     "Segments",
     "SinkSpec",
     "SinkStatus",
@@ -47,6 +55,7 @@ __all__ = [
     "Started",
     "Starting",
     "Waiting",
+    "WatermarkHeld",
     "starting_as_json",
     "starting_from_json",
 ]

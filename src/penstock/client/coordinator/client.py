@@ -12,6 +12,7 @@ from penstock.client.segments.address import Address
 from penstock.client.segments.failures import Interrupted
 from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS, retrying
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus
+from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.messages import (
     Cut,
     InputOffset,
@@ -20,6 +21,7 @@ from penstock.coordinator.messages import (
     Merged,
     PipelineStatus,
     Range,
+    Running,
     Segments,
     Splits,
     Staged,
@@ -141,6 +143,24 @@ class CoordinatorClient:
         body = {"generation": generation, "input": input, "start": start.as_json(), "end": end.as_json()}
         self._pipeline(name, "reading", body)
 
+    def running(self, name: str, generation: int | None = None) -> Running:
+        """The epochs of Spark's current batch and the watermarks at both ends, for the tasks that work on it."""
+        asked = "" if generation is None else f"?generation={generation}"
+        return Running(**self._ask("GET", f"/pipelines/{check_pipeline_name(name)}/running{asked}"))
+
+    def report_windows(
+        self,
+        name: str,
+        operator: str,
+        epoch: int,
+        buckets: Sequence[Mapping[str, int]],
+        *,
+        generation: int | None = None,
+    ) -> None:
+        """What the buckets of a window operator hold after an epoch, as numbers by their names: for `/metrics`."""
+        body = {"generation": generation, "operator": operator, "epoch": epoch, "buckets": [*map(dict, buckets)]}
+        self._pipeline(name, "windows", body)
+
     def merge(self, name: str, batch: int, staged: Iterable[Staged], *, generation: int | None = None) -> Merged:
         """Make what was staged, in this order, part of the output segments: all of it, once."""
         body = {"generation": generation, "batch": batch, "staged": [asdict(s) for s in staged]}
@@ -193,6 +213,25 @@ class CoordinatorClient:
         """Never give the epoch to this sink, or to every sink that refuses it: its bytes become dead letters. Final."""
         self._pipeline(name, "park", {"epoch": epoch, "sink": sink})
 
+    def letters(self, name: str, port: str | None = None, *, limit: int = 0, oldest: bool = False) -> LetterList:
+        """Of one port of letters, or of both: so many of the newest, or of the oldest, in their order."""
+        asked = f"?limit={limit}&oldest={str(oldest).lower()}" + (
+            "" if port is None else f"&port={quote(port, safe='')}"
+        )
+        return LetterList.from_json(self._ask("GET", f"/pipelines/{check_pipeline_name(name)}/letters{asked}"))
+
+    def letter(self, name: str, port: str, at: int) -> LetterInfo:
+        """The letter that begins there in its port's output segment, with its value."""
+        path = f"/pipelines/{check_pipeline_name(name)}/letters/{quote(port, safe='')}/{at}"
+        return LetterInfo.from_json(self._ask("GET", path))
+
+    def replay(self, name: str, port: str, after: int, upto: int, *, input: str | None = None) -> Replayed:  # noqa: A002
+        """Send the letters between two places through again: from where `letters` says that the last replay has ended,
+        to the end of one of them. The same call again does nothing, and tells the same.
+        """
+        body = {"port": port, "after": after, "upto": upto, "input": input}
+        return Replayed(**self._pipeline(name, "replay", body))
+
     def sinks(self) -> list[SinkStatus]:
         """Of all pipelines."""
         return [SinkStatus(**one) for one in self.status().get("sinks", [])]
@@ -243,6 +282,23 @@ class CoordinatorClient:
         }
         answer = self._ask("POST", "/splits", body)
         return Splits([*map(Range.from_json, answer["splits"])], [*map(Range.from_json, answer.get("lost", []))])
+
+    def declare_watermark(
+        self, source: str, time_us: int, stream: int | str | None = None, *, after: int | None = None
+    ) -> int:
+        """Say that no more events before this time come on the stream, given by its id or its name, behind the message
+        `after`, for which the worker waits; without a stream, on all that the connector has now. Returns on how many.
+        """
+        body = {"time_us": time_us, "stream": stream, "after": after}
+        count: int = self._source(source, "watermark", body)["streams"]
+        return count
+
+    def end_source(self, source: str) -> None:
+        """Say that the connector has ended for good: where all that a pipeline reads has, its windows close."""
+        self._source(source, "end", {})
+
+    def _source(self, source: str, verb: str, body: Any) -> Any:
+        return self._ask("POST", f"/sources/{quote(source, safe='')}/{verb}", body)
 
     def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:
         """The names of a connector's streams, in the order of the ids; "" for one that is not known."""

@@ -65,6 +65,8 @@ class Connection:
         self._http.request(method, path, sent, _JSON if sent is not None else {})
         response = self._http.getresponse()
         data = response.read(_BODY_BYTES_MAX)
+        if response.length and len(data) < _BODY_BYTES_MAX:  # it died in the middle: `read` does not mind
+            raise http.client.IncompleteRead(data, response.length)
         if response.will_close or not response.isclosed():
             self.close()
         return response.status, data

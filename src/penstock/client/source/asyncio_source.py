@@ -42,6 +42,14 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
             for thread in self._threads.values():
                 thread.close()
 
+    async def finish(self) -> None:
+        """As `Source.finish`."""
+        await asyncio.to_thread(self._finish)
+
+    async def declare_watermark(self, time_us: int, stream: str | None = None, *, after: int | None = None) -> None:
+        """As `Source.declare_watermark`."""
+        await asyncio.to_thread(self._declare, time_us, stream, after)
+
     def _wake(self) -> None:
         loop = self._loop
         if loop is not None:

@@ -8,6 +8,9 @@ from itertools import islice
 from math import inf
 from typing import Any, Generic, TypeVar
 
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator.client import PORT as HTTP_PORT
+from penstock.client.segments.address import Address
 from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS
 from penstock.client.source.failures import PORT, Lost, SourceFailed, parse_address
 from penstock.client.source.reconnecting import Reconnecting
@@ -48,6 +51,7 @@ class SourceBase(ABC, Generic[F]):
         timeout_seconds: float = TIMEOUT_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
         frame_size_max: int = FRAME_SIZE_MAX,
+        http: str | None = None,
     ) -> None:
         hello = Hello(SOURCE_VERSION, cookie, program, source)
         encode(hello)  # raises for what does not fit
@@ -55,6 +59,7 @@ class SourceBase(ABC, Generic[F]):
         self._terms = Terms(hello, frame_size_max, timeout_seconds, retry_seconds)
         self._reconnecting = Reconnecting(parse_address(address), retry_seconds)
         self._ssl = ssl
+        self._http = http
         self._on_ack = on_ack
         self._poll_seconds = poll_seconds
         self._streams: dict[str, SourceStream] = {}
@@ -141,6 +146,20 @@ class SourceBase(ABC, Generic[F]):
         if self._failure is not None:
             raise SourceFailed(self._failure)
         return self._is_stopped or (self._find is None and all(stream.is_done for stream in self.streams))
+
+    def _worker(self) -> CoordinatorClient:
+        """The worker's HTTP side."""
+        address = self._http or str(Address(self._reconnecting.address.host, HTTP_PORT))
+        return CoordinatorClient(address, self._terms.retry_seconds, timeout_seconds=self._terms.timeout_seconds)
+
+    def _declare(self, time_us: int, stream: str | None, after: int | None) -> None:
+        known = self._streams.get(stream or "")
+        with self._worker() as worker:
+            worker.declare_watermark(self.name, time_us, stream if known is None else known.stream_id, after=after)
+
+    def _finish(self) -> None:
+        with self._worker() as worker:
+            worker.end_source(self.name)
 
     def _tell_acks(self, session: SourceSession) -> None:
         acked, session.acked = session.acked, {}

@@ -29,6 +29,9 @@ class Source(SourceBase[Factory]):
 
     Factories, iterators and `on_ack` run in the thread that called `run`: while an iterator waits, nothing is sent and
     no ACK is read. One that has nothing now should yield None. No threads are started.
+
+    `http` is the worker's HTTP address, which `finish` and `declare_watermark` talk to; unless it is given, port 7102
+    of the same machine.
     """
 
     _waker: Waker | None = None
@@ -46,6 +49,19 @@ class Source(SourceBase[Factory]):
             self._end()
             self._waker = None
             waker.close()
+
+    def finish(self) -> None:
+        """Say that the source has ended for good, so that the windows of whoever reads it close; to be called when
+        `run` has returned. What it sends later is stored, and late.
+        """
+        self._finish()
+
+    def declare_watermark(self, time_us: int, stream: str | None = None, *, after: int | None = None) -> None:
+        """Say that no more events before this time, in microseconds since 1970, come on the stream; without a stream,
+        on all that this source has open. From any thread. What was sent before may still be on its way: give the id of
+        the stream's last message as `after`, and the worker waits for it. Inside of an iterator it would wait in vain.
+        """
+        self._declare(time_us, stream, after)
 
     def _wake(self) -> None:
         waker = self._waker

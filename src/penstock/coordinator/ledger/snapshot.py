@@ -33,6 +33,7 @@ def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield names
     yield [(epoch, c.watermark, [c.segments.get(name, _ABSENT) for name in names]) for epoch, c in p.cuts.items()]
     yield [(number, *batch) for number, batch in p.batches.items()]
+    yield p.replayed
 
 
 class SnapshotReader:
@@ -76,7 +77,7 @@ class SnapshotReader:
 
 def _decode_pipeline(*values: Any) -> Pipeline:
     incarnation, generation, request, outputs, limits, proved, complete, leader, running, attempt, *rest = values
-    sinks, inputs, names, cuts, batches = rest
+    sinks, inputs, names, cuts, batches, *later = rest  # those before letters could be replayed had no more
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -92,6 +93,7 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         running=running,
         sinks={name: Sink(**dict(zip(_SINK_FIELDS, values, strict=True))) for name, values in sinks.items()},
         attempt=attempt,
+        replayed=later[0] if later else {},
     )
 
 

@@ -23,6 +23,7 @@ from penstock.coordinator.machine.commands import (
     Park,
     Plan,
     Read,
+    Replay,
     Reset,
     Retain,
     Start,
@@ -33,6 +34,7 @@ from penstock.coordinator.machine.effects import Effect, Sweep, Truncate
 from penstock.coordinator.machine.epochs import ask, attach, plan, read
 from penstock.coordinator.machine.merging import batch_prefix, merge, staging_prefix
 from penstock.coordinator.machine.releasing import settled, truncatable
+from penstock.coordinator.machine.replaying import done_replays, replay, with_replays
 from penstock.coordinator.machine.retention import Retention
 from penstock.coordinator.machine.state import Input, Mark, Pipeline, State, source_of
 from penstock.coordinator.messages import Limits, Segments
@@ -88,6 +90,9 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
         case Park():
             parked, effects = park(known(state, command.pipeline), command)
             return _changed(state, command.pipeline, parked, *effects)
+        case Replay():
+            replayed, effects = replay(known(state, command.pipeline), command)
+            return _changed(state, command.pipeline, replayed, *effects)
     assert_never(command)
 
 
@@ -157,7 +162,7 @@ def _start(state: State, start: Start) -> Applied:
         _check_count(state)
         state = replace(state, incarnations=state.incarnations + 1)
         old = Pipeline(incarnation=state.incarnations, generation=0)
-    inputs = {name: _input(old.inputs.get(name), *given) for name, given in start.inputs.items()}
+    inputs = {key: _input(start.pipeline, key, old.inputs.get(key), *given) for key, given in start.inputs.items()}
     limits = Limits(*start.limits)
     if start.request == old.request:
         new = replace(old, inputs={**old.inputs, **inputs}, limits=limits)
@@ -186,8 +191,9 @@ def _check_count(state: State) -> None:
         raise LimitExceeded(f"there are {len(state.pipelines)} pipelines already", "Drop some: penstock pipeline drop")
 
 
-def _input(old: Input | None, sources: tuple[str, ...], starting: Segments) -> Input:
-    """Where an input starts is decided once."""
+def _input(name: str, key: str, old: Input | None, sources: tuple[str, ...], starting: Segments) -> Input:
+    """Where an input starts is decided once. What letters are replayed into stays a source of it."""
+    sources, starting = with_replays(name, key, old, sources, starting)
     if old is not None and old.resolved:
         starting = {**starting, **old.starting}
         if old == Input(sources, starting):
@@ -225,7 +231,10 @@ def _reset(state: State, command: Reset) -> Applied:
     name = command.pipeline
     old = known(state, name)
     state = _renumbered(state)
-    inputs = {key: Input(spec.sources, old.offset(key, old.floor), resolved=False) for key, spec in old.inputs.items()}
+    inputs = {
+        key: Input(spec.sources, old.offset(key, old.floor) | done_replays(name, key, old), resolved=False)
+        for key, spec in old.inputs.items()
+    }
     new = Pipeline(
         incarnation=state.incarnations,
         generation=state.generations,
@@ -233,6 +242,7 @@ def _reset(state: State, command: Reset) -> Applied:
         outputs=old.outputs,
         limits=old.limits,
         sinks=old.sinks,
+        replayed=old.replayed,
     )
     return _changed(state, name, new, Sweep(staging_prefix(name)))
 

@@ -33,7 +33,7 @@ class Plan:
     load: str
     """Its input, and behind a `/` what tells loads of the same input apart."""
     ends: Segments
-    """Those that differ from the last cut's."""
+    """Those that differ from the last cut's; none if the watermark alone does."""
     watermark: int | None
 
 
@@ -180,6 +180,21 @@ class Park:
     """(target, segment): the dead letters. Not in the ledger: the record that holds the entry merges them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The letters of a port are sent through again, up to a place in its output segment."""
+
+    pipeline: str
+    port: str
+    after: int
+    """Where those end that were replayed before."""
+    upto: int
+    starts: Mapping[str, int]
+    """Input → where the segment ended, before this, that it reads them from: a new reader begins there."""
+    staged: tuple[tuple[str, str], ...] = ()
+    """(target, segment): copies of the events. Not in the ledger: the record that holds the entry merges them."""
+
+
 Command: TypeAlias = (
     Start
     | Plan
@@ -199,6 +214,7 @@ Command: TypeAlias = (
     | Decide
     | Follow
     | Park
+    | Replay
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -220,6 +236,7 @@ _BY_NUMBER: dict[int, type[Command]] = {
     16: Decide,
     17: Follow,
     18: Park,
+    19: Replay,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

@@ -87,12 +87,14 @@ def plan(pipeline: Pipeline, command: Plan) -> Pipeline:
 
 def _check_ends(pipeline: Pipeline, command: Plan) -> None:
     epoch, sources = pipeline.planned, pipeline.sources
-    if not command.ends or any(pipeline.position(epoch, name) >= end for name, end in command.ends.items()):
+    before = pipeline.cuts[epoch].watermark
+    rises = command.watermark is not None and (before is None or command.watermark > before)
+    goes_on = all(pipeline.position(epoch, name) < end for name, end in command.ends.items())
+    if not goes_on or not (command.ends or rises):
         raise PipelineError(f"the cut after epoch {epoch} does not go on in every segment it names")
     if any(source_of(name) not in sources for name in command.ends):
         raise PipelineError(f"the cut after epoch {epoch} names a segment that the pipeline does not read")
     if len(pipeline.cuts[epoch].segments.keys() | command.ends.keys()) > SEGMENTS_MAX:
         raise LimitExceeded(f"a pipeline that reads more than {SEGMENTS_MAX} segments", "Give some sources to another.")
-    before = pipeline.cuts[epoch].watermark
     if before is not None and (command.watermark is None or command.watermark < before):
         raise PipelineError(f"the watermark after epoch {epoch} goes back from {before} to {command.watermark}")

@@ -91,6 +91,8 @@ class Pipeline:
     sinks: dict[str, Sink] = field(default_factory=dict)
     attempt: int = 0
     """The number of the round that is open; 0 if there is none, or if it can no longer be decided."""
+    replayed: dict[str, int] = field(default_factory=dict)
+    """Port → how far in its output segment letters have been sent through again. Never goes back."""
 
     @property
     def planned(self) -> int:

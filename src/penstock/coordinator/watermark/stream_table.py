@@ -1,120 +1,113 @@
 """What a pipeline's watermark is made of: of every active stream the highest event time, at the pipeline's own place.
 
-The watermark is the minimum over them. A stream that has begun and said nothing yet holds it back, for nobody knows
-where it begins; one whose events have no times does not. When all have ended, it is the highest time of them all.
+A stream's watermark is its highest event time less its connector's disorder, or what was declared for it if that is
+higher. The pipeline's is the least of them, and of the outputs that it reads.
+
+- A stream that has begun and said nothing yet holds it back, for nobody knows where it begins; one whose events have no
+  times does not. Streams that have ended or are idle hold nothing back.
+- Where no stream is active, it is the highest that any has had.
+- A source that has ended for good holds nothing back. When all that is read has ended, it is END_OF_TIME.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
+from penstock.coordinator.watermark.source_table import SILENT, SourceTable, Times
 from penstock.core.types import Buffer
-from penstock.protocol.stored.head import MarkKind, PackedHead, numbers, unpack_head
-from penstock.protocol.stored.head_fold import fold_packed
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.layout import END_OF_TIME, NO_TIME
 
-SILENT = NO_TIME
-"""In the place of a highest event time: the stream is active, and no event of it has come."""
+__all__ = ["SILENT", "Held", "SourceTable", "StreamTable", "Terms", "Times", "advanced"]
 
-Times = dict[int, int]
-"""Stream id → highest event time."""
+
+class Terms(NamedTuple):
+    """What the heads do not say: which connectors are read (None: those that were seen), and their disorder in µs."""
+
+    connectors: frozenset[str] | None = None
+    disorder: Callable[[str], int] = lambda _: 0
+
+
+NO_DISORDER = Terms()
+
+
+class Held(NamedTuple):
+    """What holds a watermark back: a stream of a connector, or an output, which has no stream."""
+
+    source: str
+    stream_id: int | None
+    time: int | None
+    """Its own watermark; None: it has none yet."""
 
 
 class StreamTable:
-    """Of each source, the active streams and the idle ones. `outputs` has the watermarks of pipelines that are read."""
+    """Of each connector its streams. `outputs` has the watermarks of pipelines whose outputs are read, by source."""
 
     def __init__(self) -> None:
-        self.active: dict[str, Times] = {}
-        self.idle: dict[str, Times] = {}
+        self.sources: dict[str, SourceTable] = {}
         self.outputs: dict[str, int | None] = {}
-        self.highest = NO_TIME
 
     def copy(self) -> "StreamTable":
         new = StreamTable()
-        new.active = {source: dict(times) for source, times in self.active.items()}
-        new.idle = {source: dict(times) for source, times in self.idle.items()}
+        new.sources = {name: source.copy() for name, source in self.sources.items()}
         new.outputs = dict(self.outputs)
-        new.highest = self.highest
         return new
 
     def __len__(self) -> int:
-        return sum(map(len, [*self.active.values(), *self.idle.values()]))
+        return sum(map(len, self.sources.values()))
+
+    def of(self, source: str) -> SourceTable:
+        """The connector's part of the table, made if it is new."""
+        return self.sources.setdefault(source, SourceTable())
 
     def forget(self, sources: Iterable[str]) -> None:
         """Those that the pipeline reads no more."""
         for source in [*sources]:
-            self.active.pop(source, None)
-            self.idle.pop(source, None)
-
-    def watermark(self) -> int | None:
-        """None while it is not known, or held back by a stream that is silent, or an output that has none."""
-        if None in self.outputs.values():
-            return None
-        least = [min(times.values()) for times in self.active.values() if times]
-        least += [watermark for watermark in self.outputs.values() if watermark is not None]
-        found = min(least) if least else self.highest
-        return None if found == NO_TIME else found
+            self.sources.pop(source, None)
 
     def fold(self, source: str, heads: Iterable[Buffer]) -> None:
-        """Take in records of one segment, in order. Raises Damaged."""
-        for run in _runs(head for data in heads if (head := unpack_head(data)) is not None):
-            for mark in run[0].marks:
-                if mark.kind in (MarkKind.STARTED, MarkKind.ACTIVE_AGAIN):
-                    self._begin(source, mark.stream_id)
-            self._events(source, run)
-            for mark in run[0].marks:
-                if mark.kind is MarkKind.ENDED:
-                    self._end(source, mark.stream_id)
-                elif mark.kind is MarkKind.IDLE:
-                    self._rest(source, mark.stream_id)
+        """Take in records of one segment of the connector, in order. Raises Damaged."""
+        self.of(source).fold(heads)
 
-    def _begin(self, source: str, stream_id: int) -> None:
-        before = self.idle.get(source, {}).pop(stream_id, SILENT)
-        self.active.setdefault(source, {}).setdefault(stream_id, before)
-
-    def _end(self, source: str, stream_id: int) -> None:
-        self.active.get(source, {}).pop(stream_id, None)
-        self.idle.get(source, {}).pop(stream_id, None)
-
-    def _rest(self, source: str, stream_id: int) -> None:
-        time = self.active.get(source, {}).pop(stream_id, None)
-        if time is not None:
-            self.idle.setdefault(source, {})[stream_id] = time
-
-    def _events(self, source: str, heads: list[PackedHead]) -> None:
-        if len(heads) == 1:
-            ids, times = numbers("Q", heads[0].columns.stream_ids), numbers("q", heads[0].columns.highest_times)
+    def watermark(self, terms: Terms = NO_DISORDER) -> int | None:
+        """None while it is not known, or held back by a stream that is silent, or an output that has none."""
+        says = self._says(terms)
+        holding = [time for time in says.values() if time < END_OF_TIME]
+        if holding:
+            found = min(holding)
+        elif says and not self._speechless(terms, says):
+            found = END_OF_TIME
         else:
-            folded = fold_packed(heads)
-            ids, times = folded.stream_ids, folded.highest_times
-        if not ids:
-            return
-        active, idle = self.active.setdefault(source, {}), self.idle.get(source, {})
-        for stream_id, time in zip(ids, times, strict=True):
-            if time == NO_TIME:
-                if active.get(stream_id) == SILENT:
-                    del active[stream_id]  # its events have no times: it holds nothing back
-            else:
-                before = idle.pop(stream_id, NO_TIME) if idle else NO_TIME
-                active[stream_id] = max(time, before, active.get(stream_id, NO_TIME))
-        highest = max(times)
-        self.highest = max(self.highest, highest)
+            seen = [name for name in self._speechless(terms, says) if name in self.sources]
+            found = max((self.sources[name].left(terms.disorder(name)) for name in seen), default=NO_TIME)
+        return None if found == NO_TIME else found
+
+    def held(self, terms: Terms = NO_DISORDER) -> Held | None:
+        """What the watermark is held back by; None if nothing is active, or all has ended."""
+        says = self._says(terms)
+        source = min(says, key=lambda name: says[name], default=None)
+        if source is None or says[source] >= END_OF_TIME:
+            return None
+        if source in self.outputs:
+            return Held(source, None, self.outputs[source])
+        slowest = self.sources[source].slowest(terms.disorder(source))
+        assert slowest is not None
+        return Held(source, slowest.stream_id, None if slowest.time == SILENT else slowest.time)
+
+    def _says(self, terms: Terms) -> dict[str, int]:
+        """The watermark of each source that has a say in it; NO_TIME if it is not known."""
+        says = {name: NO_TIME if time is None else min(time, END_OF_TIME) for name, time in self.outputs.items()}
+        for name, source in self.sources.items():
+            found = END_OF_TIME if source.has_finished else source.watermark(terms.disorder(name))
+            if found is not None:
+                says[name] = found
+        return says
+
+    def _speechless(self, terms: Terms, says: Mapping[str, int]) -> list[str]:
+        """The connectors without an active stream, that have not ended for good either."""
+        connectors = self.sources.keys() if terms.connectors is None else terms.connectors
+        return [name for name in connectors if name not in says]
 
 
-def _runs(heads: Iterator[PackedHead]) -> Iterator[list[PackedHead]]:
-    """Heads without marks are taken together; one with marks alone: these stand before its events, or behind them."""
-    run: list[PackedHead] = []
-    for head in heads:
-        if head.marks and run:
-            yield run
-            run = []
-        run.append(head)
-        if head.marks:
-            yield run
-            run = []
-    if run:
-        yield run
-
-
-def advanced(before: int | None, table: StreamTable) -> int | None:
+def advanced(before: int | None, table: StreamTable, terms: Terms = NO_DISORDER) -> int | None:
     """The watermark of the next cut: it never goes back."""
-    now = table.watermark()
+    now = table.watermark(terms)
     return before if now is None else now if before is None else max(before, now)

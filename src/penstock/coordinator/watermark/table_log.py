@@ -1,7 +1,8 @@
 """A pipeline's table of streams, durable: written down now and then, with the offsets up to which it speaks.
 
 It is written before data are truncated that it was made from, so that a fold never misses a head. An entry is
-`u32 length · msgpack`; a table is one or more of them, the last of which says so.
+`u32 length · msgpack`; a table is one or more of them, the last of which says so. It holds what heads have said, and
+nothing that settings have a part in.
 """
 
 import struct
@@ -13,17 +14,19 @@ from typing import Any, NamedTuple
 import msgpack
 
 from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.coordinator.machine.state import source_of
 from penstock.coordinator.messages import Segments
 from penstock.coordinator.watermark.stream_table import StreamTable, Times
 from penstock.core.errors import Damaged
 from penstock.protocol.stored.head import numbers
-from penstock.protocol.stored.names import COORDINATOR_PREFIX
+from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.names import COORDINATOR_PREFIX, OUTPUT_PREFIX
 from penstock.store.store import SegmentStore
 
 _LENGTH = struct.Struct(">I")
 _ROWS_PER_PART = 200_000
 """At 16 bytes each a part is far below the largest append."""
-_ACTIVE, _IDLE = 0, 1
+_ACTIVE, _IDLE, _DECLARED = 0, 1, 2
 
 
 class Written(NamedTuple):
@@ -46,16 +49,21 @@ def write(store: SegmentStore, pipeline: str, incarnation: int, written: Written
     parts = [*_parts(written.table)]
     for number, part in enumerate(parts, start=1):
         head = [incarnation, number == 1, number == len(parts), dict(written.offsets)]
-        packed: bytes = msgpack.packb([*head, written.table.highest, written.table.outputs, *part])
+        packed: bytes = msgpack.packb([*head, _sources(written.table), written.table.outputs, *part])
         store.append(segment, [_LENGTH.pack(len(packed)), packed], draining=True)
     store.truncate(segment, start)
 
 
+def _sources(table: StreamTable) -> dict[str, list[Any]]:
+    """Of each source what is not of one stream."""
+    return {name: [s.highest, s.promised, s.segments, sorted(s.finished)] for name, s in table.sources.items()}
+
+
 def _parts(table: StreamTable) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """(source, active or idle, ids, times); at least one."""
+    """(source, active, idle or declared, ids, times); at least one."""
     any_rows = False
-    for kind, sources in ((_ACTIVE, table.active), (_IDLE, table.idle)):
-        for source, times in sources.items():
+    for source, streams in table.sources.items():
+        for kind, times in ((_ACTIVE, streams.active), (_IDLE, streams.idle), (_DECLARED, streams.declared)):
             ids, values = [*times], [*times.values()]
             for first in range(0, len(ids), _ROWS_PER_PART):
                 any_rows = True
@@ -80,12 +88,13 @@ def read(store: SegmentStore, pipeline: str, incarnation: int) -> Written | None
     found: Written | None = None
     table = StreamTable()
     try:
-        for number, is_first, is_last, offsets, highest, outputs, *rows in _entries(store, segment):
+        for number, is_first, is_last, offsets, sources, outputs, *rows in _entries(store, segment):
             if is_first:
                 table = StreamTable()
             _add(table, *rows)
-            table.highest, table.outputs = highest, outputs
+            table.outputs = _by_source(outputs)
             if is_last:
+                _add_sources(table, sources)
                 found = Written(table, offsets) if number == incarnation else None
     except (ValueError, TypeError, struct.error) as error:
         raise Damaged(f"segment {segment!r} is no table of streams: {error}") from None
@@ -94,9 +103,22 @@ def read(store: SegmentStore, pipeline: str, incarnation: int) -> Written | None
 
 def _add(table: StreamTable, source: str, kind: int, ids: bytes, times: bytes) -> None:
     if ids:
-        sources: dict[str, Times] = table.idle if kind == _IDLE else table.active
-        rows = zip(numbers("Q", ids), numbers("q", times), strict=True)
-        sources.setdefault(source, {}).update(rows)
+        streams = table.of(source)
+        column: Times = (streams.active, streams.idle, streams.declared)[kind]
+        column.update(zip(numbers("Q", ids), numbers("q", times), strict=True))
+
+
+def _add_sources(table: StreamTable, sources: dict[str, list[Any]] | int) -> None:
+    if isinstance(sources, int):  # as it was written when there was one highest time for all of them
+        sources = {name: [sources, NO_TIME, 0, []] for name in table.sources}
+    for name, (highest, promised, segments, finished) in sources.items():
+        found = table.of(name)
+        found.highest, found.promised, found.segments, found.finished = highest, promised, segments, set(finished)
+
+
+def _by_source(outputs: dict[str, int | None]) -> dict[str, int | None]:
+    """They were once written by segment."""
+    return {source_of(name) if name.startswith(OUTPUT_PREFIX) else name: time for name, time in outputs.items()}
 
 
 def _entries(store: SegmentStore, segment: str) -> Iterator[Any]:

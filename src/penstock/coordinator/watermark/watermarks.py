@@ -1,15 +1,20 @@
 """The watermark of each pipeline's next cut, folded from the heads of the records that it takes in."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.messages import Segments
 from penstock.coordinator.reading.records import Records
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.watermark import table_log
-from penstock.coordinator.watermark.stream_table import StreamTable, advanced
+from penstock.coordinator.watermark.inherited import inherited
+from penstock.coordinator.watermark.output_log import OutputLog
+from penstock.coordinator.watermark.stream_table import Held, StreamTable, Terms, advanced
 from penstock.coordinator.watermark.table_log import Written
 from penstock.core.errors import PenstockError
+from penstock.protocol.stored.layout import END_OF_TIME
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, Form, Source
 from penstock.store.store import SegmentStore
 
@@ -19,72 +24,159 @@ _BYTES_PER_STREAM = 16 * 1024
 """A table is written down when so many bytes have come for each of its streams: it costs a thousandth of them."""
 
 
+class Folded(NamedTuple):
+    """The table at a cut that is not decided yet, and the watermark there."""
+
+    table: StreamTable
+    watermark: int | None
+
+
+class Standing(NamedTuple):
+    """What holds a pipeline's watermark back, and for how long it has not moved, as far as this worker knows."""
+
+    held: Held | None
+    unmoved_seconds: float
+
+
 class _Kept:
     """A pipeline's table, at the place of its last cut."""
 
-    def __init__(self, incarnation: int, table: StreamTable, offsets: Segments) -> None:
+    def __init__(self, incarnation: int, table: StreamTable, offsets: Segments, now: float) -> None:
         self.incarnation = incarnation
         self.table = table
         self.offsets = dict(offsets)
+        self.moved_at = now
         self.folded_bytes = 0
         self.is_written = False
+        self.looked_at: dict[str, int | None] = {}
+        """Watermarks of outputs for which it was found out that they change nothing."""
+        self.held: Held | None = None
+        self.held_in: tuple[StreamTable, dict[str, int | None]] | None = None
 
 
 class Watermarks:
-    """Tables are owned by it and never half done: a fold works on a copy, which `keep` puts in its place."""
+    """Tables are owned by it and never half done: a fold works on a copy, which `keep` puts in its place.
 
-    def __init__(self, store: SegmentStore, records: Records, table_bytes: int) -> None:
+    `disorder` tells how far, in µs, the streams of a connector may be out of order. `clock` counts seconds.
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        records: Records,
+        settings: CoordinatorSettings,
+        clock: Callable[[], float],
+        disorder: Callable[[str], int],
+    ) -> None:
         self._store = store
         self._records = records
-        self._table_bytes = table_bytes
+        self._settings = settings
+        self._clock = clock
+        self._disorder = disorder
         self._kept: dict[str, _Kept] = {}
+        self.outputs = OutputLog(store)
         store.before_truncate(self._before_truncate)
 
-    async def recover(self, name: str, pipeline: Pipeline) -> None:
+    async def recover(self, state: State, name: str) -> None:
         """Bring a pipeline's table back: as it was written down, and the heads behind that up to the last cut."""
+        pipeline = state.pipelines[name]
         offsets = pipeline.segments(pipeline.planned)
         written = table_log.read(self._store, name, pipeline.incarnation)
         table, start = written or Written(StreamTable(), _beginning(pipeline))
         for segment, end in offsets.items():
             await self._fold(table, segment, start.get(segment, 0), end)
-        self._kept[name] = _Kept(pipeline.incarnation, table, offsets)
+        table.outputs = self._inherited(state, pipeline, offsets, table.outputs)
+        self._kept[name] = _Kept(pipeline.incarnation, table, offsets, self._clock())
 
-    async def fold(self, state: State, name: str, ends: Segments) -> tuple[StreamTable, int | None]:
+    async def fold(self, state: State, name: str, ends: Segments) -> Folded:
         """The table and the watermark at a cut whose segments end so. Nothing is changed before `keep`."""
         pipeline = state.pipelines[name]
-        kept = self._kept.get(name)
-        if kept is None or kept.incarnation != pipeline.incarnation:
-            kept = self._kept[name] = _Kept(pipeline.incarnation, StreamTable(), _beginning(pipeline))
-        table = kept.table.copy()
-        table.forget(table.active.keys() - pipeline.sources)
+        table = self._of(name, pipeline).table.copy()
+        table.forget(table.sources.keys() - pipeline.sources)
         for segment, end in ends.items():
             await self._fold(table, segment, pipeline.position(pipeline.planned, segment), end)
-        table.outputs = _outputs(state, pipeline, {**pipeline.segments(pipeline.planned), **ends}, table.outputs)
-        return table, advanced(pipeline.watermark, table)
+        positions = {**pipeline.segments(pipeline.planned), **ends}
+        table.outputs = self._inherited(state, pipeline, positions, table.outputs)
+        return Folded(table, advanced(pipeline.watermark, table, self._terms(pipeline)))
+
+    def moved(self, state: State, name: str) -> Folded | None:
+        """As `fold`, for a pipeline that has nothing new to read: None unless an output that it reads carries a higher
+        watermark by now, so that its own rises. Not so soon after the last rise, but for the end of all time.
+        """
+        pipeline = state.pipelines[name]
+        kept = self._of(name, pipeline)
+        table = self._with_outputs(state, pipeline, kept)
+        if table.outputs in (kept.table.outputs, kept.looked_at):
+            return None
+        watermark = advanced(pipeline.watermark, table, self._terms(pipeline))
+        if watermark == pipeline.watermark:
+            kept.looked_at = table.outputs
+            return None
+        is_soon = self._clock() - kept.moved_at < self._settings.watermark_seconds
+        return None if is_soon and watermark != END_OF_TIME else Folded(table, watermark)
+
+    def _of(self, name: str, pipeline: Pipeline) -> _Kept:
+        kept = self._kept.get(name)
+        if kept is None or kept.incarnation != pipeline.incarnation:
+            kept = _Kept(pipeline.incarnation, StreamTable(), _beginning(pipeline), self._clock())
+            self._kept[name] = kept
+        return kept
+
+    def _terms(self, pipeline: Pipeline) -> Terms:
+        sources = {str(source) for source in map(Source.parse, pipeline.sources) if source.form is Form.CONNECTOR}
+        return Terms(frozenset(sources), self._disorder)
+
+    def _inherited(
+        self, state: State, pipeline: Pipeline, positions: Segments, before: dict[str, int | None]
+    ) -> dict[str, int | None]:
+        return inherited(state, pipeline.sources, positions, before, self.outputs.find, self._records.end)
 
     async def _fold(self, table: StreamTable, segment: str, start: int, end: int) -> None:
         if segment.startswith(CONNECTOR_PREFIX):
             async for heads in self._records.heads(segment, start, end):
                 table.fold(source_of(segment), (head for _, head in heads.found))
 
-    def keep(self, name: str, table: StreamTable, ends: Segments) -> None:
-        """The cut stands in the ledger: its table takes the place of the last one."""
+    def keep(self, name: str, folded: Folded, before: int | None, ends: Segments) -> None:
+        """The cut stands in the ledger: its table takes the place of the last one, whose watermark was `before`."""
         kept = self._kept[name]
+        if folded.watermark != before:
+            kept.moved_at = self._clock()
         kept.folded_bytes += sum(end - kept.offsets.get(segment, 0) for segment, end in ends.items())
-        kept.table, kept.is_written = table, False
+        kept.table, kept.is_written = folded.table, False
         kept.offsets |= ends
-        if kept.folded_bytes > max(self._table_bytes, _BYTES_PER_STREAM * len(table)):
+        if kept.folded_bytes > max(self._settings.table_bytes, _BYTES_PER_STREAM * len(folded.table)):
             try:
                 self._write(name, kept)
             except PenstockError as error:  # it can be made from the heads as well, only more slowly
                 log.warning("the table of streams of pipeline %r is not written down: %s", name, error)
                 kept.folded_bytes = 0
 
-    def forget(self, name: str) -> None:
-        """The pipeline is gone."""
+    def standing(self, state: State, name: str) -> Standing | None:
+        """At the pipeline's last cut; None if nothing is known of it."""
+        pipeline, kept = state.pipelines[name], self._kept.get(name)
+        if kept is None or kept.incarnation != pipeline.incarnation:
+            return None
+        table = self._with_outputs(state, pipeline, kept)
+        looked_for = kept.table, table.outputs
+        if kept.held_in != looked_for:  # it is looked for once for each cut, for that takes its time
+            kept.held, kept.held_in = table.held(self._terms(pipeline)), looked_for
+        return Standing(kept.held, self._clock() - kept.moved_at)
+
+    def _with_outputs(self, state: State, pipeline: Pipeline, kept: _Kept) -> StreamTable:
+        """The table, with the watermarks that outputs carry by now. It shares the streams: fold a copy."""
+        table = StreamTable()
+        table.sources = {name: source for name, source in kept.table.sources.items() if name in pipeline.sources}
+        positions = pipeline.segments(pipeline.planned)
+        table.outputs = self._inherited(state, pipeline, positions, kept.table.outputs)
+        return table
+
+    def forget(self, name: str, *, outputs: bool) -> None:
+        """The pipeline is gone; with `outputs` what it has put out is, too."""
         self._kept.pop(name, None)
         if self._store.exists(table_log.table_segment(name)):
             self._store.delete(table_log.table_segment(name))
+        if outputs:
+            self.outputs.forget(name)
 
     def _before_truncate(self, segment: str) -> None:
         """The heads below the truncation are lost to a later fold: write down what was made from them."""
@@ -104,21 +196,3 @@ def _beginning(pipeline: Pipeline) -> Segments:
         for segment, offset in spec.starting.items():
             found[segment] = min(offset, found.get(segment, offset))
     return found
-
-
-def _outputs(state: State, pipeline: Pipeline, ends: Segments, before: dict[str, int | None]) -> dict[str, int | None]:
-    """The watermark of each output that is read, at these ends. Of a pipeline that is not registered: none counts."""
-    found: dict[str, int | None] = {}
-    for source in _output_sources(pipeline.sources):
-        producer, _, port = source.name.partition("/")
-        segment = source.segment
-        if producer in state.pipelines and segment is not None:
-            found[segment] = before.get(segment)
-            for batch in state.pipelines[producer].batches.values():
-                if port in batch.ends and batch.ends[port] <= ends.get(segment, 0):
-                    found[segment] = batch.watermark
-    return found
-
-
-def _output_sources(sources: Iterable[str]) -> list[Source]:
-    return [parsed for parsed in map(Source.parse, sources) if parsed.form is Form.OUTPUT]

@@ -37,7 +37,7 @@ def parse_event(data: Buffer) -> StoredEvent | None:
         stream_id, event_id, time = _NUMBERS.unpack_from(view)
         key, rest = _short(view[_NUMBERS.size :])
         metadata, payload = _short(rest)
-        told = msgpack.unpackb(metadata) if metadata else {}
+        told = msgpack.unpackb(metadata, unicode_errors="replace") if metadata else {}
     except (ValueError, error) as reason:
         raise ProtocolError(f"this is no stored event: {reason}") from None
     return StoredEvent(stream_id, event_id, None if time == NO_TIME else time, bytes(key), told, bytes(payload))

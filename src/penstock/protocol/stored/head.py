@@ -1,8 +1,9 @@
 """The head of an ingest record: for each stream in it the last event id and the highest event time, and the marks.
 
 `[ids, last ids, highest times, marks, count]` in msgpack: three columns of little-endian 64-bit numbers, a list of
-`[stream id, mark, name]`, the number of events in the record. What may be acknowledged at a cut, and the watermark
-there, are folds over these heads (`head_fold.py`). The store keeps each head's own checksum with it.
+`[stream id, mark, name]` or `[stream id, mark, name, value]`, the number of events in the record. What may be
+acknowledged at a cut, and the watermark there, are folds over these heads (`head_fold.py`). The store keeps each head's
+own checksum with it.
 """
 
 import sys
@@ -30,18 +31,28 @@ NO_COLUMNS = StreamColumns(b"", b"", b"")
 
 
 class MarkKind(IntEnum):
+    """STARTED, ACTIVE_AGAIN and WATERMARK stand before the events of their record, the others behind them."""
+
     STARTED = 1
     ENDED = 2
     IDLE = 3
+    """It has sent nothing for so long that nobody waits for it."""
     ACTIVE_AGAIN = 4
+    FINISHED = 5
+    """The source has ended for good: not of a stream, but once in each of its segments."""
+    WATERMARK = 6
+    """No more events before `value` come on the stream: somebody has said so who knows."""
 
 
 class Mark(NamedTuple):
     """Something that happened to a stream, at this place in its segment."""
 
     stream_id: int
+    """Of FINISHED: the number of the segment."""
     kind: MarkKind
     name: str = ""
+    value: int | None = None
+    """Of WATERMARK: an event time in microseconds. Of FINISHED: in how many segments it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,7 @@ class Head:
 
 
 def encode_head(columns: StreamColumns, marks: Sequence[Mark], count: int) -> bytes:
-    packed: bytes = msgpack.packb([*columns, marks, count])
+    packed: bytes = msgpack.packb([*columns, [mark[:3] if mark.value is None else mark for mark in marks], count])
     return packed
 
 
@@ -93,8 +104,8 @@ def unpack_head(data: Buffer) -> PackedHead | None:
         packed = StreamColumns(*columns)
         if len({len(column) for column in packed}) != 1 or len(packed.stream_ids) % 8:
             raise ValueError("its columns are not of the same length")
-        return PackedHead(packed, [Mark(stream_id, MarkKind(kind), name) for stream_id, kind, name in marks], count)
-    except (ValueError, TypeError) as error:
+        return PackedHead(packed, [Mark(mark[0], MarkKind(mark[1]), *mark[2:]) for mark in marks], count)
+    except (ValueError, TypeError, LookupError) as error:
         raise Damaged(f"the head of a record cannot be read: {error}") from None
 
 

@@ -35,5 +35,8 @@ SHORT_MAX = 2**16 - 1
 NO_TIME = -(2**63)
 """The event time of an event that has none."""
 
+END_OF_TIME = 253_402_300_799_999_999
+"""9999-12-31T23:59:59.999999Z: the watermark where everything that was read has ended. No watermark is higher."""
+
 SOURCE, STREAM = "source", "stream"
 """Keys of metadata: the origin's source, and the name of its stream."""

@@ -27,10 +27,37 @@ class Origin(NamedTuple):
 
 def encode_origin(origin: Origin) -> bytes:
     """Metadata with this origin; empty if it tells nothing."""
-    told = [(key.encode(), value) for key, value in zip((SOURCE, STREAM), origin, strict=True) if value]
-    if not told:
+    return encode_metadata(origin, b"")
+
+
+def encode_metadata(origin: Origin, others: bytes) -> bytes:
+    """Metadata with this origin, and behind it the pairs of another map, as they are: but for an origin there whose
+    place it takes. Empty if there is nothing to tell. Raises ValueError unless `others` are empty or one map in
+    msgpack, whose keys are str.
+    """
+    told = {key.encode(): value for key, value in zip((SOURCE, STREAM), origin, strict=True) if value}
+    pairs = [_packed(key) + _packed(value) for key, value in told.items()]
+    pairs += [pair for key, pair in _pairs(others) if key not in told]
+    if not pairs:
         return b""
-    return bytes((0x80 + len(told),)) + b"".join(_packed(text) for pair in told for text in pair)
+    return _map_head(len(pairs)) + b"".join(pairs)
+
+
+def _map_head(count: int) -> bytes:
+    """More pairs than two bytes can count would never fit into an event's metadata: their sum is what is refused."""
+    return bytes((0x80 + count,)) if count < 16 else b"\xde" + (count & 0xFFFF).to_bytes(2, "big")
+
+
+def _pairs(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Each key, and the bytes that it has together with its value."""
+    if not data:
+        return
+    items = _top_items(data)
+    for key in items:
+        value = next(items)
+        if key.text is None:
+            raise ValueError("a key is no str")
+        yield key.text, data[key.start : value.end]
 
 
 def _packed(text: bytes) -> bytes:
@@ -53,8 +80,8 @@ def decode_origin(metadata: Buffer) -> Origin:
     items = _top_items(bytes(metadata))
     for key in items:
         value = next(items)
-        if key in found:
-            found[key] = value or b""
+        if key.text in found:
+            found[key.text] = value.text or b""
     return Origin(*found.values())
 
 
@@ -66,16 +93,24 @@ class _Item(NamedTuple):
     is_map: bool = False
 
 
-def _top_items(data: bytes) -> Iterator[bytes | None]:
-    """Keys and values of the map, in turn; None for one that is no str."""
+class _TopItem(NamedTuple):
+    """A key or a value of the map, with all that is inside of it; its text if it is a str."""
+
+    start: int
+    end: int
+    text: bytes | None
+
+
+def _top_items(data: bytes) -> Iterator[_TopItem]:
+    """Keys and values of the map, in turn."""
     top = _item(data, 0)
     if not top.is_map:
         raise ValueError("it is no map")
     at = top.end
     for _ in range(top.inside):
         item = _item(data, at)
-        yield item.text
-        at = _skip(data, item)
+        start, at = at, _skip(data, item)
+        yield _TopItem(start, at, item.text)
     if at != len(data):
         raise ValueError(f"{len(data) - at} bytes lie behind the map")
 

@@ -19,6 +19,8 @@ OUTPUT_PREFIX = "pipeline/"
 STAGING_PREFIX = "staging/"
 COORDINATOR_PREFIX = "coordinator/"
 LEDGER = "coordinator/ledger"
+REPLAY_PREFIX = "replay."
+"""Ports whose names begin so hold letters that are sent through again."""
 
 _OUTPUT_SCHEME, _SEGMENT_SCHEME = "pipeline:", "segment:"
 _OWN_PREFIXES = (CONNECTOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX, COORDINATOR_PREFIX)
@@ -103,6 +105,11 @@ def check_pipeline_name(name: str, what: str = "pipeline") -> str:
     if not _PIPELINE_NAME.fullmatch(name):
         raise RequestError(f"{name!r} is no name for a {what}", "1 to 100 letters, digits, dots, dashes, underscores.")
     return name
+
+
+def replay_source(pipeline: str, input: str) -> Source:  # noqa: A002  the word for it
+    """Letters of the pipeline that are sent through again, which this input reads beside its own sources."""
+    return Source(Form.OUTPUT, f"{pipeline}/{REPLAY_PREFIX}{input}")
 
 
 def connector_segment(connector: str, number: int) -> str:

@@ -153,6 +153,51 @@ def test_opening_and_closing_for_ever_does_not_fill_the_table(bulk: ModuleType) 
         assert len(table._rows) == fast.ROWS_MIN
 
 
+@both
+def test_streams_without_a_message_since_a_mark_are_silent(bulk: ModuleType) -> None:
+    table = bulk.StreamTable(1)
+    table.open(7)
+    table.open(8)
+    table.open(9)
+    first = table.next_mark()
+    table.open(10)
+    table.admit(bulk.scan(run_of(message(8, 1))), MS)
+    assert sorted(table.silent(first, 10)) == [7, 9]
+    assert len(table.silent(first, 1)) == 1
+    second = table.next_mark()
+    assert sorted(table.silent(second, 10)) == [7, 8, 9, 10]
+    table.close(9)
+    table.touch(7)
+    table.touch(99)
+    assert sorted(table.silent(second, 10)) == [8, 10]
+    table.admit(bulk.scan(run_of(message(8, 1))), MS)
+    assert sorted(table.silent(second, 10)) == [10], "a message that is there already is a sign of life"
+
+
+@both
+def test_a_stream_that_rests_is_not_silent_again_before_its_next_message(bulk: ModuleType) -> None:
+    table = bulk.StreamTable(1)
+    table.open(7)
+    mark = table.next_mark()
+    table.rest([7, 99])
+    assert table.silent(mark, 10) == []
+    assert table.silent(table.next_mark(), 10) == []
+    table.admit(bulk.scan(run_of(message(7, 1))), MS)
+    assert table.silent(mark, 10) == []
+    assert table.silent(table.next_mark(), 10) == [7]
+
+
+@both
+def test_a_table_that_grows_forgets_no_sign_of_life(bulk: ModuleType) -> None:
+    table = bulk.StreamTable(1)
+    table.open(1)
+    mark = table.next_mark()
+    table.open(2)
+    for stream_id in range(1000, 1400):
+        table.open(stream_id)
+    assert table.silent(mark, 10) == [1]
+
+
 STREAMS = st.sampled_from([0, 1, 2, 2**63, 2**64 - 1])
 SENT = st.lists(st.builds(Message, STREAMS, st.integers(0, 6) | u64s, i64s, st.just(b""), st.just(b"")), max_size=30)
 

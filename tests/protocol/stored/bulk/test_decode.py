@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ def test_each_part_of_an_event_is_a_column(bulk: ModuleType) -> None:
         "values": [b"payload", b""],
         "sources": None,
         "streams": None,
+        "metadata": None,
     }
 
 
@@ -86,9 +88,17 @@ def test_what_is_not_wanted_is_not_copied(bulk: ModuleType) -> None:
 
 
 @both
+def test_metadata_are_given_as_they_lie_there_to_those_who_want_them(bulk: ModuleType) -> None:
+    data = stored(key=b"key", metadata={"source": "s", "n": [1]}) + EMPTY_EVENT + stored(payload=b"x")
+    events = bulk.decode(data, 7, wanted=Wanted(metadata=True))
+    assert events.metadata.rows() == [msgpack.packb({"source": "s", "n": [1]}), b""]
+    assert bulk.decode(data, 7).metadata is None
+
+
+@both
 def test_raw_events_are_values_and_nothing_else_the_empty_ones_too(bulk: ModuleType) -> None:
     events = bulk.decode(raw(b"abc") + raw(b"") + raw(b"d") + raw(b"cut")[:9], 10, Kind.RAW)
-    expected = dict.fromkeys(("keys", "sources", "streams", "stream_ids", "event_ids", "event_times"))
+    expected = dict.fromkeys(("keys", "sources", "streams", "metadata", "stream_ids", "event_ids", "event_times"))
     expected |= {"values": [b"abc", b"", b"d"], "offsets": [10, 21, 29], "end": 38, "without_time": 0}
     assert shown(events) == expected
 

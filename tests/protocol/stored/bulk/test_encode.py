@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import LimitExceeded
+from penstock.core.errors import LimitExceeded, RequestError
 from penstock.protocol.segment import split_events
 from penstock.protocol.stored import NO_TIME
-from penstock.protocol.stored.bulk import Bytes, fallback, fast
+from penstock.protocol.stored.bulk import Bytes, Wanted, fallback, fast
 from tests.protocol.connector.strategies import blobs, i64s, u64s
 from tests.protocol.stored.events import IMPLEMENTATIONS, column, name_of, shown, shown_encoded, stored
 
@@ -52,6 +52,50 @@ def test_metadata_are_what_msgpack_would_write(bulk: ModuleType, size: int) -> N
 
 
 @both
+def test_other_metadata_stand_behind_the_origin_which_takes_the_place_of_theirs(bulk: ModuleType) -> None:
+    given = [{"reason": "why", "source": "theirs"}, {"stream": "t", "deep": {"source": "in"}}, {}, {"source": "kept"}]
+    encoded = bulk.encode(
+        column([b""] * 4),
+        sources=column([b"ours", b"s", b"", b""]),
+        streams=column([b"", b"u", b"", b""]),
+        metadata=column([msgpack.packb(one) for one in given]),
+    )
+    told: list[dict[str, Any] | bytes] = [
+        {"source": "ours", "reason": "why"},
+        {"source": "s", "stream": "u", "deep": {"source": "in"}},
+        b"",
+        {"source": "kept"},
+    ]
+    assert bytes(encoded.data) == b"".join(stored(time=NO_TIME, metadata=one) for one in told)
+
+
+@both
+@pytest.mark.parametrize("others", [14, 15, 16, 300])
+def test_the_head_of_a_map_is_as_short_as_it_can_be(bulk: ModuleType, others: int) -> None:
+    given = {f"k{number}": number for number in range(others)}
+    encoded = bulk.encode(column([b"v"]), sources=column([b"s"]), metadata=column([msgpack.packb(given)]))
+    assert bytes(encoded.data) == stored(time=NO_TIME, payload=b"v", metadata={"source": "s", **given})
+
+
+NO_METADATA = {
+    "text": (b"\xa1a", "it is no map"),
+    "cut off": (b"\x81\xa1a", "it is cut off"),
+    "more": (b"\x80\xc0", "1 bytes lie behind the map"),
+    "a key that is a number": (b"\x81\x01\x02", "a key is no str"),
+}
+
+
+@both
+@pytest.mark.parametrize("case", NO_METADATA)
+def test_metadata_that_nobody_could_read_are_refused_with_their_row(bulk: ModuleType, case: str) -> None:
+    data, why = NO_METADATA[case]
+    with pytest.raises(RequestError) as caught:
+        bulk.encode(column([b"", b""]), metadata=column([b"\x80", data]))
+    assert str(caught.value) == f"row 1: its metadata cannot be stored: {why}"
+    assert caught.value.hint
+
+
+@both
 @pytest.mark.parametrize("code", ["i", "q"])
 def test_a_slice_of_a_larger_column_is_taken_as_it_is(bulk: ModuleType, code: str) -> None:
     plain = bulk.encode(column([b"a", b"bc"]), keys=column([b"k", b"l"]))
@@ -62,6 +106,10 @@ def test_a_slice_of_a_larger_column_is_taken_as_it_is(bulk: ModuleType, code: st
 TOO_LARGE = {
     "key": ({"keys": [b"", bytes(2**16)]}, "row 1: its key would have 65,536 bytes, the limit is 65,535"),
     "metadata": ({"sources": [b"", b"a" * 2**16]}, "row 1: its metadata would have 65,549 bytes, the limit is 65,535"),
+    "more metadata": (
+        {"sources": [b"", b"a"], "metadata": [b"", msgpack.packb({"b": b"b" * 65_521})]},
+        "row 1: its metadata would have 65,536 bytes, the limit is 65,535",
+    ),
     "event": ({"values": [b"", bytes(2**24)]}, "row 1: its event would have 16,777,244 bytes, the limit is 16,777,207"),
 }
 
@@ -101,11 +149,15 @@ def test_columns_of_different_lengths_are_refused(bulk: ModuleType) -> None:
 
 
 _names = st.text(max_size=40).map(str.encode)
-_rows = st.lists(st.tuples(blobs, blobs, i64s, u64s, u64s, _names, _names), max_size=20)
+_labels = st.sampled_from(["source", "stream", "reason", ""]) | st.text(max_size=8)
+_others = st.just(b"") | st.dictionaries(_labels, _names | st.integers(0, 9) | st.lists(_names)).map(msgpack.packb)
+_rows = st.lists(st.tuples(blobs, blobs, i64s, u64s, u64s, _names, _names, _others), max_size=20)
 
 
 def columns_of(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
-    values, keys, times, stream_ids, event_ids, sources, streams = zip(*rows, strict=True) if rows else ((),) * 7
+    values, keys, times, stream_ids, event_ids, sources, streams, others = (
+        zip(*rows, strict=True) if rows else ((),) * 8
+    )
     return {
         "values": column(values),
         "keys": column(keys, "i"),
@@ -114,6 +166,7 @@ def columns_of(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
         "event_ids": np.array(event_ids, np.uint64),
         "sources": column(sources),
         "streams": column(streams),
+        "metadata": column(others),
     }
 
 
@@ -129,5 +182,11 @@ def test_both_encode_the_same_and_what_they_encode_is_read_back(rows: list[tuple
     assert found["event_times"] == columns["event_times"].tolist()
     assert found["stream_ids"] == columns["stream_ids"].view(np.int64).tolist()
     assert found["event_ids"] == columns["event_ids"].view(np.int64).tolist()
-    for name in ("values", "keys", "sources", "streams"):
-        assert (found[name] or [b""] * len(rows)) == columns[name].rows()
+    for name in ("values", "keys"):
+        assert found[name] == columns[name].rows()
+    told = fast.decode(first.data, wanted=Wanted(metadata=True)).metadata
+    assert told is not None
+    for row, metadata in zip(rows, told.rows(), strict=True):
+        expected = msgpack.unpackb(row[-1]) if row[-1] else {}
+        expected |= {name: text.decode() for name, text in zip(("source", "stream"), row[5:7], strict=True) if text}
+        assert (msgpack.unpackb(metadata) if metadata else {}) == expected

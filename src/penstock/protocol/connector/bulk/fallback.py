@@ -2,7 +2,8 @@
 
 import sys
 from array import array
-from itertools import compress
+from collections.abc import Iterable
+from itertools import compress, islice
 from struct import Struct
 
 from penstock.core.types import Buffer
@@ -118,11 +119,12 @@ def encode_acks(credits: int, stream_ids: Column, points_of_reference: Column) -
 
 
 class _Entry:
-    __slots__ = ("last_id", "route")
+    __slots__ = ("last_id", "mark", "route")
 
-    def __init__(self, last_id: int, route: int) -> None:
+    def __init__(self, last_id: int, route: int, mark: int) -> None:
         self.last_id = last_id
         self.route = route
+        self.mark = mark
 
     def takes(self, message_id: int) -> bool:
         """Whether the message is new; then it is the last one."""
@@ -141,6 +143,7 @@ class StreamTable:
     def __init__(self, seed: int) -> None:
         del seed
         self._entries: dict[int, _Entry] = {}
+        self._mark = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -152,7 +155,7 @@ class StreamTable:
         """Its messages above `last_id` are kept, and take this route."""
         if not 0 <= route < ROUTES_MAX:
             raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is none of them")
-        self._entries[stream_id] = _Entry(last_id, route)
+        self._entries[stream_id] = _Entry(last_id, route, self.next_mark())
 
     def close(self, stream_id: int) -> None:
         """Its messages are not legal any more. Does nothing to a stream that is not open."""
@@ -168,6 +171,7 @@ class StreamTable:
         The ids of the messages kept count as stored from now on: when storing them fails, the session must end.
         """
         routes, times, touched, problem = array("B"), array("q"), _Touched(), Problem.NONE
+        mark = self.next_mark()
         rows = zip(columns.stream_ids.tolist(), columns.message_ids.tolist(), columns.event_times.tolist(), strict=True)
         for stream_id, message_id, event_time in rows:
             entry = self._entries.get(stream_id)
@@ -175,6 +179,7 @@ class StreamTable:
                 problem = Problem.NOT_OPEN
                 break
             result = touched.of(stream_id, entry.last_id)
+            entry.mark = mark
             if message_id == NOTHING_YET:
                 problem = Problem.RESERVED_ID
                 break
@@ -185,6 +190,31 @@ class StreamTable:
                 result.highest_time = max(result.highest_time, times[-1])
         streams = touched.streams(self._entries)
         return Admission(len(routes), routes, times, streams, _totals(columns, routes, streams), problem)
+
+    def silent(self, mark: int, limit: int) -> list[int]:
+        """Open streams, `limit` of them at most, that have had no message since `next_mark` gave this mark, and were
+        opened before. Those that were put to rest are not among them until their next message.
+        """
+        found = (stream_id for stream_id, entry in self._entries.items() if 0 < entry.mark <= mark)
+        return [*islice(found, limit)]
+
+    def rest(self, stream_ids: Iterable[int]) -> None:
+        """Let `silent` say nothing more of these streams."""
+        for stream_id in stream_ids:
+            self._touch(stream_id, 0)
+
+    def touch(self, stream_id: int) -> None:
+        """As if a message of the stream had come. Does nothing to a stream that is not open."""
+        self._touch(stream_id, self.next_mark())
+
+    def _touch(self, stream_id: int, mark: int) -> None:
+        if stream_id in self._entries:
+            self._entries[stream_id].mark = mark
+
+    def next_mark(self) -> int:
+        """A number that is greater than those of all runs until now, and smaller than those of the runs to come."""
+        self._mark += 1
+        return self._mark
 
 
 def _to_microseconds(event_time: int, unit: EventTimeUnit, arrival_us: int | None) -> int:

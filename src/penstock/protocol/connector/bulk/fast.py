@@ -1,6 +1,7 @@
 """Bulk decoding with the kernels. Here their arrays are made, large enough for whatever they may find."""
 
 import sys
+from collections.abc import Iterable
 from functools import cache
 from itertools import accumulate
 from struct import Struct
@@ -134,7 +135,8 @@ class StreamTable:
             raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is none of them")
         if 2 * (self._used + 1) > len(self._rows):
             self._grow()
-        before = kernel.open_row(self._rows, self._seed, stream_id, (last_id + 1) & U64_MASK, kernel.OPEN + route)
+        next_id, touched = (last_id + 1) & U64_MASK, self.next_mark() << kernel.SLOT_BITS
+        before = kernel.open_row(self._rows, self._seed, stream_id, next_id, touched, kernel.OPEN + route)
         self._used += before == kernel.EMPTY
         self._open += before < kernel.OPEN
 
@@ -167,7 +169,7 @@ class StreamTable:
             (columns.starts, columns.stream_ids, columns.message_ids, columns.event_times),
             self._rows,
             self._seed,
-            self._next_mark(),
+            self.next_mark(),
             _scale(unit),
             (0, 0) if arrival_us is None else (1, arrival_us),
             routes[0],
@@ -184,7 +186,32 @@ class StreamTable:
             Problem(problem),
         )
 
-    def _next_mark(self) -> int:
+    def silent(self, mark: int, limit: int) -> list[int]:
+        """Open streams, `limit` of them at most, that have had no message since `next_mark` gave this mark, and were
+        opened before. Those that were put to rest are not among them until their next message.
+        """
+        states, touched = self._rows[:, kernel.STATE], self._rows[:, kernel.TOUCHED]
+        marks = touched >> np.uint64(kernel.SLOT_BITS)
+        found = np.flatnonzero((states >= kernel.OPEN) & (marks <= mark) & (marks != 0))
+        silent: list[int] = self._rows[found[:limit], kernel.ID].tolist()
+        return silent
+
+    def rest(self, stream_ids: Iterable[int]) -> None:
+        """Let `silent` say nothing more of these streams."""
+        for stream_id in stream_ids:
+            self._touch(stream_id, 0)
+
+    def touch(self, stream_id: int) -> None:
+        """As if a message of the stream had come. Does nothing to a stream that is not open."""
+        self._touch(stream_id, self.next_mark())
+
+    def _touch(self, stream_id: int, mark: int) -> None:
+        row = self._rows[self._find(stream_id)]
+        if row[kernel.STATE] >= kernel.OPEN:
+            row[kernel.TOUCHED] = mark << kernel.SLOT_BITS
+
+    def next_mark(self) -> int:
+        """A number that is greater than those of all runs until now, and smaller than those of the runs to come."""
         self._mark += 1
         if self._mark == MARKS:
             self._mark = 1

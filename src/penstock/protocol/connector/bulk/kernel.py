@@ -42,7 +42,8 @@ I64_MIN, I64_MAX, U64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 ID, NEXT_ID, TOUCHED, STATE, ROW_SIZE = 0, 1, 2, 3, 4
 """A row of a stream table, half a cache line. `NEXT_ID` is the last message id plus 1, so that "nothing yet" is 0.
-`TOUCHED` is the mark of the last run that had messages of the stream, and the stream's slot among that run's."""
+`TOUCHED` is the mark of the last run that had messages of the stream, and the stream's slot among that run's; 0 if the
+stream was put to rest."""
 SLOT_BITS = 28
 """Of `TOUCHED`: more messages than fit into any buffer. The other 36 hold a mark for each run of some years."""
 SLOT_MASK = 2**SLOT_BITS - 1
@@ -160,16 +161,17 @@ def move(old: Any, new: Any, seed: Any) -> Any:
         if old[row, STATE] >= OPEN:
             place = find_row(new, seed, old[row, ID])
             new[place, ID], new[place, NEXT_ID], new[place, STATE] = old[row, ID], old[row, NEXT_ID], old[row, STATE]
+            new[place, TOUCHED] = old[row, TOUCHED]
             count += 1
     return count
 
 
-@compiled(uint64(ROWS, uint64, uint64, uint64, uint64))
-def open_row(rows: Any, seed: Any, stream_id: Any, next_id: Any, state: Any) -> Any:
+@compiled(uint64(ROWS, uint64, uint64, uint64, uint64, uint64))
+def open_row(rows: Any, seed: Any, stream_id: Any, next_id: Any, touched: Any, state: Any) -> Any:
     """Open the stream, in a table that has room for it; returns the state it had before."""
     row = find_row(rows, seed, stream_id)
     before = rows[row, STATE]
-    rows[row, ID], rows[row, NEXT_ID], rows[row, TOUCHED], rows[row, STATE] = stream_id, next_id, 0, state
+    rows[row, ID], rows[row, NEXT_ID], rows[row, TOUCHED], rows[row, STATE] = stream_id, next_id, touched, state
     return before
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from penstock.core.errors import Damaged, LimitExceeded
+from penstock.core.errors import Damaged, LimitExceeded, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.stored.layout import LENGTH_MAX, SHORT_MAX
 from penstock.protocol.stored.names import Kind
@@ -56,6 +56,7 @@ class Wanted(NamedTuple):
     keys: bool = True
     values: bool = True
     origins: bool = True
+    metadata: bool = False
 
 
 ALL = Wanted()
@@ -86,6 +87,8 @@ class Events:
     """The origins' sources; "" for an event that tells none. None if there is no metadata in any of the events."""
     streams: Bytes | None = None
     """The names of the origins' streams, as `sources`."""
+    metadata: Bytes | None = None
+    """As they lie in the events, empty or a map in msgpack."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -118,6 +121,11 @@ def too_large(row: int, what: str, size: int) -> LimitExceeded:
         f"row {row}: its {what} would have {size:,} bytes, the limit is {limit:,}",
         "Store large objects elsewhere, and a reference to them here.",
     )
+
+
+def no_metadata(row: int, why: str) -> RequestError:
+    """What to raise for metadata that nobody could read again."""
+    return RequestError(f"row {row}: its metadata cannot be stored: {why}", "Give a map in msgpack, its keys str.")
 
 
 def check_lengths(count: int, columns: "tuple[Column | Bytes | None, ...]") -> None:

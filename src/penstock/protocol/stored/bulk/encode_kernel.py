@@ -44,8 +44,12 @@ def text_size(size: Any) -> Any:
 
 
 @inlined
-def metadata_size(source: Any, stream: Any) -> Any:
-    return text_size(source) + text_size(stream) + (1 if source + stream > 0 else 0)
+def metadata_size(source: Any, stream: Any, pairs: Any, count: Any) -> Any:
+    """Of a map with an origin and `count` other pairs, which have so many bytes; nothing if all of it is empty."""
+    count += (1 if source > 0 else 0) + (1 if stream > 0 else 0)
+    if count == 0:
+        return int64(0)
+    return text_size(source) + text_size(stream) + pairs + (1 if count < 16 else 3)
 
 
 @inlined
@@ -59,18 +63,19 @@ def is_in_order(offsets: Any, size: Any) -> Any:
     return before <= size
 
 
-COLUMNS = types.UniTuple(I64S, 4)
-DATA = types.UniTuple(BYTES, 4)
+COLUMNS = types.UniTuple(I64S, 5)
+DATA = types.UniTuple(BYTES, 5)
 
 
-@compiled(types.UniTuple(int64, 3)(COLUMNS, types.UniTuple(int64, 4), I64S))
-def measure(columns: Any, sizes: Any, starts: Any) -> Any:
+@compiled(types.UniTuple(int64, 3)(COLUMNS, types.UniTuple(int64, 5), I64S, I64S))
+def measure(columns: Any, sizes: Any, counts: Any, starts: Any) -> Any:
     """Fill `starts` with the place of each event; returns what is wrong, with which row, and how large it would be.
 
-    The columns are the offsets of values, keys, sources and streams, all as long as `starts`; `sizes` their data's.
+    The columns are the offsets of values, keys, sources, streams and other pairs of metadata, all as long as `starts`;
+    `sizes` their data's, `counts` how many of those pairs each row has.
     """
-    values, keys, sources, streams = columns
-    for index in range(4):
+    values, keys, sources, streams, pairs = columns
+    for index in range(5):
         if not is_in_order(columns[index], sizes[index]):
             return OFFSETS, int64(0), int64(0)
     at = int64(0)
@@ -79,7 +84,8 @@ def measure(columns: Any, sizes: Any, starts: Any) -> Any:
         key = keys[row + 1] - keys[row]
         if key > SHORT_MAX:
             return LARGE_KEY, row, key
-        metadata = metadata_size(sources[row + 1] - sources[row], streams[row + 1] - streams[row])
+        source, stream = sources[row + 1] - sources[row], streams[row + 1] - streams[row]
+        metadata = metadata_size(source, stream, pairs[row + 1] - pairs[row], counts[row])
         if metadata > SHORT_MAX:
             return LARGE_METADATA, row, metadata
         length = LENGTH_MIN + key + metadata + values[row + 1] - values[row]
@@ -113,34 +119,37 @@ def store_text(out: Any, to: Any, labels: Any, label: Any, data: Any, at: Any, s
 
 
 @inlined
-def store_metadata(
-    out: Any,
-    to: Any,
-    labels: Any,
-    sources: Any,
-    source: Any,
-    source_end: Any,
-    streams: Any,
-    stream: Any,
-    stream_end: Any,
-) -> Any:
-    """An sb with the origin; returns where it ends."""
-    source_size, stream_size = source_end - source, stream_end - stream
-    store16(out, to, metadata_size(source_size, stream_size))
-    to += 2
-    pairs = (1 if source_size > 0 else 0) + (1 if stream_size > 0 else 0)
-    if pairs == 0:
+def store_map(out: Any, to: Any, count: Any) -> Any:
+    """The head of a map, which nothing needs that is empty; returns where it ends. 64 KiB hold no larger one."""
+    if count == 0:
         return to
-    store8(out, to, 0x80 + pairs)
-    to = store_text(out, to + 1, labels, 0, sources, source, source_size)
-    return store_text(out, to, labels, 1, streams, stream, stream_size)
+    if count < 16:
+        store8(out, to, 0x80 + count)
+        return to + 1
+    store8(out, to, 0xDE)
+    store16(out, to + 1, count)
+    return to + 3
 
 
-@compiled(types.void(COLUMNS, DATA, types.UniTuple(I64S, 3), BYTES, I64S, U8S))
-def write(columns: Any, data: Any, numbers: Any, labels: Any, starts: Any, out: Any) -> Any:
+@inlined
+def store_metadata(out: Any, to: Any, labels: Any, columns: Any, data: Any, counts: Any, row: Any) -> Any:
+    """An sb with the origin and the other pairs; returns where it ends."""
+    _, _, sources, streams, pairs = columns
+    _, _, source_data, stream_data, pair_data = data
+    source, stream = sources[row + 1] - sources[row], streams[row + 1] - streams[row]
+    size = pairs[row + 1] - pairs[row]
+    store16(out, to, metadata_size(source, stream, size, counts[row]))
+    to = store_map(out, to + 2, counts[row] + (1 if source > 0 else 0) + (1 if stream > 0 else 0))
+    to = store_text(out, to, labels, 0, source_data, sources[row], source)
+    to = store_text(out, to, labels, 1, stream_data, streams[row], stream)
+    copy(out, to, pair_data, pairs[row], size)
+    return to + size
+
+
+@compiled(types.void(COLUMNS, DATA, I64S, types.UniTuple(I64S, 3), BYTES, I64S, U8S))
+def write(columns: Any, data: Any, counts: Any, numbers: Any, labels: Any, starts: Any, out: Any) -> Any:
     """Fill `out` with the events whose places `measure` has found. `numbers`: stream ids, event ids, times."""
-    values, keys, sources, streams = columns
-    value_data, key_data, source_data, stream_data = data
+    values, keys, value_data, key_data = columns[0], columns[1], data[0], data[1]
     stream_ids, event_ids, times = numbers
     for row in range(starts.shape[0] - 1):
         to = starts[row]
@@ -152,15 +161,5 @@ def write(columns: Any, data: Any, numbers: Any, labels: Any, starts: Any, out: 
         store64(out, to + 24, times[row])
         store16(out, to + 32, key)
         copy(out, to + KEY_START, key_data, keys[row], key)
-        to = store_metadata(
-            out,
-            to + KEY_START + key,
-            labels,
-            source_data,
-            sources[row],
-            sources[row + 1],
-            stream_data,
-            streams[row],
-            streams[row + 1],
-        )
+        to = store_metadata(out, to + KEY_START + key, labels, columns, data, counts, row)
         copy(out, to, value_data, values[row], values[row + 1] - values[row])

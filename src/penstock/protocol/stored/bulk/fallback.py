@@ -16,10 +16,11 @@ from penstock.protocol.stored.bulk.columns import (
     check_bytes,
     check_lengths,
     damaged,
+    no_metadata,
     too_large,
 )
 from penstock.protocol.stored.layout import HEAD, KEY_START, LENGTH_MAX, LENGTH_MIN, NO_TIME, SHORT_MAX
-from penstock.protocol.stored.metadata import Origin, decode_origin, encode_origin
+from penstock.protocol.stored.metadata import Origin, decode_origin, encode_metadata
 from penstock.protocol.stored.names import Kind
 
 _SIGN, _U64_MASK = 2**63, 2**64 - 1
@@ -97,7 +98,8 @@ class _Found:
         keys = _gather(self._keys) if wanted.keys else None
         values = _gather(self._values) if wanted.values else None
         origins = _origins(self._metadata, self._offsets) if wanted.origins else (None, None)
-        return Events(self._offsets, end, *numbers, keys, values, *origins)
+        metadata = _gather(self._metadata) if wanted.metadata else None
+        return Events(self._offsets, end, *numbers, keys, values, *origins, metadata)
 
 
 def _origins(metadata: Sequence[memoryview], offsets: Column) -> tuple[Bytes | None, Bytes | None]:
@@ -133,30 +135,44 @@ def encode(
     event_ids: Column | None = None,
     sources: Bytes | None = None,
     streams: Bytes | None = None,
+    metadata: Bytes | None = None,
 ) -> Encoded:
     """Rows as stored events, in their order.
 
     A column that is None stands for empty keys, no times (NO_TIME), ids of 0, no origin. There are no nulls: an empty
     source or stream is one that is not told. Ids are u64 or the same bits as i64. `sources` and `streams` are UTF-8.
+    `metadata` are empty, or maps in msgpack whose keys are str: the origin is put before their pairs, and takes the
+    place of one that is among them.
 
-    Raises LimitExceeded, with the number of the row, when one is too large to be stored; nothing is given then.
+    Raises LimitExceeded, with the number of the row, when one is too large to be stored, and RequestError for metadata
+    that are no such map; nothing is given then.
     """
     count = len(values)
-    check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams))
-    for column in (values, keys, sources, streams):
+    check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams, metadata))
+    for column in (values, keys, sources, streams, metadata):
         check_bytes(column)
+    merged = [
+        _metadata(row, Origin(_row(sources, row), _row(streams, row)), _row(metadata, row)) for row in range(count)
+    ]
     parts: list[Buffer] = []
     starts = array("q", [0])
     for row in range(count):
         key, value = _row(keys, row), _row(values, row)
-        metadata = encode_origin(Origin(_row(sources, row), _row(streams, row)))
-        size = LENGTH_MIN + len(key) + len(metadata) + len(value)
-        _check_sizes(row, len(key), len(metadata), size)
+        told = merged[row]
+        size = LENGTH_MIN + len(key) + len(told) + len(value)
+        _check_sizes(row, len(key), len(told), size)
         ids = (_number(stream_ids, row, 0) & _U64_MASK, _number(event_ids, row, 0) & _U64_MASK)
         parts.append(HEAD.pack(EVENT, size, *ids, _number(event_times, row, NO_TIME), len(key)))
-        parts += (key, len(metadata).to_bytes(2, "big"), metadata, value)
+        parts += (key, len(told).to_bytes(2, "big"), told, value)
         starts.append(starts[-1] + HEADER_SIZE + size)
     return Encoded(memoryview(b"".join(parts)), starts)
+
+
+def _metadata(row: int, origin: Origin, others: bytes) -> bytes:
+    try:
+        return encode_metadata(origin, others)
+    except ValueError as error:
+        raise no_metadata(row, str(error)) from None
 
 
 def _check_sizes(row: int, key: int, metadata: int, event: int) -> None:

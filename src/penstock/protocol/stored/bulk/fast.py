@@ -16,9 +16,11 @@ from penstock.protocol.stored.bulk.columns import (
     Events,
     Wanted,
     check_lengths,
+    no_metadata,
     too_large,
 )
 from penstock.protocol.stored.layout import LENGTH_MIN, NO_TIME, SOURCE, STREAM
+from penstock.protocol.stored.metadata import Origin, encode_metadata
 from penstock.protocol.stored.names import Kind
 
 _LABELS = np.frombuffer((SOURCE + STREAM).encode(), np.uint8)
@@ -47,7 +49,7 @@ def _decode_stored(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Even
         raise _damage(data, offset, Kind.STORED)
     offsets, stream_ids, event_ids, times = numbers[:, :count]
     key_offsets, value_offsets = ends[:, : count + 1]
-    keys = values = sources = streams = None
+    keys = values = sources = streams = metadata_bytes = None
     if wanted.keys:
         keys = Bytes(key_offsets, (out := np.empty(key_offsets[count], np.uint8)).data)
         kernel.gather_keys(data, offset, offsets, key_offsets, out)
@@ -56,8 +58,12 @@ def _decode_stored(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Even
         kernel.gather_values(data, offset, offsets, key_offsets, value_offsets, out)
     if wanted.origins and metadata:
         sources, streams = _origins(data, offset, offsets, key_offsets)
+    if wanted.metadata:
+        starts, metadata_ends = np.empty(count, np.int64), np.empty(count + 1, np.int32)
+        kernel.scan_metadata(data, offset, offsets, key_offsets, starts, metadata_ends)
+        metadata_bytes = _gathered(data, starts, metadata_ends)
     ids = (stream_ids, event_ids, times)
-    return Events(offsets, offset + end, *ids, without_time, keys, values, sources, streams)
+    return Events(offsets, offset + end, *ids, without_time, keys, values, sources, streams, metadata_bytes)
 
 
 def _origins(
@@ -110,27 +116,61 @@ def encode(
     event_ids: Column | None = None,
     sources: Bytes | None = None,
     streams: Bytes | None = None,
+    metadata: Bytes | None = None,
 ) -> Encoded:
     """Rows as stored events, in their order.
 
     A column that is None stands for empty keys, no times (NO_TIME), ids of 0, no origin. There are no nulls: an empty
     source or stream is one that is not told. Ids are u64 or the same bits as i64. `sources` and `streams` are UTF-8.
+    `metadata` are empty, or maps in msgpack whose keys are str: the origin is put before their pairs, and takes the
+    place of one that is among them.
 
-    Raises LimitExceeded, with the number of the row, when one is too large to be stored; nothing is given then.
+    Raises LimitExceeded, with the number of the row, when one is too large to be stored, and RequestError for metadata
+    that are no such map; nothing is given then.
     """
     count = len(values)
-    check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams))
+    check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams, metadata))
     texts = (values, keys, sources, streams)
     offsets = tuple(_offsets(column, count) for column in texts)
-    data = tuple(_EMPTY if column is None else _bytes(column.data) for column in texts)
+    pair_offsets, pair_data, counts = _pairs(metadata, offsets[2:], count)
+    offsets = (*offsets, pair_offsets)
+    data = (*(_EMPTY if column is None else _bytes(column.data) for column in texts), pair_data)
     starts = np.empty(count + 1, np.int64)
-    problem, row, size = encode_kernel.measure(offsets, tuple(map(len, data)), starts)
+    problem, row, size = encode_kernel.measure(offsets, tuple(map(len, data)), counts, starts)
     if problem != encode_kernel.WELL:
         raise _refusal(problem, row, size)
     out = np.empty(starts[count], np.uint8)
     numbers = (_numbers(stream_ids, count, 0), _numbers(event_ids, count, 0), _numbers(event_times, count, NO_TIME))
-    encode_kernel.write(offsets, data, numbers, _LABELS, starts, out)
+    encode_kernel.write(offsets, data, counts, numbers, _LABELS, starts, out)
     return Encoded(out.data, starts)
+
+
+def _pairs(
+    metadata: Bytes | None, origins: tuple[NDArray[np.int64], ...], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    """The maps' pairs, but for the origins that are told otherwise: their offsets, their bytes, and how many there are
+    in each row.
+    """
+    counts, ends = np.zeros(count, np.int64), np.zeros(count + 1, np.int64)
+    if metadata is None:
+        return ends, _EMPTY, counts
+    data, offsets = _bytes(metadata.data), _offsets(metadata, count)
+    if offsets[0] < 0 or offsets[-1] > len(data) or (np.diff(offsets) < 0).any():
+        raise _refusal(encode_kernel.OFFSETS, 0, 0)
+    out = np.empty(offsets[-1] - offsets[0], np.uint8)
+    row = kernel.gather_pairs(data, offsets, _LABELS, origins, out, ends, counts)
+    if row < count:
+        raise no_metadata(row, _why_no_map(metadata.row(row)))
+    return ends, out, counts
+
+
+def _why_no_map(data: bytes) -> str:
+    """In the words of the plain coder, which finds the same."""
+    try:
+        encode_metadata(Origin(), data)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("these metadata are a map")
 
 
 def _refusal(problem: int, row: int, size: int) -> LimitExceeded | ValueError:

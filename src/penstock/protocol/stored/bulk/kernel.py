@@ -298,6 +298,62 @@ def scan_origins(
     return offsets.shape[0]
 
 
+@compiled(types.void(BYTES, int64, I64S, I32S, I64S, I32S))
+def scan_metadata(data: Any, offset: Any, offsets: Any, key_offsets: Any, starts: Any, metadata_offsets: Any) -> Any:
+    """Where the events' metadata begin in `data`, and the offsets of all as a column of bytes."""
+    total = 0
+    metadata_offsets[0] = 0
+    for row in range(offsets.shape[0]):
+        at = offsets[row] - offset + KEY_START + key_offsets[row + 1] - key_offsets[row]
+        total += load16(data, at)
+        starts[row] = at + 2
+        metadata_offsets[row + 1] = total
+
+
+@inlined
+def next_pair(data: Any, at: Any, end: Any, labels: Any) -> Any:
+    """The label of the pair at `at` in a map, as `label_of` says it, and where it ends; BROKEN if its key is no str, or
+    something of it is not there.
+    """
+    key_end, _, text = item(data, at, end)
+    if text == NO_TEXT or key_end < 0:
+        return int64(-1), int64(BROKEN)
+    return label_of(data, text, key_end, labels), skip(data, key_end, end, int64(1))
+
+
+@compiled(int64(BYTES, I64S, BYTES, types.UniTuple(I64S, 2), U8S, I64S, I64S))
+def gather_pairs(data: Any, offsets: Any, labels: Any, told: Any, out: Any, pair_offsets: Any, counts: Any) -> Any:
+    """The pairs of maps one behind the other, and how many each row has, without the origins that are told otherwise:
+    `told` are the offsets of the sources and the streams. `out` has room for all of `data`. Returns the first row whose
+    bytes are no map with keys that are str, or the number of rows.
+    """
+    sources, streams = told
+    to = int64(0)
+    pair_offsets[0] = 0
+    for row in range(counts.shape[0]):
+        at, end, count, items = offsets[row], offsets[row + 1], 0, int64(0)
+        if at < end:
+            if not is_map(data, at):
+                return row
+            at, items, _ = item(data, at, end)
+        while items > 0 and at >= 0:
+            start = at
+            label, at = next_pair(data, at, end, labels)
+            is_told = (label == 0 and sources[row] < sources[row + 1]) or (
+                label == 1 and streams[row] < streams[row + 1]
+            )
+            if at >= 0 and not is_told:
+                copy(out, to, data, start, at - start)
+                to += at - start
+                count += 1
+            items -= 2
+        if at != end:
+            return row
+        counts[row] = count
+        pair_offsets[row + 1] = to
+    return counts.shape[0]
+
+
 @compiled(types.void(BYTES, I64S, I32S, U8S))
 def gather(data: Any, starts: Any, offsets: Any, out: Any) -> Any:
     """Copy from `starts` in `data` what the offsets say."""

@@ -1,0 +1,98 @@
+"""Options of event time on the command line: durations for all sources or for one, and times."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+import typer
+
+from penstock.core.errors import RequestError
+from penstock.gateway.settings import ConnectorSettings
+from penstock.spark.durations import parse_duration_ms
+
+_SOURCES = "Sources"
+_METAVAR = "[NAME=]TIME"
+
+T = TypeVar("T")
+
+MaxDisorderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar=_METAVAR,
+        help="How far an event may be behind the latest of its stream, like 5s; of source NAME alone. [0]",
+        rich_help_panel=_SOURCES,
+    ),
+]
+IdleTimeoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar=_METAVAR,
+        help="A stream that is silent for so long no longer holds the watermark back; of source NAME alone. [off]",
+        rich_help_panel=_SOURCES,
+    ),
+]
+
+
+def with_event_times(
+    connector: ConnectorSettings, max_disorder: Sequence[str], idle_timeout: Sequence[str]
+) -> tuple[ConnectorSettings, dict[str, ConnectorSettings]]:
+    """The settings for all sources, and those of the sources that are named. Raises RequestError."""
+    disorder = _by_name("--max-disorder", max_disorder, lambda text: parse_duration_ms(text) * 1000)
+    timeouts = _by_name("--idle-timeout", idle_timeout, _timeout_seconds)
+    default = replace(
+        connector,
+        max_disorder_us=disorder.pop("", connector.max_disorder_us),
+        idle_timeout_seconds=timeouts.pop("", connector.idle_timeout_seconds),
+    )
+    named = {
+        name: replace(
+            default,
+            max_disorder_us=disorder.get(name, default.max_disorder_us),
+            idle_timeout_seconds=timeouts.get(name, default.idle_timeout_seconds),
+        )
+        for name in disorder.keys() | timeouts.keys()
+    }
+    return default, named
+
+
+def _by_name(option: str, given: Sequence[str], parse: Callable[[str], T]) -> dict[str, T]:
+    """`""` is for all."""
+    found: dict[str, T] = {}
+    for text in given:
+        name, _, value = text.rpartition("=")
+        if name in found:
+            raise RequestError(f"{option} is given twice for {name or 'all sources'}")
+        try:
+            found[name] = parse(value)
+        except RequestError as error:
+            raise RequestError(f"{option}: {error}", error.hint) from None
+    return found
+
+
+def _timeout_seconds(text: str) -> float | None:
+    if text.strip().lower() == "off":
+        return None
+    seconds = parse_duration_ms(text) / 1000
+    if seconds == 0:
+        raise RequestError("a timeout of 0 would make every stream idle at once", "Write off for none.")
+    return seconds
+
+
+def parse_event_time(text: str) -> int:
+    """In microseconds since 1970: a number of them, or a time as ISO 8601 writes it, in UTC unless it says otherwise.
+    Raises RequestError.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise RequestError(
+            f"{text!r} is no time", "Write it like 2026-01-31T12:00:00Z, or in microseconds since 1970."
+        ) from None
+    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

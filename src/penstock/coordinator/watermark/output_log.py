@@ -1,0 +1,199 @@
+"""The watermarks that a pipeline's output carries, durable: also of batches that the ledger has forgotten.
+
+The ledger knows the last merged batches. Before it forgets them, they are written to a segment of the pipeline's, some
+at a time: `u32 length · [incarnation, [port], [[batch, watermark, [end of each port's output, or -1]]]]`. So a reader
+that begins with the oldest output, or lags by however much, sees the watermark of its own place. What speaks of output
+that retention has taken is given up with it.
+"""
+
+import logging
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgpack
+
+from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.coordinator.machine.state import BATCHES_MAX, Pipeline
+from penstock.core.errors import Damaged, PenstockError
+from penstock.protocol.stored.names import COORDINATOR_PREFIX, output_segment
+from penstock.store.store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+CHUNK_BATCHES = BATCHES_MAX // 10
+"""Merged batches that are written at once: long before the ledger forgets the first of them."""
+
+_CHUNKS_IN_MEMORY = 2
+"""The newest: what is not durable cannot be read. Each is written an epoch or more after the one before it."""
+
+_LENGTH = struct.Struct(">I")
+_ABSENT = -1
+
+
+class Row(NamedTuple):
+    """A batch: its watermark, and where each port's output ended after it."""
+
+    watermark: int | None
+    ends: Mapping[str, int]
+
+
+class _Chunk(NamedTuple):
+    """Where in the segment some rows stand, and where the outputs ended after the last of them."""
+
+    start: int
+    end: int
+    ends: Mapping[str, int]
+    rows: list[Row] | None = None
+
+
+class _Log:
+    """Of one pipeline. Chunks are in memory without their rows, but for those that may not be durable yet, and the last
+    one that was looked at.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: list[_Chunk] = []
+        self.last = (0, -1)
+        """Incarnation and number of the last batch that was written."""
+        self.looked_at: _Chunk | None = None
+
+    def add(self, start: int, end: int, incarnation: int, batch: int, rows: list[Row]) -> None:
+        before = self.chunks[-1].ends if self.chunks else {}
+        self.chunks.append(_Chunk(start, end, {**before, **rows[-1].ends}, rows))
+        self.last = incarnation, batch
+        if len(self.chunks) > _CHUNKS_IN_MEMORY:
+            self.chunks[-1 - _CHUNKS_IN_MEMORY] = self.chunks[-1 - _CHUNKS_IN_MEMORY]._replace(rows=None)
+
+
+def log_segment(pipeline: str) -> str:
+    return f"{COORDINATOR_PREFIX}outputs/{pipeline}"
+
+
+class OutputLog:
+    """Owned by the coordinator's service; call it when what is in the store at its start is durable."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self._logs: dict[str, _Log] = {}
+
+    def note(self, name: str, pipeline: Pipeline) -> None:
+        """Something was merged: write down what has come together, if it is enough. Never fails: the ledger has it."""
+        try:
+            if len(self._unwritten(name, pipeline)) >= CHUNK_BATCHES:
+                self.write(name, pipeline)
+        except PenstockError as error:
+            log.warning("the watermarks of pipeline %r's output are not written down: %s", name, error)
+
+    def write(self, name: str, pipeline: Pipeline) -> None:
+        """Write down all that the ledger knows, for it is about to forget it."""
+        numbers = self._unwritten(name, pipeline)
+        if not numbers:
+            return
+        segment = log_segment(name)
+        if not self._store.exists(segment):
+            self._store.create(segment, NO_QUOTA, draining=True)
+        batches = [(number, pipeline.batches[number]) for number in numbers]
+        ports = [*dict.fromkeys(port for _, batch in batches for port in batch.ends)]
+        rows = [[number, b.watermark, [b.ends.get(port, _ABSENT) for port in ports]] for number, b in batches]
+        packed: bytes = msgpack.packb([pipeline.incarnation, ports, rows])
+        start = int(self._store.length(segment))
+        end = self._store.append(segment, [_LENGTH.pack(len(packed)), packed], draining=True).end
+        decoded = [Row(batch.watermark, batch.ends) for _, batch in batches]
+        self._of(name).add(start, int(end), pipeline.incarnation, numbers[-1], decoded)
+        self._give_up(name)
+
+    def _unwritten(self, name: str, pipeline: Pipeline) -> list[int]:
+        last = self._of(name).last
+        return [number for number in pipeline.batches if (pipeline.incarnation, number) > last]
+
+    def _give_up(self, name: str) -> None:
+        """Chunks whose following one speaks of nothing but output that is gone. The last two stay in any case."""
+        chunks, gone = self._of(name).chunks, 0
+        while gone + 2 < len(chunks) and all(self._is_gone(name, *each) for each in chunks[gone + 1].ends.items()):
+            gone += 1
+        if gone:
+            del chunks[:gone]
+            self._store.truncate(log_segment(name), chunks[0].start)
+
+    def _is_gone(self, name: str, port: str, end: int) -> bool:
+        segment = output_segment(name, port)
+        return not self._store.exists(segment) or self._store.info(segment).start >= end
+
+    def forget(self, name: str) -> None:
+        """Its output was deleted."""
+        self._logs.pop(name, None)
+        if self._store.exists(log_segment(name)):
+            self._store.delete(log_segment(name))
+
+    def find(self, name: str, pipeline: Pipeline | None, port: str, position: int) -> Row | None:
+        """The last batch whose output in the port ends at this position or before it; None if nobody knows one.
+        `pipeline` is None if it is not registered any more.
+        """
+        for batch in reversed(pipeline.batches.values() if pipeline is not None else ()):
+            if batch.ends.get(port, position + 1) <= position:
+                return Row(batch.watermark, batch.ends)
+        return self._find(name, port, position)
+
+    def _find(self, name: str, port: str, position: int) -> Row | None:
+        found = self._of(name)
+        at = bisect_right(found.chunks, position, key=lambda chunk: chunk.ends.get(port, _ABSENT))
+        for chunk in found.chunks[max(at - 1, 0) : at + 1][::-1]:
+            for row in reversed(self._rows(name, found, chunk)):
+                if 0 <= row.ends.get(port, _ABSENT) <= position:
+                    return row
+        return None
+
+    def _rows(self, name: str, found: _Log, chunk: _Chunk) -> list[Row]:
+        if chunk.rows is not None:
+            return chunk.rows
+        if found.looked_at is None or found.looked_at.start != chunk.start:
+            data = self._read(log_segment(name), chunk.start, chunk.end)
+            rows = [row for _, _, each in _entries(data) for row in each]
+            found.looked_at = chunk._replace(rows=rows)
+        return found.looked_at.rows or []
+
+    def _of(self, name: str) -> _Log:
+        if name not in self._logs:
+            self._logs[name] = self._recovered(log_segment(name))
+        return self._logs[name]
+
+    def _recovered(self, segment: str) -> _Log:
+        found = _Log()
+        if not self._store.exists(segment):
+            return found
+        info = self._store.info(segment)
+        at = int(info.start)
+        try:
+            for size, (incarnation, batch), rows in _entries(self._read(segment, at, int(info.length))):
+                found.add(at, at + size, incarnation, batch, rows)
+                at += size
+        except (ValueError, TypeError, LookupError, struct.error) as error:
+            raise Damaged(f"segment {segment!r} is no log of watermarks: {error}") from None
+        return found
+
+    def _read(self, segment: str, start: int, end: int) -> bytes:
+        data = bytearray()
+        while start + len(data) < end:
+            part = self._store.read(segment, start + len(data), end - start - len(data))
+            if not part:
+                raise Damaged(f"segment {segment!r} ends before {end}")
+            data += part
+        return bytes(data)
+
+
+def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, int], list[Row]]]:
+    """Of each entry its size, incarnation and last batch, and its rows."""
+    at = 0
+    while at < len(data):
+        start = at + _LENGTH.size
+        end = start + _LENGTH.unpack_from(data, at)[0]
+        incarnation, ports, rows = msgpack.unpackb(data[start:end])
+        yield end - at, (incarnation, rows[-1][0]), [_row(ports, row) for row in rows]
+        at = end
+
+
+def _row(ports: list[str], row: list[Any]) -> Row:
+    _, watermark, ends = row
+    return Row(watermark, {port: end for port, end in zip(ports, ends, strict=True) if end != _ABSENT})

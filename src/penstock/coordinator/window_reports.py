@@ -1,0 +1,114 @@
+"""What the tasks of window operators report: how much state each bucket holds, and how many events came too late."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.coordinator.machine.apply import known
+from penstock.coordinator.shared import Shared
+from penstock.core.errors import LimitExceeded
+
+OPERATORS_MAX = 100
+"""Window operators of one pipeline: each is a stateful operator with a shuffle of its own."""
+
+BUCKETS_MAX = 10_000
+"""Of one operator: each is visited in every epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketNumbers:
+    """One bucket of one operator after an epoch. Late events are counted since the state began."""
+
+    bucket: int
+    open_windows: int
+    keys: int
+    state_bytes: int
+    late_kept: int
+    late_dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketStatus:
+    """As the worker shows it, with the epoch that was reported last."""
+
+    pipeline: str
+    operator: str
+    epoch: int
+    numbers: BucketNumbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorStatus:
+    """All buckets of an operator together; `bucket_bytes` is the largest one's state, which the limit is for."""
+
+    pipeline: str
+    operator: str
+    epoch: int
+    buckets: int
+    open_windows: int
+    keys: int
+    state_bytes: int
+    bucket_bytes: int
+    late_kept: int
+    late_dropped: int
+
+
+class WindowReports:
+    """Kept in memory: after a restart of the worker the next epoch tells everything again. What belongs to a pipeline
+    that was dropped or reset since is no longer shown.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._reports: dict[tuple[str, int], dict[str, dict[int, BucketStatus]]] = {}
+
+    def report(
+        self, name: str, generation: int | None, operator: str, epoch: int, buckets: Sequence[BucketNumbers]
+    ) -> None:
+        """The newest word of these buckets. Raises Fenced for an older generation; an older epoch changes nothing."""
+        shared = self._shared
+        pipeline = known(shared.state, name) if generation is None else shared.living(name, generation)
+        self._forget()
+        operators = self._reports.setdefault((name, pipeline.incarnation), {})
+        if operator not in operators and len(operators) >= OPERATORS_MAX:
+            raise LimitExceeded(f"pipeline {name!r} has more than {OPERATORS_MAX} window operators")
+        told = operators.setdefault(operator, {})
+        for one in buckets:
+            if one.bucket in told and told[one.bucket].epoch > epoch:
+                continue
+            if one.bucket not in told and len(told) >= BUCKETS_MAX:
+                raise LimitExceeded(f"operator {operator!r} has more than {BUCKETS_MAX} buckets", "Give it fewer.")
+            told[one.bucket] = BucketStatus(pipeline=name, operator=operator, epoch=epoch, numbers=one)
+
+    def buckets(self) -> list[BucketStatus]:
+        self._forget()
+        return [one for operators in self._reports.values() for told in operators.values() for one in told.values()]
+
+    def operators(self) -> list[OperatorStatus]:
+        self._forget()
+        return [
+            _together(name, operator, [*told.values()])
+            for (name, _), operators in self._reports.items()
+            for operator, told in operators.items()
+            if told
+        ]
+
+    def _forget(self) -> None:
+        there = {(name, pipeline.incarnation) for name, pipeline in self._shared.state.pipelines.items()}
+        for key in self._reports.keys() - there:
+            del self._reports[key]
+
+
+def _together(name: str, operator: str, told: Sequence[BucketStatus]) -> OperatorStatus:
+    numbers = [one.numbers for one in told]
+    return OperatorStatus(
+        pipeline=name,
+        operator=operator,
+        epoch=max(one.epoch for one in told),
+        buckets=len(told),
+        open_windows=sum(one.open_windows for one in numbers),
+        keys=sum(one.keys for one in numbers),
+        state_bytes=sum(one.state_bytes for one in numbers),
+        bucket_bytes=max(one.state_bytes for one in numbers),
+        late_kept=sum(one.late_kept for one in numbers),
+        late_dropped=sum(one.late_dropped for one in numbers),
+    )

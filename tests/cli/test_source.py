@@ -1,0 +1,86 @@
+"""`penstock source`, `penstock send --end`, and the options of event time."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.app import app
+from penstock.cli.event_times import parse_event_time, with_event_times
+from penstock.cli.run import _worker_options
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import RequestError
+from penstock.gateway.settings import ConnectorSettings, GatewaySettings
+from tests.open_stream import open_stream
+from tests.running_worker import RunningWorker
+
+
+def run(worker: RunningWorker, *arguments: str) -> Result:
+    address = ("--worker", f"127.0.0.1:{worker.ports['http']}")
+    result = CliRunner().invoke(app, [arguments[0], arguments[1], *address, *arguments[2:]])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_watermark_is_declared_and_a_source_ends(worker: RunningWorker) -> None:
+    with open_stream(worker.ports["connector"], "shops", "north") as stream:
+        printed = run(worker, "source", "watermark", "shops", "2026-01-31T12:00:00Z").stdout
+        assert printed == "shops: no more events before 2026-01-31 12:00:00 UTC on 1 stream\n"
+        for named in ("north", str(stream.stream_id)):
+            printed = run(worker, "source", "watermark", "--stream", named, "--", "shops", "-1000000").stdout
+            assert printed == "shops: no more events before 1969-12-31 23:59:59 UTC on 1 stream\n"
+    assert run(worker, "source", "end", "shops").stdout == "shops has ended\n"
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client:
+        assert client.status()["gateway"]["sources"]["shops"]["has_finished"]
+    with pytest.raises(RequestError, match="no source 'nobody'"):
+        run(worker, "source", "end", "nobody")
+
+
+def test_a_file_that_is_sent_may_be_the_end_of_its_source(worker: RunningWorker, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\ntwo\n")
+    printed = run(worker, "send", str(file), "--source", "files", "--stream", "lines", "--end").stdout
+    assert printed.endswith("files has ended\n")
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client:
+        assert client.status()["gateway"]["sources"]["files"]["has_finished"]
+
+
+def test_times_are_iso_or_microseconds() -> None:
+    assert parse_event_time("-5") == -5
+    assert parse_event_time("1970-01-01") == 0
+    assert parse_event_time("1970-01-01T00:00:01.5") == 1_500_000
+    assert parse_event_time("1970-01-01T01:00:00+01:00") == 0
+    assert parse_event_time("1969-12-31T23:59:59.999999Z") == -1
+    assert parse_event_time("9999-12-31T23:59:59.999999Z") == 253_402_300_799_999_999
+    with pytest.raises(RequestError, match="'noon' is no time"):
+        parse_event_time("noon")
+
+
+def test_disorder_and_timeouts_are_for_all_sources_or_for_one() -> None:
+    given = ConnectorSettings(segments=3)
+    default, named = with_event_times(given, ["2s", "slow=1m"], ["30s", "bursts=off", "slow=2h"])
+    settings = GatewaySettings(connector=default, connectors=named)
+    assert settings.of("any") == ConnectorSettings(segments=3, max_disorder_us=2_000_000, idle_timeout_seconds=30.0)
+    assert (settings.of("slow").max_disorder_us, settings.of("slow").idle_timeout_seconds) == (60_000_000, 7200.0)
+    assert (settings.of("bursts").max_disorder_us, settings.of("bursts").idle_timeout_seconds) == (2_000_000, None)
+    assert with_event_times(given, [], []) == (given, {})
+
+
+def test_mistakes_in_them_are_told() -> None:
+    for disorder, timeout, why in (
+        (["soon"], [], "--max-disorder: 'soon' is no duration"),
+        (["a="], [], "--max-disorder: '' is no duration"),
+        (["1s", "2s"], [], "--max-disorder is given twice for all sources"),
+        ([], ["a=1s", "a=2s"], "--idle-timeout is given twice for a"),
+        ([], ["0s"], "--idle-timeout: a timeout of 0"),
+    ):
+        with pytest.raises(RequestError, match=why):
+            with_event_times(ConnectorSettings(), disorder, timeout)
+
+
+def test_penstock_run_gives_them_to_the_worker_that_it_starts() -> None:
+    options = _worker_options("7d", ["1s", "a=2s"], ["a=off"])
+    assert options == ["--retention=7d", "--max-disorder=1s", "--max-disorder=a=2s", "--idle-timeout=a=off"]
+    with pytest.raises(RequestError):
+        _worker_options(None, ["soon"], [])

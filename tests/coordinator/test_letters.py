@@ -1,0 +1,293 @@
+"""Letters of a pipeline are looked at, and sent through again exactly once."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.coordinator import letters as service
+from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
+from penstock.coordinator.letters import Letters
+from penstock.coordinator.machine.retention import Retention
+from penstock.coordinator.messages import InputOffset, InputSpec
+from penstock.core.errors import PipelineError, RequestError, Unavailable
+from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
+from tests.coordinator.scene import Scene, opened
+from tests.protocol.stored.events import stored
+
+A, ERR, REPLAYS = "connector/s/0", "pipeline/p/err", "pipeline/p/replay.in"
+PORTS = ("out", "err", "late")
+
+
+def letter(number: int, segment: str | None = A, **more: Any) -> bytes:
+    told = {"source": "s", "stream": "lane", "reason": f"reason {number}", "segment": segment, "offset": number, **more}
+    return stored(7, number, number, b"k", b"value %d" % number, told)
+
+
+def original(number: int) -> bytes:
+    return stored(7, number, number, b"k", b"value %d" % number, {"source": "s", "stream": "lane"})
+
+
+def letters_of(scene: Scene) -> Letters:
+    return scene.coordinator.letters
+
+
+async def begun(scene: Scene, *records: bytes, port: str = "err") -> InputOffset:
+    """A pipeline whose first batch has put these letters out, each in a record of its own."""
+    await scene.start(outputs=PORTS)
+    await scene.ingest(A, {1: 1})
+    at = (await scene.cut(await scene.initial())).offset
+    staged = [await scene.stage(record, 0, port=port, part=f"{number}-0") for number, record in enumerate(records)]
+    await scene.merge(0, *staged)
+    return at
+
+
+async def listed(scene: Scene, limit: int = 10, *, oldest: bool = False, ports: Sequence[str] = ("err",)) -> LetterList:
+    return await letters_of(scene).listed("p", ports, limit, oldest=oldest)
+
+
+async def replay(scene: Scene, upto: int | None = None, port: str = "err") -> Replayed:
+    about = (await listed(scene, 0, ports=[port])).ports[0]
+    return await letters_of(scene).replay("p", port, about.replayed, about.end if upto is None else upto)
+
+
+def numbers(found: LetterList) -> list[int]:
+    return [one.message_id for one in found.letters]
+
+
+class TestLooking:
+    async def test_a_letter_tells_all_that_is_known_of_its_event(self, scene: Scene) -> None:
+        record = letter(5, watermark=9, behind_us=4)
+        await begun(scene, record)
+        (found,) = (await listed(scene)).letters
+        assert found == LetterInfo(
+            port="err",
+            at=0,
+            end=len(record),
+            reason="reason 5",
+            replayed=False,
+            size=7,
+            source="s",
+            stream="lane",
+            stream_id=7,
+            message_id=5,
+            event_time=5,
+            segment=A,
+            offset=5,
+            watermark=9,
+            behind_us=4,
+            key=b"k",
+        )
+        shown = await letters_of(scene).show("p", "err", 0)
+        assert shown.value == b"value 5"
+        assert LetterInfo.from_json(shown.as_json()) == shown
+
+    async def test_the_newest_or_the_oldest_are_listed_in_their_order(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "_STEP_BYTES", 1)
+        await begun(scene, letter(1), letter(2) + letter(3) + letter(4), letter(5))
+        assert numbers(await listed(scene)) == [1, 2, 3, 4, 5]
+        assert numbers(await listed(scene, 3)) == [3, 4, 5]
+        assert numbers(await listed(scene, 3, oldest=True)) == [1, 2, 3]
+        assert numbers(await listed(scene, 0)) == []
+        assert numbers(await listed(scene, 0, oldest=True)) == []
+
+    async def test_a_pipeline_without_letters_has_none(self, scene: Scene) -> None:
+        await scene.start(outputs=("out",))
+        found = await listed(scene, ports=["err", "late"])
+        assert (found.letters, [(port.port, port.end) for port in found.ports]) == ([], [("err", 0), ("late", 0)])
+
+    async def test_what_is_not_there_is_refused(self, scene: Scene) -> None:
+        await begun(scene, letter(1))
+        for at in (1, len(letter(1)), 10**9):
+            with pytest.raises(PipelineError, match=f"no letter of port 'err' begins at {at}"):
+                await letters_of(scene).show("p", "err", at)
+        with pytest.raises(RequestError, match="'out' is no port of letters"):
+            await listed(scene, ports=["out"])
+        with pytest.raises(PipelineError, match="no pipeline 'q'"):
+            await letters_of(scene).listed("q", ["err"], 1, oldest=False)
+        with pytest.raises(RequestError, match="2000 letters"):
+            await listed(scene, 2000)
+
+
+class TestReplaying:
+    async def test_events_come_again_as_they_were_with_the_next_epoch(self, scene: Scene) -> None:
+        at = await begun(scene, letter(1), letter(2))
+        assert await replay(scene) == Replayed(2, 0)
+        assert scene.output(port="replay.in") == original(1) + original(2)
+        offset = (await scene.cut(at)).offset
+        assert offset.segments == {A: at.segments[A], REPLAYS: 2 * len(original(1))}
+        assert [one.replayed for one in (await listed(scene)).letters] == [True, True]
+
+    async def test_those_that_came_later_are_left_for_the_next_replay(self, scene: Scene) -> None:
+        at = await begun(scene, letter(1) + letter(2), letter(3))
+        assert await replay(scene, len(letter(1))) == Replayed(1, 0)
+        assert await replay(scene) == Replayed(2, 0)
+        assert scene.output(port="replay.in") == original(1) + original(2) + original(3)
+        with pytest.raises(PipelineError, match="nothing lies between"):
+            await replay(scene)
+        await scene.ingest(A, {1: 2})
+        await scene.cut(at)
+        await scene.merge(1, await scene.stage(letter(4), 1, port="err"))
+        assert await replay(scene) == Replayed(1, 0)
+
+    async def test_the_same_call_again_does_nothing_and_tells_the_same(self, scene: Scene) -> None:
+        await begun(scene, letter(1), letter(2, segment=None))
+        (end,) = [port.end for port in (await listed(scene)).ports]
+        for _ in range(2):
+            assert await letters_of(scene).replay("p", "err", 0, end) == Replayed(1, 1)
+        assert scene.output(port="replay.in") == original(1)
+
+    async def test_of_two_that_replay_at_once_one_is_refused(self, scene: Scene) -> None:
+        await begun(scene, letter(1), letter(2))
+        (end,) = [port.end for port in (await listed(scene)).ports]
+        half = len(letter(1))
+        both = (letters_of(scene).replay("p", "err", 0, upto) for upto in (end, half))
+        found = await asyncio.gather(*both, return_exceptions=True)
+        assert [isinstance(one, PipelineError) for one in found].count(True) == 1
+        assert scene.names("coordinator/replaying/") == []
+        assert scene.output(port="replay.in") in (original(1), original(1) + original(2))
+
+    async def test_a_letter_goes_to_the_input_that_it_came_by(self, scene: Scene) -> None:
+        inputs = {"one": InputSpec(["s"]), "two": InputSpec(["t"]), "both": InputSpec(["t", "u"])}
+        await scene.start(outputs=PORTS, inputs=inputs)
+        await scene.ingest(A, {1: 1})
+        await scene.cut(await scene.initial(key="one"), key="one")
+        records = [letter(1), letter(2, segment="connector/u/0"), letter(3, segment="connector/gone/0")]
+        await scene.merge(0, await scene.stage(b"".join(records), 0, port="err"))
+        assert await replay(scene) == Replayed(2, 1)
+        assert scene.output(port="replay.one") == original(1)
+        assert scene.output(port="replay.both") == original(2)
+        await scene.cut(await self.position(scene), key="one")
+        await scene.merge(1, await scene.stage(letter(4, segment="connector/t/0"), 1, port="err"))
+        (about,) = (await listed(scene, 0)).ports
+        with pytest.raises(RequestError, match="several inputs read t: two, both") as caught:
+            await replay(scene)
+        assert "--input" in caught.value.hint
+        assert scene.names("coordinator/replaying/") == []
+        assert await letters_of(scene).replay("p", "err", about.replayed, about.end, "two") == Replayed(1, 0)
+        assert scene.output(port="replay.two") == original(4)
+
+    @staticmethod
+    async def position(scene: Scene) -> InputOffset:
+        pipeline = scene.coordinator._shared.state.pipelines["p"]
+        return InputOffset(pipeline.offset("one", 1), 1, pipeline.incarnation, None)
+
+    async def test_a_letter_of_a_replayed_event_can_be_replayed_again(self, scene: Scene) -> None:
+        at = await begun(scene, letter(1))
+        await replay(scene)
+        await scene.cut(at)
+        await scene.merge(1, await scene.stage(letter(1, segment=REPLAYS), 1, port="err"))
+        assert await replay(scene) == Replayed(1, 0)
+        assert scene.output(port="replay.in") == original(1) * 2
+
+    async def test_what_cannot_be_replayed_is_said(self, scene: Scene) -> None:
+        await begun(scene, letter(1, segment=None), letter(2, segment="coordinator/ledger"))
+        with pytest.raises(PipelineError, match="none of the 2 letters of port 'err' can be replayed"):
+            await replay(scene)
+        for upto in (3, 10**9):
+            with pytest.raises(RequestError):
+                await replay(scene, upto)
+        with pytest.raises(RequestError, match="no input 'x'"):
+            await letters_of(scene).replay("p", "err", 0, len(letter(1, segment=None)), "x")
+        with pytest.raises(PipelineError, match="no pipeline 'q'"):
+            await letters_of(scene).replay("q", "err", 0, 5)
+        assert not scene.store.exists(REPLAYS)
+
+    async def test_replayed_events_never_hold_back_or_move_the_watermark(self, scene: Scene) -> None:
+        at = await begun(scene, letter(1))
+        before = scene.status().watermark
+        await replay(scene)
+        at = (await scene.cut(at)).offset
+        assert (at.watermark, before) == (1, 1)
+        await scene.merge(1)
+        await scene.ingest(A, {1: 50})
+        assert (await scene.cut(at)).offset.watermark == 50
+
+    async def test_a_query_up_to_some_place_takes_in_what_is_replayed_at_its_beginning(self, scene: Scene) -> None:
+        at = await begun(scene, letter(1), letter(2))
+        half = len(letter(1))
+        await replay(scene, half)
+        await scene.attach("new", upto=at.segments)
+        at = (await scene.cut(at, load="new", upto={A: at.segments[A]})).offset
+        assert at.segments[REPLAYS] == len(original(1))
+        await scene.merge(1)
+        await replay(scene)
+        await scene.ingest(A, {1: 3})
+        assert (await scene.cut(at, load="new", upto={A: at.segments[A]})).offset == at
+
+    async def test_retention_takes_away_what_was_completed_of_them_and_never_letters(self) -> None:
+        async with opened(truncate_bytes=1) as scene:
+            at = await begun(scene, letter(1))
+            await replay(scene)
+            end = scene.store.length(REPLAYS)
+            for batch in range(1, 7):
+                await scene.ingest(A, {1: batch + 1})
+                at = await scene.epoch(at, batch)
+            await scene.until(lambda: scene.store.info(REPLAYS).start == end)
+            assert scene.store.info(ERR).start == 0
+
+    async def test_what_retention_by_size_has_taken_is_not_there(self) -> None:
+        async with opened(retention=Retention("size", len(letter(1))), truncate_bytes=1) as scene:
+            await begun(scene, letter(1), letter(2), letter(3))
+            await scene.until(lambda: scene.store.info(ERR).start == 2 * len(letter(1)))
+            assert numbers(await listed(scene)) == [3]
+            assert await replay(scene) == Replayed(1, 0)
+
+    async def test_a_new_start_and_the_ledger_keep_what_was_replayed(self, scene: Scene) -> None:
+        at = await begun(scene, letter(1), letter(2))
+        await replay(scene, len(letter(1)))
+        await scene.reopen()
+        await scene.start(outputs=PORTS)
+        await scene.attach("load")
+        assert await replay(scene) == Replayed(1, 0)
+        assert (await scene.cut(at, load="load")).offset.segments[REPLAYS] == len(original(1)) * 2
+        scene.coordinator._shared.keeper._ledger.compact(scene.coordinator._shared.state)
+        await scene.reopen()
+        with pytest.raises(PipelineError, match="nothing lies between"):
+            await replay(scene)
+
+    async def test_a_port_for_replays_cannot_be_declared(self, scene: Scene) -> None:
+        with pytest.raises(RequestError, match=r"'replay\.in' is no name for a port"):
+            await scene.start(outputs=("out", "replay.in"))
+
+
+async def test_a_crash_leaves_all_of_a_replay_or_nothing() -> None:
+    found = {await crashed(seed) for seed in range(12)}
+    assert found == {True, False}, "crashes come before the replay is durable, and after it"
+
+
+async def crashed(seed: int) -> bool:
+    """Whether the replay was there after the crash. When it is asked for again, it is there once."""
+    random = Random(seed)
+    files = FaultyFiles(random)
+    scene = Scene(files)
+    await scene.open()
+    await begun(scene, letter(1), letter(2))
+    await scene.durable()
+    scene.paused = True
+    replaying = asyncio.create_task(replay(scene))
+    await scene.until(lambda: scene.names("coordinator/replaying/") or scene.store.exists(REPLAYS))
+    if random.random() < 0.7:
+        await scene.until(lambda: scene.coordinator._shared.state.pipelines["p"].replayed)
+    with suppress(SimulatedCrash):
+        files.crash_at(files.operations + random.randint(1, 6))
+        scene.journal.commit()
+    scene._committing.cancel()
+    await scene.coordinator.stop()
+    with suppress(Unavailable, SimulatedCrash):
+        await replaying
+    again = Scene(files.crash())
+    await again.open()
+    assert again.names("coordinator/replaying/") == []
+    (about,) = (await listed(again, 0)).ports
+    copies = again.output(port="replay.in") if again.store.exists(REPLAYS) else b""
+    assert (about.replayed, copies) in ((0, b""), (about.end, original(1) + original(2)))
+    assert await letters_of(again).replay("p", "err", 0, about.end) == Replayed(2, 0)  # as a client repeats it
+    assert again.output(port="replay.in") == original(1) + original(2)
+    await again.close()
+    return about.replayed > 0

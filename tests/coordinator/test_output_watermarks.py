@@ -1,0 +1,218 @@
+"""Output carries its pipeline's watermark: a reader inherits that of its own place, however far behind it is."""
+
+import pytest
+
+from penstock.coordinator.machine import merging
+from penstock.coordinator.messages import AtSegments, InputOffset
+from penstock.coordinator.watermark import output_log
+from penstock.coordinator.watermark.output_log import OutputLog, log_segment
+from penstock.core.errors import PipelineError
+from penstock.protocol.stored.head import Mark, MarkKind
+from penstock.protocol.stored.layout import END_OF_TIME
+from tests.coordinator.scene import Scene, raw
+
+A, OUT = "connector/s/0", "pipeline/p/out"
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few batches are remembered that most of them are only in the log."""
+    monkeypatch.setattr(merging, "BATCHES_MAX", 6)
+    monkeypatch.setattr(output_log, "CHUNK_BATCHES", 3)
+
+
+async def run(scene: Scene, at: InputOffset, batches: range, *, output: bool = True) -> InputOffset:
+    """Epochs of p, each with an event whose time is a hundred times the batch's number."""
+    for number in batches:
+        await scene.ingest(A, {1: 100 * number})
+        at = await scene.epoch(at, number, raw(b"%04d" % number) if output else b"")
+    return at
+
+
+async def read_all(scene: Scene, at: InputOffset, ends: list[int]) -> list[int | None]:
+    """The reader's watermarks, one output record at a time."""
+    found = []
+    for end in ends:
+        at = (await scene.cut(at, "reader", upto={OUT: end})).offset
+        found.append(at.watermark)
+    return found
+
+
+def record_ends(scene: Scene) -> list[int]:
+    info, ends = scene.store.info(OUT), []
+    at = info.start
+    while at < info.length:
+        at = scene.store.record(OUT, at).end
+        ends.append(int(at))
+    return ends
+
+
+async def start_reader(scene: Scene) -> InputOffset:
+    await scene.start("reader", ["pipeline:p/out"], ())
+    return await scene.initial("reader")
+
+
+async def test_a_reader_that_begins_with_the_oldest_output_sees_the_watermark_of_its_own_place(scene: Scene) -> None:
+    await scene.start("p")
+    await run(scene, await scene.initial(), range(20))
+    expected = [100 * number for number in range(20)]
+    assert await read_all(scene, await start_reader(scene), record_ends(scene)) == expected
+
+
+async def test_and_so_after_a_restart(scene: Scene) -> None:
+    await scene.start("p")
+    at = await run(scene, await scene.initial(), range(17))
+    await scene.reopen()
+    await run(scene, at, range(17, 20))
+    start = await start_reader(scene)
+    ends = record_ends(scene)
+    assert await read_all(scene, start, ends[:8]) == [100 * number for number in range(8)]
+    await scene.reopen()
+    at = InputOffset.from_json(start.as_json())
+    for end in ends[:8]:
+        at = (await scene.cut(at, "reader", upto={OUT: end})).offset
+    assert await read_all(scene, at, ends[8:]) == [100 * number for number in range(8, 20)]
+
+
+async def test_between_two_batches_it_is_the_watermark_of_the_first(scene: Scene) -> None:
+    await scene.start("p")
+    at = await scene.initial()
+    for number in range(4):
+        await scene.ingest(A, {1: 100 * number})
+        cut = await scene.cut(at)
+        staged = [await scene.stage(raw(b"%d" % part), number, part=str(part)) for part in range(2)]
+        await scene.merge(number, *staged)
+        at = cut.offset
+    start = await start_reader(scene)
+    assert await read_all(scene, start, record_ends(scene)) == [None, 0, 0, 100, 100, 200, 200, 300]
+
+
+async def test_what_a_reset_pipeline_has_put_out_keeps_its_watermarks(scene: Scene) -> None:
+    await scene.start("p")
+    await run(scene, await scene.initial(), range(4))
+    await scene.coordinator.lifecycle.reset("p")
+    await scene.start("p", starting=AtSegments({A: scene.store.info(A).length}))
+    await scene.ingest(A, {1: 5})
+    await scene.epoch(await scene.initial(), 0, raw(b"anew"))
+    ends = record_ends(scene)
+    log = scene.coordinator._shared.watermarks.outputs
+    pipeline = scene.coordinator._shared.state.pipelines["p"]
+    found = [log.find("p", pipeline, "out", end) for end in ends]
+    assert [row.watermark for row in found if row is not None] == [0, 100, 200, 300, 5]
+    assert await read_all(scene, await start_reader(scene), ends) == [0, 100, 200, 300, 300], "it never goes back"
+
+
+async def test_output_of_a_dropped_pipeline_counts_until_it_is_read_to_its_end(scene: Scene) -> None:
+    await scene.start("p")
+    await run(scene, await scene.initial(), range(5))
+    await scene.ingest("connector/t/0", {9: 10_000})
+    await scene.start("reader", ["pipeline:p/out", "t"], ())
+    at = await scene.initial("reader")
+    at = (await scene.cut(at, "reader", upto={OUT: record_ends(scene)[1], "connector/t/0": 1 << 40})).offset
+    assert at.watermark == 100
+    await scene.coordinator.lifecycle.drop("p")
+    await scene.reopen()
+    at = (await scene.cut(at, "reader", upto={OUT: record_ends(scene)[3]})).offset
+    assert at.watermark == 300
+    at = (await scene.cut(at, "reader", upto={OUT: 1 << 40})).offset
+    assert at.watermark == 10_000, "nobody writes there any more"
+
+
+async def test_the_log_is_given_up_with_the_output_and_deleted_with_it(scene: Scene) -> None:
+    await scene.start("p")
+    at = await start_reader(scene)
+    batches = await scene.initial()
+    for number in range(40):
+        batches = await run(scene, batches, range(number, number + 1))
+        at = (await scene.cut(at, "reader")).offset
+    await scene.until(lambda: scene.store.info(OUT).start > 0)
+    batches = await run(scene, batches, range(40, 50))
+    assert scene.store.info(log_segment("p")).start > 0
+    begin = scene.store.info(OUT).start
+    log, pipeline = OutputLog(scene.store), scene.coordinator._shared.state.pipelines["p"]
+    await scene.durable()
+    row = log.find("p", pipeline, "out", begin)
+    assert row is not None, "what is left can be read with its watermark"
+    assert row.watermark == 100 * (begin // 12 - 1)
+    await scene.coordinator.lifecycle.drop("reader")
+    await scene.coordinator.lifecycle.drop("p", outputs=True)
+    assert not scene.store.exists(log_segment("p"))
+
+
+async def test_a_watermark_that_rises_without_output_is_inherited_by_an_epoch_without_data(scene: Scene) -> None:
+    await scene.start("p")
+    at = await run(scene, await scene.initial(), range(2))
+    reader = (await scene.cut(await start_reader(scene), "reader")).offset
+    assert reader.watermark == 100
+    assert (await scene.cut(reader, "reader")).offset == reader, "nothing is new"
+    at = await run(scene, at, range(2, 3), output=False)
+    moved = (await scene.cut(reader, "reader")).offset
+    assert (moved.epoch, moved.segments, moved.watermark) == (2, reader.segments, 200)
+    assert (await scene.cut(reader, "reader")).offset == moved, "the same start gets the same end"
+    await scene.reopen()
+    assert (await scene.cut(reader, "reader")).offset == moved
+    assert (await scene.cut(moved, "reader")).offset == moved
+    await run(scene, at, range(3, 4))
+    assert (await scene.cut(moved, "reader")).offset.watermark == 300
+
+
+async def test_a_cut_for_a_watermark_alone_must_raise_it(scene: Scene) -> None:
+    from penstock.coordinator.machine.commands import Plan
+
+    await scene.start("p")
+    await run(scene, await scene.initial(), range(2))
+    generation = scene.generation()
+    for watermark in (100, 99, None):
+        with pytest.raises(PipelineError):
+            scene.coordinator._shared.keeper.commit(Plan("p", generation, "in", {}, watermark))
+    scene.coordinator._shared.keeper.commit(Plan("p", generation, "in", {}, 101))
+    assert scene.status().watermark == 101
+
+
+async def test_a_query_with_an_end_is_not_kept_going_by_watermarks_but_learns_that_all_has_ended(scene: Scene) -> None:
+    await scene.start("p")
+    at = await run(scene, await scene.initial(), range(2))
+    start = await start_reader(scene)
+    reader = (await scene.cut(start, "reader", upto={OUT: 1 << 40})).offset
+    at = await run(scene, at, range(2, 3), output=False)
+    assert (await scene.cut(reader, "reader")).offset == reader
+    await scene.ingest(A, {}, [Mark(0, MarkKind.FINISHED, "", 1)])
+    await scene.epoch(at, 3)
+    assert scene.status().watermark == END_OF_TIME
+    reader = (await scene.cut(reader, "reader")).offset
+    assert reader.watermark == END_OF_TIME
+    assert (await scene.cut(reader, "reader")).offset == reader
+
+
+async def test_another_source_that_is_behind_makes_no_epochs_without_data(scene: Scene) -> None:
+    await scene.ingest("connector/t/0", {9: 50})
+    await scene.start("p")
+    at = await run(scene, await scene.initial(), range(2))
+    await scene.start("reader", ["pipeline:p/out", "t"], ())
+    reader = (await scene.cut(await scene.initial("reader"), "reader")).offset
+    assert reader.watermark == 50
+    await run(scene, at, range(2, 3), output=False)
+    for _ in range(2):
+        assert (await scene.cut(reader, "reader")).offset == reader
+
+
+async def test_letters_that_are_sent_through_again_hold_nothing_back(scene: Scene) -> None:
+    await scene.ingest(A, {1: 10})
+    await scene.start("p", ["s", "pipeline:p/replay.in"])
+    assert (await scene.cut(await scene.initial())).offset.watermark == 10
+
+
+async def test_epochs_without_data_do_not_follow_each_other_too_soon_but_for_the_end(scene: Scene) -> None:
+    await scene.reopen(watermark_seconds=0.3)
+    await scene.start("p")
+    at = await run(scene, await scene.initial(), range(2))
+    reader = (await scene.cut(await start_reader(scene), "reader")).offset
+    at = await run(scene, at, range(2, 3), output=False)
+    assert (await scene.cut(reader, "reader")).offset == reader
+    moved = (await scene.cut(reader, "reader", wait_seconds=0.4)).offset
+    if moved == reader:  # nothing has happened meanwhile: Spark asks again
+        moved = (await scene.cut(reader, "reader")).offset
+    assert moved.watermark == 200
+    await scene.ingest(A, {}, [Mark(0, MarkKind.FINISHED, "", 1)])
+    await scene.epoch(at, 3)
+    assert (await scene.cut(moved, "reader")).offset.watermark == END_OF_TIME

@@ -1,0 +1,124 @@
+"""What a replay does to the coordinator's state."""
+
+import pytest
+
+from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.commands import Command, Complete, Drop, Merge, Plan, Replay, Reset, Start
+from penstock.coordinator.machine.effects import Effect, Merges, Truncate
+from penstock.coordinator.machine.state import Pipeline, State
+from penstock.core.errors import PipelineError
+
+NO_LIMITS = (None, None, None)
+S, REPLAYS = "connector/s/0", "pipeline/a/replay.in"
+SOURCE = "pipeline:a/replay.in"
+STAGED = ((REPLAYS, "copy"),)
+
+
+def start(request: str = "first", *sources: str) -> Start:
+    inputs = {"in": (sources or ("s",), {S: 10}), "other": (("t",), {})}
+    return Start("a", request, inputs, ("out", "err", "late"), NO_LIMITS)
+
+
+def started() -> State:
+    return apply(State(), start())[0]
+
+
+def after(state: State, *commands: Command) -> State:
+    for command in commands:
+        state, _ = apply(state, command)
+    return state
+
+
+def replay(port: str, begin: int, upto: int, at: int = 0) -> Replay:
+    return Replay("a", port, begin, upto, {"in": at}, STAGED)
+
+
+def epoch(state: State, batch: int, **ends: int) -> State:
+    generation = state.pipelines["a"].generation
+    given = {S if name == "s" else REPLAYS: end for name, end in ends.items()}
+    return after(state, Plan("a", generation, "in", given, None), Merge("a", generation, batch, {}))
+
+
+def pipeline(state: State) -> Pipeline:
+    return state.pipelines["a"]
+
+
+def effects_of(state: State, command: Command) -> tuple[Effect, ...]:
+    return apply(state, command)[1]
+
+
+def test_the_copies_are_merged_and_the_input_reads_them_from_where_they_begin() -> None:
+    state = started()
+    assert [one for one in effects_of(state, replay("err", 0, 70, 500)) if isinstance(one, Merges)] == [Merges(STAGED)]
+    now = pipeline(after(state, replay("err", 0, 70, 500)))
+    assert now.replayed == {"err": 70}
+    assert now.inputs["in"].sources == ("s", SOURCE)
+    assert now.position(now.planned, REPLAYS) == 500
+    assert now.inputs["other"].sources == ("t",)
+
+
+def test_each_port_goes_on_where_it_was_and_nothing_is_replayed_twice() -> None:
+    state = after(started(), replay("err", 0, 70), replay("late", 0, 30, 60), replay("err", 70, 90, 90))
+    assert pipeline(state).replayed == {"err": 90, "late": 30}
+    assert pipeline(state).position(0, REPLAYS) == 0, "it reads on, wherever a later one begins"
+    for wrong in (replay("err", 70, 90), replay("err", 0, 90), replay("err", 90, 90), replay("err", 90, 80)):
+        with pytest.raises(PipelineError):
+            apply(state, wrong)
+
+
+def test_an_input_that_is_not_there_cannot_be_replayed_into() -> None:
+    with pytest.raises(PipelineError, match=r"no input 'x'"):
+        apply(started(), Replay("a", "err", 0, 5, {"x": 0}))
+    with pytest.raises(PipelineError, match="no pipeline 'b'"):
+        apply(started(), Replay("b", "err", 0, 5, {}))
+
+
+def test_a_running_query_takes_them_in_with_its_next_epoch() -> None:
+    state = epoch(started(), 0, s=20)
+    state = after(state, replay("err", 0, 70))
+    assert pipeline(state).offset("in", 1) == {S: 20, REPLAYS: 0}
+    state = epoch(state, 1, s=25, replays=66)
+    assert pipeline(state).offset("in", 2) == {S: 25, REPLAYS: 66}
+    assert pipeline(state).offset("other", 2) == {}
+
+
+def test_a_new_generation_reads_on_in_them_though_it_declares_its_sources_alone() -> None:
+    state = epoch(after(started(), replay("err", 0, 70)), 0, replays=33)
+    again = after(state, start("second", "s", "u"))
+    assert pipeline(again).inputs["in"].sources == ("s", "u", SOURCE)
+    assert pipeline(again).position(1, REPLAYS) == 33
+    same = after(again, start("second", "s", "u"))
+    assert same is again
+
+
+def test_a_reset_does_not_repeat_what_was_put_out_of_them() -> None:
+    state = epoch(after(started(), replay("err", 0, 70)), 0, s=20, replays=33)
+    state = after(state, Reset("a"))
+    assert pipeline(state).replayed == {"err": 70}
+    state = after(state, start("second"))
+    assert pipeline(state).offset("in", 0) == {S: 10, REPLAYS: 33}
+
+
+def test_what_is_complete_of_them_is_truncated_as_any_source_is() -> None:
+    state = after(started(), replay("err", 0, 70))
+    for batch in range(4):
+        state = epoch(state, batch, replays=10 * (batch + 1))
+    found = effects_of(state, Complete("a", pipeline(state).generation, 4))
+    assert [one.segments for one in found if isinstance(one, Truncate)] == [{REPLAYS: 10}]
+
+
+def test_letters_without_a_reader_or_a_sink_are_never_truncated() -> None:
+    state = started()
+    generation = pipeline(state).generation
+    for batch in range(4):
+        plan = Plan("a", generation, "in", {S: 20 + batch}, None)
+        state, effects = apply(after(state, plan), Merge("a", generation, batch, {"err": 100 * batch, "late": batch}))
+        truncated = [one.segments for one in effects if isinstance(one, Truncate)]
+        assert all("pipeline/a/err" not in segments for segments in truncated)
+
+
+def test_a_pipeline_that_is_made_anew_does_not_read_what_an_older_one_was_replayed() -> None:
+    state = after(started(), replay("err", 0, 70), Drop("a"), start("second"))
+    assert pipeline(state).inputs["in"].sources == ("s",)
+    state = after(state, replay("err", 0, 70, 66))
+    assert pipeline(state).position(0, REPLAYS) == 66

@@ -1,0 +1,116 @@
+"""Whatever comes, wherever cuts lie, however often the worker crashes: the watermark is what its definition says."""
+
+import asyncio
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.coordinator.connectors import Connectors
+from penstock.coordinator.watermark.stream_table import StreamTable, Terms, advanced
+from penstock.protocol.stored.head import Mark, MarkKind
+from penstock.protocol.stored.layout import NO_TIME
+from tests.coordinator import watermark_reference as reference
+from tests.coordinator.scene import SETTINGS, Scene
+from tests.coordinator.test_stream_table import head
+
+SOURCES = ("s", "t")
+DISORDER = {"s": 5, "t": 0}
+SEGMENTS = ("connector/s/0", "connector/s/1", "connector/t/0")
+
+
+class Record(NamedTuple):
+    """One append of a connector: events by stream, None for one without a time, and marks."""
+
+    segment: int
+    events: dict[int, int | None]
+    marks: list[Mark]
+
+    @property
+    def source(self) -> str:
+        return "t" if self.segment == 2 else "s"
+
+
+def _streams(segment: int) -> st.SearchStrategy[int]:
+    """A stream is always in the same segment."""
+    return st.sampled_from([10 * segment + 1, 10 * segment + 2, 10 * segment + 3])
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> Record:
+    segment = draw(st.integers(0, 2))
+    times = st.integers(-20, 60) | st.none()
+    events = draw(st.dictionaries(_streams(segment), times, max_size=3))
+    kinds = [kind for kind in MarkKind if kind is not MarkKind.FINISHED]
+    mark = st.builds(Mark, _streams(segment), st.sampled_from(kinds), st.just(""), st.integers(-20, 80))
+    marks = draw(st.lists(mark, max_size=2, unique_by=lambda mark: mark.stream_id))
+    if draw(st.integers(0, 9)) == 0:
+        marks.append(Mark(segment, MarkKind.FINISHED, "", 1 if segment == 2 else 2))
+    return Record(segment, events, marks)
+
+
+records = st.lists(_records(), max_size=20)
+
+
+def _times(record: Record) -> dict[int, int]:
+    return {stream_id: NO_TIME if time is None else time for stream_id, time in record.events.items()}
+
+
+@settings(max_examples=400)
+@given(records)
+def test_a_table_gives_the_watermark_of_the_definition(came: list[Record]) -> None:
+    table, sources = StreamTable(), {name: reference.Source() for name in SOURCES}
+    terms = Terms(frozenset(SOURCES), DISORDER.__getitem__)
+    for record in came:
+        table.fold(record.source, [head(_times(record), *record.marks)])
+        sources[record.source].record(record.events, record.marks)
+        assert table.watermark(terms) == reference.watermark(sources, DISORDER)
+        held = table.held(terms)
+        if held is not None:
+            assert held.time == table.watermark(terms), "what is named is what holds it"
+
+
+class Step(NamedTuple):
+    """Some records come; then there is a cut, and perhaps the worker ends before or after it."""
+
+    came: list[Record]
+    reopens: bool
+    written: bool
+
+
+steps = st.lists(
+    st.builds(Step, st.lists(_records(), min_size=1, max_size=4), st.booleans(), st.booleans()), min_size=1, max_size=5
+)
+
+
+@settings(max_examples=40)
+@given(steps)
+def test_cuts_have_it_at_their_own_place_over_restarts_and_though_the_records_are_gone(given_steps: list[Step]) -> None:
+    asyncio.run(_run(given_steps))
+
+
+async def _run(given_steps: list[Step]) -> None:
+    scene = Scene(settings=SETTINGS, connectors=Connectors(DISORDER.__getitem__))
+    await scene.open()
+    try:
+        scene.create(*SEGMENTS)
+        await scene.start(source=SOURCES, outputs=())
+        at, expected = await scene.initial(), None
+        sources = {name: reference.Source() for name in SOURCES}
+        for step in given_steps:
+            for record in step.came:
+                await scene.ingest(SEGMENTS[record.segment], _times(record), record.marks)
+                sources[record.source].record(record.events, record.marks)
+            at = (await scene.cut(at)).offset
+            now = reference.watermark(sources, DISORDER)
+            expected = now if expected is None else max(expected, expected if now is None else now)
+            assert at.watermark == expected
+            if step.written:  # as a truncation does
+                scene.coordinator._shared.watermarks._before_truncate(SEGMENTS[0])
+            if step.reopens:
+                await scene.reopen()
+                table = scene.coordinator._shared.watermarks._kept["p"].table
+                terms = Terms(frozenset(SOURCES), DISORDER.__getitem__)
+                assert advanced(None, table, terms) == now
+    finally:
+        await scene.close()

@@ -1,0 +1,112 @@
+"""Watermarks, idle streams and ends are what they were when the worker is killed."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, Limits
+from penstock.protocol.stored.layout import END_OF_TIME
+from tests.open_stream import open_stream
+from tests.worker_process import WorkerProcess
+
+pytestmark = pytest.mark.process
+
+TIMEOUT_SECONDS = 2.0
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[WorkerProcess]:
+    options = ("--max-disorder=2s", f"--idle-timeout=s={TIMEOUT_SECONDS}s", "--retention=keep")
+    with WorkerProcess(tmp_path, *options) as running:
+        yield running
+
+
+class Reader:
+    """A pipeline over source `s`, as Spark's driver drives it."""
+
+    def __init__(self, process: WorkerProcess, name: str, limits: Limits | None = None) -> None:
+        self._process = process
+        self._name = name
+        self._limits = limits
+        with self._client() as client:
+            self.generation = client.start(name, {"in": InputSpec(["s"])}, []).generation
+            self.at = client.initial(name, self.generation, "in")
+
+    def _client(self) -> CoordinatorClient:
+        return CoordinatorClient(f"127.0.0.1:{self._process.http_port}", 20)
+
+    def cut(self, start: InputOffset | None = None, wait_ms: int = 0) -> InputOffset:
+        with self._client() as client:
+            asked = self.at if start is None else start
+            return client.cut(self._name, self.generation, "in", asked, limits=self._limits, wait_ms=wait_ms).offset
+
+    def read(self) -> int | None:
+        """Up to the end of what is there now; the watermark there."""
+        while (found := self.cut()) != self.at:
+            self.at = found
+        return self.at.watermark
+
+    def wait_for(self, watermark: int) -> None:
+        deadline = time.monotonic() + 30
+        while self.read() != watermark:
+            assert time.monotonic() < deadline, self.at
+            time.sleep(0.05)
+
+
+def killed(process: WorkerProcess) -> None:
+    process.kill()
+    process.start()
+
+
+def declared(process: WorkerProcess, time_us: int, stream: str, after: int | None = None) -> None:
+    with CoordinatorClient(f"127.0.0.1:{process.http_port}", 20) as client:
+        client.declare_watermark("s", time_us, stream, after=after)
+
+
+def test_a_killed_worker_goes_on_with_the_same_watermarks(process: WorkerProcess) -> None:
+    first = Reader(process, "first")
+    with (
+        open_stream(process.connector_port, "s", "a") as a,
+        open_stream(process.connector_port, "s", "b") as b,
+    ):
+        a.send(1, 10_000)
+        b.send(1, 4_000)
+        first.wait_for(2 * SECOND)
+        start = first.at
+        killed(process)
+    began = time.monotonic()
+    assert first.cut() == start, "nothing has happened"
+    first.wait_for(8 * SECOND)
+    assert time.monotonic() - began > TIMEOUT_SECONDS * 0.9, "the clock has begun anew: nobody is idle before"
+    killed(process)
+    assert first.cut() == first.at
+    with open_stream(process.connector_port, "s", "b") as b:
+        b.send(2, 11_000)
+        first.wait_for(9 * SECOND)
+        declared(process, 20 * SECOND, "b", after=2)
+        killed(process)
+    assert first.read() == 20 * SECOND, "what was declared is durable when it is answered"
+    with CoordinatorClient(f"127.0.0.1:{process.http_port}", 20) as client:
+        client.end_source("s")
+    killed(process)
+    assert first.read() == END_OF_TIME
+    _check_from_the_beginning(process)
+
+
+def _check_from_the_beginning(process: WorkerProcess) -> None:
+    """One that reads all of it, a record at a time, sees the watermark of its own place, also when it asks again."""
+    late = Reader(process, "late", Limits(bytes=1))
+    offsets = [late.at]
+    while (found := late.cut()) != late.at:
+        late.at = found
+        offsets.append(found)
+        if len(offsets) == 4:
+            killed(process)
+    watermarks = [offset.watermark for offset in offsets]
+    known = [watermark for watermark in watermarks if watermark is not None]
+    assert [*dict.fromkeys(known)] == [2 * SECOND, 8 * SECOND, 9 * SECOND, 20 * SECOND, END_OF_TIME]
+    again = [late.cut(offset) for offset in offsets[:-1]]
+    assert again == offsets[1:]
