@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,15 @@ class Run:
         return median(batch.stages_ms.get(stage, 0) for batch in self.batches)
 
 
-def run_query(writer: DataStreamWriter, checkpoint: str, batches: int, skip: int) -> Run:
-    """Run until `skip` batches with rows and then `batches` more are done; the latter are the result.
+def run_query(
+    writer: DataStreamWriter,
+    checkpoint: str,
+    batches: int,
+    skip: int,
+    look: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> Run:
+    """Run until `skip` batches with rows and then `batches` more are done; the latter are the result. `look` is shown
+    the progress of every batch at the end.
 
     Raises BenchmarkFailed if it fails or hangs. The query is stopped in any case.
     """
@@ -77,6 +84,8 @@ def run_query(writer: DataStreamWriter, checkpoint: str, batches: int, skip: int
         found = _wait(query, batches + skip)
     finally:
         query.stop()
+    for progress in query.recentProgress:
+        look(progress)
     return Run(found[skip : skip + batches])
 
 

@@ -17,7 +17,7 @@ KEY_BYTES = 8
 KEYS = 10_000
 STREAMS = 10
 BEGAN_MS = 1_700_000_000_000
-"""The first event time; they go up by a millisecond with every message."""
+"""The first event time; they go up by a millisecond with every message, unless it is said otherwise."""
 
 FRAME = np.dtype(
     [
@@ -43,6 +43,9 @@ class Messages:
     count: int
     streams: int = STREAMS
     together: int | None = None
+    keys: int = KEYS
+    per_ms: int = 1
+    """Messages to a millisecond of event time."""
 
     def send(self, port: int) -> None:
         """All of them are durable when it returns."""
@@ -68,13 +71,13 @@ class Messages:
         """MESSAGE frames; the streams take turns, ids and event times go up."""
         noise = np.random.default_rng(self.count)
         streams = np.array([spread(number) for number in range(self.streams)], np.uint64)
-        keys = np.array([f"k{number:07d}" for number in range(KEYS)], f"S{KEY_BYTES}")
+        keys = np.array([f"k{number:07d}" for number in range(self.keys)], f"S{KEY_BYTES}")
         for start in range(0, self.count, size):
             numbers = np.arange(start, min(start + size, self.count))
             batch = np.zeros(len(numbers), FRAME)
             batch["length"], batch["tag"], batch["key_length"] = FRAME.itemsize - 4, frames.MESSAGE, KEY_BYTES
             batch["stream"], batch["id"] = streams[numbers % self.streams], numbers
-            batch["time"] = BEGAN_MS + numbers
-            batch["key"] = keys[noise.integers(KEYS, size=len(numbers))]
+            batch["time"] = BEGAN_MS + numbers // self.per_ms
+            batch["key"] = keys[noise.integers(self.keys, size=len(numbers))]
             batch["payload"] = np.frombuffer(noise.bytes(len(numbers) * EVENT_BYTES), f"V{EVENT_BYTES}")
             yield batch

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.spark.checkpoints import checkpoint_of, is_fresh
+from penstock.spark.control import pretend
 from penstock.spark.generation import Generation, start_generation
 from penstock.spark.leaving import Leaving, leaving
 from penstock.spark.restarts import RestartPolicy
@@ -49,15 +50,16 @@ def ports_of(spark: SparkSession, pipeline: Pipeline) -> tuple[str, ...]:
     """What its function gives, found by calling it with streams that only look like its inputs: nothing is started or
     fenced by it. Raises RequestError at the user's line.
     """
-    return _left(pipeline, {name: _pretended_input(spark) for name in pipeline.inputs}).ports
+    return _left(pipeline, {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs}).ports
 
 
-def _pretended_input(spark: SparkSession) -> DataFrame:
+def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> DataFrame:
     """A stream with the source's columns, made without a Python process: those take a second each."""
     from pyspark.sql import functions
 
     columns = [functions.lit(None).cast(kind).alias(name) for name, kind in COLUMNS.items()]
-    return spark.readStream.format("rate").load().select(*columns)
+    options = {"pipeline": pipeline.name, "input": name, "source": ",".join(pipeline.inputs[name])}
+    return spark.readStream.format("rate").options(**pretend(options)).load().select(*columns)
 
 
 def start_attempt(

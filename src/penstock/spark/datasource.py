@@ -40,11 +40,12 @@ class PenstockDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's names
         from penstock.spark.python_worker import hinted
         from penstock.spark.source_options import SourceOptions
-        from penstock.spark.source_schema import columns_of
+        from penstock.spark.source_schema import check_control, columns_of
         from penstock.spark.source_stream import StreamReader
 
         with hinted():
-            return StreamReader(SourceOptions.for_stream(self.options), columns_of(schema))
+            options = SourceOptions.for_stream(self.options)
+            return StreamReader(options, columns_of(schema) if options.buckets is None else check_control(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.spark.python_worker import hinted

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
 from penstock.spark.declared_sinks import DEFAULT_PORT
+from penstock.spark.leaving_rows import PLACE, as_bytes, as_json, with_letters
+from penstock.spark.letter import LETTER_PORTS
+from penstock.spark.lettered import check_letters, has_letters, twice
 from penstock.spark.sink_schema import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-_TAKEN = {
-    "key": ("binary", "string"),
-    "event_time": ("timestamp",),
-    "stream": ("string",),
-    "source": ("string",),
-    "stream_id": ("bigint",),
-    "message_id": ("bigint",),
-    "port": ("string",),
-}
-"""Columns that the sink takes beside `value`, and their types."""
-
-_JSON = {"ignoreNullFields": "false"}
-"""Every row has all columns."""
-
-_PLACE = {"segment", "offset"}
-"""Columns of the source that say where an event was: they end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +47,37 @@ def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
     )
 
 
+def _with_letter_ports(ports: tuple[str, ...], frames: Sequence[DataFrame]) -> tuple[str, ...]:
+    """With those of letters, if any of the frames may have some. Raises RequestError where letters would be lost, or
+    leave twice.
+    """
+    seen: set[int] = set()
+    for frame in frames:
+        marks = check_letters(frame)
+        if seen & marks:
+            raise twice("what the function gives")
+        seen |= marks
+    lettered = any(map(has_letters, frames))
+    return tuple(dict.fromkeys((*ports, *LETTER_PORTS))) if lettered else tuple(ports)
+
+
 def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
     """A frame with a column `port` says for each row where it goes."""
     if "port" in frame.columns:
         if not declared:
             raise RequestError("the rows name their ports", "Declare them: @pipeline(outputs=[…])")
-        return Leaving(declared, _columns(frame))
+        return Leaving(_with_letter_ports(declared, [frame]), _columns(frame))
     ports = declared or (DEFAULT_PORT,)
+    all_ports = _with_letter_ports(ports, [frame])
+    if has_letters(frame):
+        ports = tuple(port for port in ports if port not in LETTER_PORTS) or (DEFAULT_PORT,)
     if len(ports) > 1:
         raise RequestError(f"one DataFrame for the ports {', '.join(ports)}", "Return a dict, or add a column `port`.")
-    return Leaving(ports, _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0]))
+    return Leaving(all_ports, _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0]))
 
 
 def _several(frames: Mapping[str, DataFrame], declared: tuple[str, ...] | None) -> Leaving:
-    ports = declared or tuple(frames)
+    ports = _with_letter_ports(declared or tuple(frames), [*frames.values()])
     if unknown := sorted(frames.keys() - set(ports)):
         raise RequestError(f"the port {unknown[0]!r} is not declared", f"Declared are: {', '.join(ports)}.")
     first, *others = [_to_port(frame, port) for port, frame in frames.items()]
@@ -91,7 +94,7 @@ def _to_port(frame: DataFrame, port: str) -> DataFrame:
             f"the rows for the port {port!r} have a column `port` of their own",
             "Drop it, or give it another name: it would be lost.",
         )
-    return _columns(frame).withColumn("port", functions.lit(port))
+    return _columns(frame.withColumn("port", functions.lit(port)))
 
 
 def _columns(frame: DataFrame) -> DataFrame:
@@ -100,26 +103,10 @@ def _columns(frame: DataFrame) -> DataFrame:
     """
     if not frame.isStreaming:
         raise RequestError("a DataFrame that leaves is not a stream", "Make it from the function's inputs.")
+    if has_letters(frame):
+        return with_letters(frame)
     if "value" in frame.columns:
-        frame = frame.drop(*_PLACE)
+        frame = frame.drop(*PLACE)
         check_schema(frame.schema)
-        return _as_bytes(frame)
-    return _as_bytes(_as_json(frame))
-
-
-def _as_json(frame: DataFrame) -> DataFrame:
-    from pyspark.sql import functions
-
-    whole = functions.struct(*(frame[_quoted(name)] for name in frame.columns if name != "port"))
-    kept = [name for name, kind in frame.dtypes if kind in _TAKEN.get(name, ())]
-    return frame.select(functions.to_json(whole, _JSON).alias("value"), *kept)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _as_bytes(frame: DataFrame) -> DataFrame:
-    """The same types from every port: they are united."""
-    names = [name for name in ("value", "key") if name in frame.columns]
-    return frame.withColumns({name: frame[name].cast("binary") for name in names})
+        return as_bytes(frame)
+    return as_bytes(as_json(frame))

@@ -43,12 +43,17 @@ class Progress:
         return cls(
             epoch=min((offset["epoch"] for offset in offsets), default=None),
             watermark_us=min(marks) if len(marks) == len(offsets) and marks else None,
-            rows=told["numInputRows"],
+            rows=sum(source["numInputRows"] for source in told["sources"] if not _is_control(source["endOffset"])),
             rows_per_second=told["processedRowsPerSecond"] or 0.0,
             batch_ms=told["batchDuration"],
             state_rows=sum(operator["numRowsTotal"] for operator in told["stateOperators"]),
             state_bytes=sum(operator["memoryUsedBytes"] for operator in told["stateOperators"]),
         )
+
+
+def _is_control(end: str | None) -> bool:
+    """Of a load whose rows only tell the watermark."""
+    return any(offset.get("control") for offset in _offsets([end]))
 
 
 def _offsets(texts: Iterable[str | None]) -> Iterable[dict[str, Any]]:

@@ -22,6 +22,9 @@ BLOCK_BYTES = 2**20
 EVENT_BYTES_MAX = BLOCK_SIZE_MAX
 """An event is never cut, so it must fit into one block of the segment protocol, with its header."""
 
+_TEXTS = ("value", "key", "source", "stream", "metadata")
+"""Columns of byte strings."""
+
 _EVENT_BYTES_MIN = 8 + LENGTH_MIN
 """An event with its header, beside key, origin and value."""
 
@@ -38,7 +41,7 @@ class Block:
 def blocks(batch: pa.RecordBatch, default_port: str) -> Iterator[Block]:
     """All rows of the batch, each port's in their order. The columns are those that `check_schema` lets through.
 
-    Raises RequestError for a null value, LimitExceeded for a row that is too large.
+    Raises RequestError for a null value and for metadata that are no map, LimitExceeded for a row that is too large.
     """
     _check_values(batch)
     for port, rows in _by_port(batch, default_port):
@@ -89,11 +92,12 @@ class _Columns:
     event_times: NDArray[np.int64] | None
     stream_ids: NDArray[np.int64] | None
     event_ids: NDArray[np.int64] | None
+    metadata: Bytes | None
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> "_Columns":
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
-        texts = {name: _bytes(found[name]) for name in ("value", "key", "source", "stream") if name in found}
+        texts = {name: _bytes(found[name]) for name in _TEXTS if name in found}
         numbers = {name: _numbers(found[name], 0) for name in ("stream_id", "message_id") if name in found}
         times = _numbers(found["event_time"].cast(pa.int64()), NO_TIME) if "event_time" in found else None
         return cls(
@@ -104,13 +108,14 @@ class _Columns:
             times,
             numbers.get("stream_id"),
             numbers.get("message_id"),
+            texts.get("metadata"),
         )
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Runs of rows that make about a block each; a row that is larger than that is alone. Raises LimitExceeded."""
         count = len(self.values)
         ends = np.arange(count + 1, dtype=np.int64) * _EVENT_BYTES_MIN
-        for column in (self.values, self.keys, self.sources, self.streams):
+        for column in (self.values, self.keys, self.sources, self.streams, self.metadata):
             if column is not None:
                 ends += np.asarray(column.offsets)
         self._check_sizes(ends)
@@ -130,6 +135,7 @@ class _Columns:
             event_times=None if self.event_times is None else self.event_times[start:end],
             stream_ids=None if self.stream_ids is None else self.stream_ids[start:end],
             event_ids=None if self.event_ids is None else self.event_ids[start:end],
+            metadata=_slice(self.metadata, start, end),
         ).data
         if len(data) > EVENT_BYTES_MAX:  # one row alone, whose origin made it too large
             raise _too_large(len(data), len(self.values.row(start)))

@@ -28,6 +28,7 @@ _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "source": (_STRING, "string"),
     "stream_id": ((LongType,), "bigint"),
     "message_id": ((LongType,), "bigint"),
+    "metadata": ((BinaryType,), "binary"),
 }
 
 _EXPECTED = "`value`, and where they are wanted " + ", ".join(

@@ -27,6 +27,7 @@ class SegmentBatches:
             keys="key" in columns,
             values="value" in columns,
             origins=source.form is Form.OUTPUT and ("source" in columns or "stream" in columns),
+            metadata="metadata" in columns,
         )
         self._schema = arrow_schema(columns)
         self._is_output = source.form is Form.OUTPUT
@@ -63,6 +64,9 @@ class SegmentBatches:
     def _value_column(self, events: Events) -> Any:
         assert events.values is not None
         return _bytes(_BINARY, events.values)
+
+    def _metadata_column(self, events: Events) -> Any:
+        return pa.nulls(len(events), _BINARY) if events.metadata is None else _bytes(_BINARY, events.metadata)
 
     def _segment_column(self, events: Events) -> Any:
         return self._segment.array(len(events))

@@ -15,7 +15,7 @@ from penstock.coordinator.messages import segments_from_json
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
-from penstock.spark.source_schema import COLUMNS, check_columns
+from penstock.spark.source_schema import COLUMNS, CONTROL_COLUMNS, check_columns
 
 T = TypeVar("T")
 
@@ -36,12 +36,14 @@ OPTIONS = (
     "input",
     "generation",
     "columns",
+    "rows",
+    "buckets",
     "tlsCa",
     "tlsCert",
     "tlsKey",
 )
 
-_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation")
+_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", "rows", "buckets")
 _BATCH_ONLY = ("endingOffsets",)
 _NAMES = {name.lower(): name for name in OPTIONS}
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -66,6 +68,8 @@ class SourceOptions:
     input: str = DEFAULT_INPUT
     generation: int | None = None
     columns: tuple[str, ...] = tuple(COLUMNS)
+    buckets: tuple[int, ...] | None = None
+    """Control rows instead of events: one for each of these in every batch; None: events."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: what the environment says."""
 
@@ -75,6 +79,7 @@ class SourceOptions:
         given = _Given(options)
         if given.get("generation", _number) is not None and not given.has("pipeline"):
             raise RequestError("a generation without a pipeline", "Give the option pipeline too.")
+        buckets = _control_buckets(given)
         return cls(
             sources=given.require("source", _sources),
             worker=given.get("worker", _address) or os.environ.get(WORKER_VARIABLE) or DEFAULT_WORKER,
@@ -86,7 +91,8 @@ class SourceOptions:
             pipeline=given.get("pipeline", check_pipeline_name),
             input=given.get("input", lambda text: check_pipeline_name(text, "input")) or DEFAULT_INPUT,
             generation=given.get("generation", _number),
-            columns=given.get("columns", _columns) or tuple(COLUMNS),
+            columns=given.get("columns", _columns) or tuple(COLUMNS if buckets is None else CONTROL_COLUMNS),
+            buckets=buckets,
             tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
         )
 
@@ -99,6 +105,11 @@ class SourceOptions:
     def for_batch(cls, options: Mapping[str, str]) -> "SourceOptions":
         _refuse(options, _STREAM_ONLY, "spark.readStream")
         return cls.parse(options)
+
+
+def named(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by the names that are written in OPTIONS; Spark keeps the case in which they were given."""
+    return {_NAMES.get(name.lower(), name): text for name, text in options.items()}
 
 
 class _Given:
@@ -128,6 +139,18 @@ class _Given:
         if found is None:
             raise RequestError(f"the option {name} is missing", "Name a connector, pipeline:NAME/PORT or segment:NAME.")
         return found
+
+
+def _control_buckets(given: _Given) -> tuple[int, ...] | None:
+    """None for a load of events. Control rows are a pipeline's: without one there is no watermark."""
+    buckets = given.get("buckets", _numbers)
+    if not given.get("rows", _is_control):
+        if buckets is not None:
+            raise RequestError("buckets without rows=control", "Leave it out: events have no buckets.")
+        return None
+    if not given.has("pipeline") or given.has("columns"):
+        raise RequestError("rows=control is for a pipeline, and has its own columns", "Leave it to Penstock.")
+    return buckets or (0,)
 
 
 def _refuse(options: Mapping[str, str], names: tuple[str, ...], home: str) -> None:
@@ -198,6 +221,19 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise RequestError(f"{text!r} is no number", "Write digits alone.")
     return int(text)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(_number(part.strip()) for part in text.split(","))
+
+
+def _is_control(text: str) -> bool:
+    match text.strip().lower():
+        case "control":
+            return True
+        case "events":
+            return False
+    raise RequestError(f"{text!r} is neither events nor control", "Leave it out.")
 
 
 def _positive(text: str) -> int:

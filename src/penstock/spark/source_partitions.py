@@ -27,6 +27,21 @@ class SegmentRanges(InputPartition):
     ranges: tuple[Range, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ControlRows(InputPartition):
+    """What a batch's control rows say: the watermark before it and behind it, in microseconds."""
+
+    epoch: int
+    before: int | None
+    watermark: int | None
+
+
+def control_partition(start: InputOffset, end: InputOffset) -> ControlRows:
+    """One for a batch, however many epochs it holds."""
+    assert end.epoch is not None, "a control-only load names a pipeline"
+    return ControlRows(end.epoch, start.watermark, end.watermark)
+
+
 def plan_partitions(
     coordinator: CoordinatorClient, options: SourceOptions, start: InputOffset, end: InputOffset
 ) -> list[SegmentRanges]:

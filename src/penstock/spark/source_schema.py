@@ -24,13 +24,24 @@ COLUMNS = {
 }
 """Name → Spark's name of its type."""
 
-_HINT = f"There are: {', '.join(COLUMNS)}."
+ASKED_COLUMNS = {"metadata": "binary"}
+"""Those that are given only to a load whose option `columns` names them."""
+
+CONTROL_COLUMNS = {
+    "bucket": "int",
+    "epoch": "bigint",
+    "before": "bigint",
+    "watermark": "bigint",
+}
+"""Of a control-only load: its rows say where the pipeline's watermark was before a batch, and where it is behind it."""
+
+_HINT = f"There are: {', '.join(COLUMNS | ASKED_COLUMNS)}."
 
 
 def check_columns(names: tuple[str, ...]) -> tuple[str, ...]:
     """The names, as they are. Raises RequestError for one that is unknown or there twice, or if there are none."""
     for number, name in enumerate(names):
-        if name not in COLUMNS:
+        if name not in COLUMNS | ASKED_COLUMNS:
             raise RequestError(f"there is no column {name!r}", _HINT)
         if name in names[:number]:
             raise RequestError(f"the column {name!r} is named twice", "Name each once.")
@@ -41,7 +52,15 @@ def check_columns(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def spark_schema(columns: tuple[str, ...]) -> str:
     """As DDL."""
-    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
+    known = COLUMNS | ASKED_COLUMNS | CONTROL_COLUMNS
+    return ", ".join(f"`{name}` {known[name]}" for name in columns)
+
+
+def check_control(schema: StructType) -> tuple[str, ...]:
+    """The columns of a control-only load. Raises RequestError if the user wrote down other ones."""
+    if {field.name: field.dataType.simpleString() for field in schema} != CONTROL_COLUMNS:
+        raise RequestError("control rows have columns of their own", "Leave .schema(…) out.")
+    return tuple(CONTROL_COLUMNS)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -49,7 +68,7 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     Raises RequestError for one that the source cannot give.
     """
     for field in schema:
-        kind = COLUMNS.get(field.name)
+        kind = (COLUMNS | ASKED_COLUMNS).get(field.name)
         if kind is not None and field.dataType.simpleString() != kind:
             raise RequestError(
                 f"the column {field.name!r} is {kind}, not {field.dataType.simpleString()}", "Leave .schema(…) out."
@@ -64,8 +83,10 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 
     kinds = {
         "string": pa.string(),
+        "int": pa.int32(),
         "bigint": pa.int64(),
         "timestamp": pa.timestamp("us", "UTC"),
         "binary": pa.binary(),
     }
-    return pa.schema([pa.field(name, kinds[COLUMNS[name]]) for name in columns])
+    known = COLUMNS | ASKED_COLUMNS | CONTROL_COLUMNS
+    return pa.schema([pa.field(name, kinds[known[name]]) for name in columns])

@@ -25,7 +25,7 @@ from penstock.core.errors import Unavailable
 from penstock.spark.python_worker import freeze, hinted
 from penstock.spark.source_loads import Load, begin_load
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.source_partitions import SegmentRanges, plan_partitions
+from penstock.spark.source_partitions import ControlRows, SegmentRanges, control_partition, plan_partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,9 @@ WAIT_MS_ANONYMOUS = 50
 
 HELD_SECONDS_MAX = 600.0
 """Trigger.AvailableNow takes no news for the end: as long as something is held back it waits, but not for ever."""
+
+CONTROL = "control"
+"""The key by which an offset of a control-only load is known."""
 
 REPORT_SECONDS = 1.0
 """The latest offset in a query's progress may be so old: it is not worth a request for every batch."""
@@ -62,6 +65,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = _Driver(self._options)
         return self._driver
 
+    def _json(self, offset: InputOffset) -> dict[str, Any]:
+        """With sorted keys. Those of control rows say so: a query's progress shows whose rows are events."""
+        control = {} if self._options.buckets is None else {CONTROL: True}
+        return control | offset.as_json()
+
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's names, here and below
         """Spark asks all loads of a query for it before the first is asked for an offset: so all inputs of a pipeline
         are known when its first cut is decided.
@@ -77,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with hinted():
-            return self._asked().initial().as_json()
+            return self._json(self._asked().initial())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         with hinted():
@@ -85,17 +93,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         with hinted():
-            return self._asked().next_end(InputOffset.from_json(start), limit).as_json()
+            return self._json(self._asked().next_end(InputOffset.from_json(start), limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         with hinted():
-            return self._asked().latest().as_json()
+            return self._json(self._asked().latest())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with hinted():
             return self._asked().partitions(InputOffset.from_json(start), InputOffset.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, ControlRows):
+            from penstock.spark.source_control import control_batches
+
+            return control_batches(self._options, partition)
         from penstock.spark.source_reading import read_partition  # here: kernels and Arrow take a second to import
 
         assert isinstance(partition, SegmentRanges)
@@ -160,11 +172,13 @@ class _Driver:
             log.info("waiting: %s", cut.held)
             time.sleep(WAIT_MS / 1000)
 
-    def partitions(self, start: InputOffset, end: InputOffset) -> list[SegmentRanges]:
+    def partitions(self, start: InputOffset, end: InputOffset) -> Sequence[InputPartition]:
         """Spark plans a batch anew without asking for its end when it finds it in its log: then the worker is told."""
         if self._told != (start, end):
             self.begin().reading(start, end)
             self._told = start, end
+        if self._options.buckets is not None:
+            return [control_partition(start, end)]
         return plan_partitions(self._coordinator, self._options, start, end)
 
     def stop(self) -> None:

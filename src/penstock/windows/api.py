@@ -1,0 +1,131 @@
+"""`penstock.windows`: what a pipeline's function calls. Spark is imported by those who do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from penstock.core.errors import RequestError
+from penstock.core.sizes import parse_size
+from penstock.windows.buckets import BUCKETS, check_buckets
+from penstock.windows.durations import Duration, microseconds, written
+from penstock.windows.kinds import Session, Sliding, Tumbling, Window
+from penstock.windows.measures import Measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.windows.aggregates import Aggregate
+    from penstock.windows.measures import ColumnLike
+
+Late: TypeAlias = Literal["keep", "drop"]
+LateRule: TypeAlias = Literal["window", "strict"]
+
+_KINDS = "Give windows.tumbling(…), windows.sliding(…) or windows.session(…)."
+_RESULTS = "Name each result: aggregate(…, n=windows.count(), total=windows.sum('amount'))."
+
+
+def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:
+    """Windows of this size, one after the other. They begin at whole sizes since 1970-01-01T00:00Z, plus `offset`."""
+    return Tumbling(size_us=microseconds("the size", size), offset_us=microseconds("the offset", offset))
+
+
+def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") -> Sliding:
+    """Windows of this size, one beginning every `slide`: an event is in several of them."""
+    return Sliding(
+        size_us=microseconds("the size", size),
+        slide_us=microseconds("the slide", slide),
+        offset_us=microseconds("the offset", offset),
+    )
+
+
+def session(gap: Duration) -> Session:
+    """Windows that end when a key has been silent for `gap`: from its first event to `gap` after its last one."""
+    return Session(gap_us=microseconds("the gap", gap))
+
+
+def aggregate(
+    frame: DataFrame,
+    window: Window,
+    *,
+    keys: ColumnLike | Sequence[ColumnLike] = (),
+    allowed_lateness: Duration = "0 seconds",
+    late: Late = "keep",
+    late_rule: LateRule = "window",
+    event_time: str = "event_time",
+    buckets: int = BUCKETS,
+    bucket_bytes_max: int | str = "256MiB",
+    name: str | None = None,
+    **results: Measure | Aggregate,
+) -> DataFrame:
+    """The results of each window and key: a row when the pipeline's watermark reaches the window's end, and a further
+    one in each epoch that changes it until `allowed_lateness` later.
+
+    `frame` is made from a pipeline's loads and has kept a timestamp column `event_time`. The result has the keys,
+    `window_start`, `window_end`, `pane` (`on_time` or `update`), `revision`, the results, of sessions `replaces`, the
+    column `event_time` (the window's last microsecond) and `letter`, which is null in rows that are results.
+
+    An event whose windows are all closed is late: with `late="keep"` it leaves through the port `late` with its
+    original bytes, `late="drop"` only counts it; `late_rule="strict"` takes every event behind the watermark for late.
+    An event without a time leaves through the port `err`.
+
+    State is kept in `buckets` of keys, each of at most `bucket_bytes_max`. Their number, the windows, the keys and the
+    aggregates cannot be changed while there is state. `name` is the operator's in metrics. Raises RequestError.
+    """
+    from penstock.windows.building import build
+
+    _check_window(window)
+    _check_choice("late", late, get_args(Late))
+    _check_choice("late_rule", late_rule, get_args(LateRule))
+    listed = [keys] if isinstance(keys, str) or not isinstance(keys, Sequence) else [*keys]
+    return build(
+        frame,
+        window,
+        listed,
+        dict(_measures(results)),
+        lateness_us=microseconds("allowed_lateness", allowed_lateness),
+        late=late,
+        late_rule=late_rule,
+        event_time=event_time,
+        buckets=check_buckets(buckets),
+        bucket_bytes_max=parse_size(bucket_bytes_max) if isinstance(bucket_bytes_max, str) else bucket_bytes_max,
+        name=name or _name(window, listed),
+    )
+
+
+def _check_window(window: object) -> None:
+    if not isinstance(window, Tumbling | Sliding | Session):
+        raise RequestError(f"{window!r} is no window", _KINDS)
+
+
+def _check_choice(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise RequestError(f"there is no {what}={given!r}", f"Write {' or '.join(map(repr, known))}.")
+
+
+def _measures(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure]]:
+    from penstock.windows.aggregates import Aggregate
+
+    if not results:
+        raise RequestError("nothing is to be computed", _RESULTS)
+    for name, given in results.items():
+        match given:
+            case Measure():
+                yield name, given
+            case Aggregate():
+                yield name, Measure(given, given.inputs)
+            case _:
+                raise RequestError(f"{name} is {given!r}, which is no aggregate and no option", _RESULTS)
+
+
+def _name(window: Window, keys: Sequence[ColumnLike]) -> str:
+    """As metrics show it."""
+    match window:
+        case Tumbling():
+            kind = f"tumbling {written(window.size_us)}"
+        case Sliding():
+            kind = f"sliding {written(window.size_us)} every {written(window.slide_us)}"
+        case Session():
+            kind = f"session {written(window.gap_us)}"
+    names = [key for key in keys if isinstance(key, str)]
+    return f"{kind} by {', '.join(names)}" if names else kind

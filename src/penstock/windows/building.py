@@ -1,0 +1,169 @@
+"""A window operator as a part of Spark's plan: rows → partials → state, with the epoch's control rows → results.
+
+One pass over the data: everything that becomes of it, late rows among it, leaves in one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import RequestError
+from penstock.spark.control import control_rows, origin_of
+from penstock.spark.letter import LETTER, LETTER_DDL
+from penstock.spark.lettered import check_letters, has_letters
+from penstock.spark.source_options import SourceOptions
+from penstock.windows.choosing import CARRIED, Chosen, choose
+from penstock.windows.engine import BUCKET, TIME, Plan
+from penstock.windows.kinds import Session, Window
+from penstock.windows.operator import ENTERING, LEAVING, Kind, Operator
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
+
+    from penstock.windows.api import Late, LateRule
+    from penstock.windows.measures import ColumnLike, Measure
+
+_BOUNDS = "window_start timestamp, window_end timestamp, pane string, revision int"
+_REPLACES = "replaces array<struct<window_start: timestamp, window_end: timestamp>>"
+_LAST = f"event_time timestamp, {LETTER} {LETTER_DDL}"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_TAKEN = ("window_start", "window_end", "pane", "revision", "replaces", "event_time", LETTER)
+"""Columns of the result that are not the user's."""
+
+
+def build(
+    frame: DataFrame,
+    window: Window,
+    keys: Sequence[ColumnLike],
+    measures: Mapping[str, Measure],
+    *,
+    lateness_us: int,
+    late: Late,
+    late_rule: LateRule,
+    event_time: str,
+    buckets: int,
+    bucket_bytes_max: int,
+    name: str,
+) -> DataFrame:
+    """Raises RequestError for what cannot be computed."""
+    _check_frame(frame)
+    chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep")
+    plan = Plan(
+        window=window,
+        keys=tuple(f"k{number}" for number in range(len(chosen.keys))),
+        aggregates={f"r{number}": each for number, each in enumerate(chosen.aggregates.values())},
+        schema=_arrow(chosen.fields),
+        buckets=buckets,
+        carry=tuple(f"{CARRIED}{number}" for number in range(len(chosen.carried))) if late == "keep" else (),
+        lateness_us=lateness_us,
+        late=late,
+        late_rule=late_rule,
+        bucket_bytes_max=bucket_bytes_max,
+    )
+    output = _output(chosen, plan)
+    options = SourceOptions.parse(origin_of(frame))
+    assert options.pipeline is not None
+    operator = Operator(
+        name=name,
+        plan=plan,
+        worker=options.worker,
+        pipeline=options.pipeline,
+        generation=options.generation,
+        tls=options.tls,
+        carried=chosen.carried,
+        output=_to_arrow(output),
+    )
+    return _stages(frame, chosen, operator, output)
+
+
+def _stages(frame: DataFrame, chosen: Chosen, operator: Operator, output: StructType) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from penstock.windows.processing import WindowProcessor
+
+    def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from penstock.windows.mapping import map_rows
+
+        return map_rows(operator, batches)
+
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from penstock.windows.unpacking import unpack
+
+        return unpack(operator, batches)
+
+    ids = F.array(*(F.lit(number) for number in operator.ids))
+    control = control_rows(frame, range(operator.plan.buckets)).select(
+        F.element_at(ids, F.col("bucket") + 1).alias("bucket"),
+        F.lit(int(Kind.CONTROL)).alias("kind"),
+        F.lit(None).cast("binary").alias("data"),
+        *("epoch", "before", "watermark"),
+    )
+    entering = chosen.frame.mapInArrow(mapped, ENTERING).unionByName(control)
+    grouped = entering.groupBy("bucket")
+    return grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None").mapInArrow(unpacked, output)
+
+
+def _check_frame(frame: DataFrame) -> None:
+    if not frame.isStreaming:
+        raise RequestError("windows are computed over a stream, and this frame is none", "Read it with readStream.")
+    if LETTER in frame.columns and not has_letters(frame):
+        raise RequestError(f"the frame has a column `{LETTER}` that is not of letters", "Give it another name.")
+    check_letters(frame)
+    _check_session(frame.sparkSession)
+
+
+def _check_session(spark: SparkSession) -> None:
+    provider = spark.conf.get(_PROVIDER, None) or ""
+    if not provider.endswith("RocksDBStateStoreProvider"):
+        raise RequestError(
+            "the session keeps state in its heap: windows need RocksDB's state store",
+            f"Give the session the settings of penstock.spark.session.spark_settings(), {_PROVIDER} among them.",
+        )
+
+
+def _output(chosen: Chosen, plan: Plan) -> StructType:
+    """Of the result, as Spark knows it. Raises RequestError for names that are taken, and results of unknown types."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    names = [*(field.name for field in chosen.keys), *chosen.aggregates]
+    for name in names:
+        if name in _TAKEN:
+            raise RequestError(f"`{name}` is a column of every result", "Give the key or the result another name.")
+        if names.count(name) > 1:
+            raise RequestError(f"`{name}` is there twice in the result", "Give the key or the result another name.")
+    results = []
+    for number, name in enumerate(chosen.aggregates):
+        kind = plan.pane_schema.field(f"r{number}").type
+        try:
+            results.append(StructField(name, from_arrow_type(kind)))
+        except PySparkException:
+            raise RequestError(f"the result `{name}` is {kind}, which Spark does not have") from None
+    replaced = _fields(_REPLACES) if isinstance(plan.window, Session) else []
+    keys = [StructField(field.name, field.dataType) for field in chosen.keys]
+    return StructType([*keys, *_fields(_BOUNDS), *results, *replaced, *_fields(_LAST)])
+
+
+def _fields(ddl: str) -> list[StructField]:
+    from pyspark.sql.types import StructType
+
+    fields = StructType.fromDDL(ddl)
+    assert isinstance(fields, StructType)
+    return fields.fields
+
+
+def _arrow(fields: StructType) -> pa.Schema:
+    """The types of the columns that the engine knows by name."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in _to_arrow(fields) if field.name not in (TIME, BUCKET, LETTER)])
+
+
+def _to_arrow(fields: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(fields, timezone="UTC")

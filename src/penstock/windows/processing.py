@@ -1,0 +1,134 @@
+"""The stage that holds the state: one group for each bucket, visited once in every batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import PenstockError, PipelineError
+from penstock.spark.python_worker import freeze, hinted
+from penstock.windows.engine import advance
+from penstock.windows.operator import Kind, Operator, written
+from penstock.windows.state import SparkState
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
+
+log = logging.getLogger(__name__)
+
+_REPORT_SECONDS_MAX = 2.0
+"""How long a task waits for a worker that does not take its numbers: the next epoch tells them again."""
+
+_RETRY_SECONDS = 1.0
+"""A connection that was closed because it was not used for long is made again."""
+
+_TWO_QUERIES = "Only one query of a pipeline may run at a time: stop the others, and start it again."
+
+
+@dataclass(slots=True)
+class _Given:
+    """A bucket's rows of one batch."""
+
+    partials: list[bytes] = field(default_factory=list)
+    passing: list[tuple[Kind, bytes]] = field(default_factory=list)
+    """Letters and rows without an event time, which leave as they came."""
+    control: tuple[int, int | None, int | None] | None = None
+    """The last epoch of the batch, and the watermarks at its two ends."""
+    judged: set[int | None] = field(default_factory=set)
+    """The watermarks that the tasks before the shuffle have taken for the first of them."""
+
+
+class WindowProcessor(StatefulProcessor):
+    """Spark makes one for each task; groups come one after the other."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._numbers = {number: place for place, number in enumerate(operator.ids)}
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        freeze()
+        self._state = SparkState(handle)
+        self._reported: list[dict[str, int]] = []
+        self._epoch = 0
+
+    def handleInputRows(  # noqa: N802  Spark's names, here and below
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: TimerValues,  # noqa: ARG002, N803
+    ) -> Iterator[Row]:
+        """Applies the batch's partials, fires and purges by its watermarks; what it gives is as `unpack` takes it."""
+        with hinted():
+            bucket, given = self._numbers[int(key[0])], _read(rows)
+            epoch, before, after = _checked(given)
+            advanced = advance(self._operator.plan, bucket, self._state, given.partials, before, after)
+            self._epoch = max(self._epoch, epoch)
+            self._reported.append({"bucket": bucket, **asdict(advanced.stats)})
+        yield from (_leaving(kind, data) for kind, data in given.passing)
+        for kind, table in ((Kind.PANES, advanced.panes), (Kind.LATE, advanced.late)):
+            yield from (_leaving(kind, data) for data in written(table))
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,  # noqa: ARG002
+        timerValues: TimerValues,  # noqa: ARG002, N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803
+    ) -> Iterator[Row]:
+        """There are no timers: control rows tell the time."""
+        return iter(())
+
+    def close(self) -> None:
+        if getattr(self, "_reported", None):
+            report(self._operator, self._epoch, self._reported)
+
+
+def report(operator: Operator, epoch: int, buckets: list[dict[str, int]]) -> None:
+    """Once for each task. What cannot be told is not worth a batch."""
+    try:
+        worker = _reporter(operator.worker)
+        worker.report_windows(operator.pipeline, operator.name, epoch, buckets, generation=operator.generation)
+    except PenstockError as error:
+        log.warning("the numbers of the windows %s were not reported: %s", operator.name, error)
+
+
+@cache
+def _reporter(worker: str) -> CoordinatorClient:
+    """Of its own, for it gives up sooner than others; its connection is kept."""
+    return CoordinatorClient(worker, _RETRY_SECONDS, timeout_seconds=_REPORT_SECONDS_MAX)
+
+
+def _read(rows: Iterator[Row]) -> _Given:
+    given = _Given()
+    for row in rows:
+        match Kind(row["kind"]):
+            case Kind.CONTROL:
+                if given.control is not None:
+                    raise PipelineError("a bucket has two control rows in one batch", _TWO_QUERIES)
+                given.control = row["epoch"], row["before"], row["watermark"]
+            case Kind.PARTIALS:
+                given.partials.append(row["data"])
+                given.judged.add(row["before"])
+            case kind:
+                given.passing.append((kind, row["data"]))
+    return given
+
+
+def _checked(given: _Given) -> tuple[int, int | None, int | None]:
+    """The batch's epoch and watermarks. Raises PipelineError unless all of its tasks go by the same ones."""
+    if given.control is None:
+        raise PipelineError("a batch without control rows", _TWO_QUERIES)
+    _, before, _ = given.control
+    if given.judged - {before}:
+        raise PipelineError(f"the batch begins at watermark {before}, its tasks were told {given.judged}", _TWO_QUERIES)
+    return given.control
+
+
+def _leaving(kind: Kind, data: bytes) -> Row:
+    return Row(kind=int(kind), data=data)

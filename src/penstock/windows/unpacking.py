@@ -1,0 +1,97 @@
+"""The stage behind the state: what leaves it, as rows of the result; late rows become letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.spark.letter import ERR, LETTER, LETTER_FIELDS, NO_EVENT_TIME, letter_arrow
+from penstock.spark.letter import LATE as LATE_PORT
+from penstock.spark.python_worker import freeze, hinted, link
+from penstock.windows.choosing import CARRIED, PLACE
+from penstock.windows.engine import TIME
+from penstock.windows.operator import Kind, Operator, read
+from penstock.windows.originals import originals
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+def unpack(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one task was given by the state, as rows of the operator's result."""
+    freeze()
+    with hinted():
+        for batch in batches:
+            for kind, data in zip(batch.column("kind").to_pylist(), batch.column("data"), strict=True):
+                table = _unpacked(operator, Kind(kind), read(data.as_buffer()))
+                yield from table.combine_chunks().to_batches()
+
+
+def _unpacked(operator: Operator, kind: Kind, table: pa.Table) -> pa.Table:
+    match kind:
+        case Kind.PANES:
+            return _panes(operator, table)
+        case Kind.LETTERS:
+            return _lettered(operator, table.column(LETTER).combine_chunks())
+        case Kind.LATE:
+            return _lettered(operator, _late(operator, table))
+        case Kind.TIMELESS:
+            return _lettered(operator, _letters(table.num_rows, _carried(operator, table), ERR, NO_EVENT_TIME))
+    raise AssertionError(f"the state gives no rows of kind {kind.name}")
+
+
+def _panes(operator: Operator, table: pa.Table) -> pa.Table:
+    """The engine's panes: keys, bounds, pane, revision, results, replaced panes; times as timestamps from here on."""
+    ends = table.column("window_end")
+    columns = [_cast(column, field.type) for column, field in zip(table.columns, operator.output, strict=False)]
+    columns.append(pa.compute.subtract(ends, 1).cast(_TIMESTAMP))
+    columns.append(pa.nulls(table.num_rows, letter_arrow()))
+    return pa.Table.from_arrays(columns, schema=operator.output)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _lettered(operator: Operator, letters: pa.StructArray) -> pa.Table:
+    """Rows that are nothing else."""
+    *others, _ = operator.output
+    columns = [pa.nulls(len(letters), field.type) for field in others]
+    return pa.Table.from_arrays([*columns, letters], schema=operator.output)
+
+
+def _late(operator: Operator, table: pa.Table) -> pa.StructArray:
+    missed = {
+        "event_time": table.column(TIME).cast(_TIMESTAMP),
+        "watermark": table.column("watermark").cast(_TIMESTAMP),
+        "behind_us": table.column("behind"),
+    }
+    reason = "it came behind the watermark, and its windows are closed"
+    if operator.plan.late_rule == "strict":
+        reason = "it came behind the watermark"
+    return _letters(table.num_rows, missed | _carried(operator, table), LATE_PORT, reason)
+
+
+def _carried(operator: Operator, table: pa.Table) -> dict[str, Any]:
+    """Fields of letters: those that the rows have brought along, or what is stored where they say."""
+    fields = {name: table.column(f"{CARRIED}{number}") for number, name in enumerate(operator.carried)}
+    if not set(PLACE) <= fields.keys():
+        return fields
+    connection = link(operator.worker, *operator.tls)
+    found = originals(operator.worker, connection, pa.table({name: fields[name] for name in PLACE}))
+    return {name: found.column(name) for name in found.column_names} | fields
+
+
+def _letters(count: int, fields: dict[str, Any], port: str, reason: str) -> pa.StructArray:
+    given = fields | {"port": pa.repeat(port, count), "reason": pa.repeat(reason, count)}
+    kinds = letter_arrow()
+    columns = [
+        _one(given[name]).cast(kinds.field(name).type) if name in given else pa.nulls(count, kinds.field(name).type)
+        for name in LETTER_FIELDS
+    ]
+    return pa.StructArray.from_arrays(columns, fields=[*kinds])
+
+
+def _one(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
