@@ -1,19 +1,29 @@
 """What all tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.running_worker import RunningWorker, running_worker
 
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
 
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # how long an example takes says how busy the machine is, and nothing else
+
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Many of Spark's JVMs live for seconds: to optimize for a long life takes half of what they take."""
+
 
 def pytest_configure() -> None:
-    """Where the tests run in the background Ctrl-C is ignored, and so it is in all processes that they start."""
+    """What all processes inherit that the tests start. In the background Ctrl-C is ignored, unless we say otherwise."""
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+        os.environ.setdefault(name, QUICK_JAVA)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -32,13 +32,13 @@ class RunningWorker:
 
     def start(self) -> None:
         self._thread.start()
-        self._ready.wait(20)
+        assert self._ready.wait(60), "the worker does not start"
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._worker.stop)
-        self._thread.join(20)
+        self._thread.join(60)
         if self._error is not None:
             raise self._error
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-START_SECONDS_MAX = 20.0
+from tests.worker_nursery import Forked, Nursery
+
+START_SECONDS_MAX = 60.0
 
 
 def free_port() -> int:
@@ -27,7 +29,10 @@ def free_port() -> int:
 
 
 class WorkerProcess:
-    """The ports are chosen once; `start`, `kill` (SIGKILL) and `stop` (SIGTERM) may alternate."""
+    """The ports are chosen once; `start`, `kill` (SIGKILL) and `stop` (SIGTERM) may alternate. `close` is the end.
+
+    The first process is that of the command. After a kill it comes from a nursery: most of a start are imports.
+    """
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -35,7 +40,8 @@ class WorkerProcess:
         self.http_port = 0
         self.connector_port = free_port()
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._nursery: Nursery | None = None
 
     @property
     def address(self) -> str:
@@ -49,9 +55,7 @@ class WorkerProcess:
         """Returns when the worker listens."""
         ports = self.data / "ports.json"
         ports.unlink(missing_ok=True)  # a killed worker leaves its own behind
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *self._arguments()], stdout=subprocess.DEVNULL
-        )
+        self._process = self._nursery.start() if self._nursery else self._command()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not ports.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -60,6 +64,9 @@ class WorkerProcess:
         chosen = json.loads(ports.read_text())
         self.http_port, self.connector_port = chosen["http"], chosen["connector"]
 
+    def _command(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-m", "penstock", *self._arguments()], stdout=subprocess.DEVNULL)
+
     def _arguments(self) -> list[str]:
         small = ["--chapter-size", "1MiB", "--reserve", "2MiB"]
         ports = ["--segment-port", str(self.segment_port), "--http-port", str(self.http_port)]
@@ -67,6 +74,10 @@ class WorkerProcess:
         return ["worker", "--data", str(self.data), *ports, *small, *self._options]
 
     def kill(self) -> None:
+        self._end()
+        self._nursery = self._nursery or Nursery(self._arguments())
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -78,6 +89,12 @@ class WorkerProcess:
             self._process.wait(START_SECONDS_MAX)
             self._process = None
 
+    def close(self) -> None:
+        self._end()
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -85,4 +102,4 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        self.close()

@@ -43,7 +43,7 @@ class Peer:
         for message in messages:
             self.writer.write(message if isinstance(message, bytes) else self.dialect.encode(message))
 
-    async def reply(self, seconds: float = 5) -> Incoming:
+    async def reply(self, seconds: float = 30) -> Incoming:
         async with asyncio.timeout(seconds):
             while not self.received:
                 data = await self.reader.read(65536)

@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -36,6 +37,12 @@ async def raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", port)
 
 
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 (there is no event for it)
+            await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -56,7 +63,7 @@ async def test_what_the_protocol_does_not_allow_closes_that_connection_alone(
     await set_up(versioned)
     reader, writer = await raw(running.port)
     writer.write(data)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await reader.read()
     await hang_up(writer)
     versioned.send(block(1))
@@ -98,7 +105,7 @@ async def test_a_peer_that_stops_in_the_middle_of_a_message_is_ended(serve: Serv
     quiet, quiet_writer = await raw(running.port)
     quiet_writer.write(VERSIONED.encode(Hello(17, 5)))
     await quiet.readexactly(16)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stalled.read()
     quiet_writer.write(VERSIONED.encode(KeepAlive()))
     await quiet.readexactly(8)
@@ -109,9 +116,9 @@ async def test_a_peer_that_stops_in_the_middle_of_a_message_is_ended(serve: Serv
 async def test_too_many_connections_are_refused(serve: Serve) -> None:
     running = await serve(connections_max=2)
     open_ones = [await raw(running.port) for _ in range(2)]
-    await asyncio.sleep(0.05)
+    await eventually(lambda: running.server.gauges()["open_connections"] == 2)
     reader, writer = await raw(running.port)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
     assert running.server.counters.connections_refused == 1
@@ -127,7 +134,8 @@ async def test_a_peer_that_never_reads_is_no_longer_read(versioned: Peer, serve:
     writer.write(VERSIONED.encode(Hello(17, 5)))
     request = VERSIONED.encode(ReadSegment("big", 0, 2_000_000))
     writer.write(request * 500)
-    await asyncio.sleep(1)
+    await eventually(lambda: running.server.gauges()["paused_connections"] == 1)
+    await asyncio.sleep(0.2)
     assert running.server.gauges()["paused_connections"] == 1
     assert running.server.counters.read_bytes < 40_000_000, "a gigabyte was asked for"
     await set_up(versioned)
@@ -167,7 +175,8 @@ async def test_bytes_that_wait_for_the_disk_are_bounded_and_all_are_acknowledged
     GatedFile.gate.clear()
     for number in range(100):
         peer.send(block(number, bytes(100_000)))
-    await asyncio.sleep(0.5)
+    await eventually(lambda: running.server.gauges()["unacknowledged_bytes"] > 1_000_000)
+    await asyncio.sleep(0.2)
     assert 1_000_000 < running.server.gauges()["unacknowledged_bytes"] < 1_200_000
     GatedFile.gate.set()
     for _ in range(100):

@@ -24,14 +24,14 @@ def store_events(worker: RunningWorker, segment: str, events: Sequence[bytes]) -
             store.append(segment, [b"".join(events[start : start + EVENTS_A_RECORD])])
         return store.length(segment)
 
-    return _durable(worker, store)
+    return durable(worker, store)
 
 
 def truncate(worker: RunningWorker, segment: str, offset: int) -> None:
-    _durable(worker, lambda store: store.truncate(segment, offset))
+    durable(worker, lambda store: store.truncate(segment, offset))
 
 
-def _durable(worker: RunningWorker, change: Callable[[SegmentStore], T]) -> T:
+def durable(worker: RunningWorker, change: Callable[[SegmentStore], T]) -> T:
     result, position = in_store(worker, lambda store: (change(store), store.journal.end))
     deadline = time.monotonic() + _DURABLE_SECONDS_MAX
     while in_store(worker, lambda store: store.journal.durable) < position:

@@ -1,45 +1,45 @@
-"""Drivers that come back: without the newest files of their checkpoint, or after another one has taken over."""
+"""Drivers that come back: without the newest files of their checkpoint, or after another one has taken over.
+
+The tests are about one system, which goes on from one to the next: each looks at everything that was ever sent.
+"""
 
 import signal
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from penstock.client.segments import SegmentClient
-from tests.spark.crashes.campaign import check_copy, check_tally
+from tests.spark.crashes.campaign import check
 from tests.spark.crashes.places import Place, Victim, Window
 from tests.spark.crashes.power_cut import cut_power
 from tests.spark.crashes.scene import PIPELINES, Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(600)]
-MESSAGES, RATE = 1500, 40.0
 
 
-def check(scene: Scene) -> None:
-    scene.wait_for_sender()
-    with SegmentClient(scene.worker.address) as client:
-        check_copy(client, MESSAGES)
-        check_tally(client, MESSAGES, scene.pipeline("tally")["batch"] + 1)
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with Scene(tmp_path_factory.mktemp("checkpoint-loss")) as running:
+        yield running
 
 
-def test_files_that_no_sync_has_covered_may_vanish_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
-    with Scene(tmp_path, MESSAGES, RATE) as scene:
-        scene.wait_for_progress()
-        for window, pipeline in ((Window.AFTER_COMMIT_LOG, "tally"), (Window.AFTER_OFFSET_LOG, "copy")):
-            scene.kill_at(Place(Victim.DRIVER, window, pipeline), restart=False)
-            removed = [cut_power(scene.checkpoint / name, scene.pipeline(name)["batch"]) for name in PIPELINES]
-            assert any(removed)
-            scene.start_driver()
-        check(scene)
-
-
-def test_an_old_driver_that_comes_back_after_a_new_one_has_started_can_merge_nothing(tmp_path: Path) -> None:
-    with Scene(tmp_path, MESSAGES, RATE) as scene:
-        scene.wait_for_progress()
-        scene.signal_driver(signal.SIGSTOP)
-        generations = {name: scene.pipeline(name)["generation"] for name in PIPELINES}
+def test_files_that_no_sync_has_covered_may_vanish_and_nothing_is_lost_or_repeated(scene: Scene) -> None:
+    scene.start_sender()
+    scene.wait_for_progress()
+    for window, pipeline in ((Window.AFTER_COMMIT_LOG, "tally"), (Window.AFTER_OFFSET_LOG, "copy")):
+        scene.kill_at(Place(Victim.DRIVER, window, pipeline), restart=False)
+        removed = [cut_power(scene.checkpoint / name, scene.pipeline(name)["batch"]) for name in PIPELINES]
+        assert any(removed)
         scene.start_driver()
-        scene.wait_until(lambda: all(scene.pipeline(n)["generation"] > generations[n] for n in PIPELINES), "the second")
-        scene.signal_driver(signal.SIGCONT, 0)
-        assert scene.drivers[0].wait(120) != 0
-        check(scene)
+    check(scene)
+
+
+def test_an_old_driver_that_comes_back_after_a_new_one_has_started_can_merge_nothing(scene: Scene) -> None:
+    scene.start_sender()
+    scene.wait_for_progress()
+    scene.signal_driver(signal.SIGSTOP)
+    generations = {name: scene.pipeline(name)["generation"] for name in PIPELINES}
+    scene.start_driver()
+    scene.wait_until(lambda: all(scene.pipeline(n)["generation"] > generations[n] for n in PIPELINES), "the second")
+    scene.signal_driver(signal.SIGCONT, -2)
+    assert scene.drivers[-2].wait(120) != 0
+    check(scene)

@@ -16,6 +16,7 @@ from penstock.core.errors import RequestError
 from penstock.delivery.file.sink import read_committed_parts
 from penstock.spark.java import find_java
 from tests.running_worker import RunningWorker
+from tests.spark.asking import get
 from tests.spark.sending import send
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -88,11 +89,14 @@ def test_a_port_and_its_sink_can_be_added_together(worker: RunningWorker, tmp_pa
     assert run(tmp_path, worker).returncode == 0
     sending = threading.Thread(target=send, args=(connector, "lines", "two", [b"second"]))
     sending.start()  # it ends when the result is at the sinks
-    deadline = time.monotonic() + 150
-    while sending.is_alive() and time.monotonic() < deadline:
-        done = run(tmp_path, worker, text=TWO_PORTS)
-        assert done.returncode == 0, done.stderr
-    sending.join(1)
+    deadline = time.monotonic() + 60
+    while get(worker, "/status")["gateway"]["sources"]["lines"]["messages"] < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    done = run(tmp_path, worker, text=TWO_PORTS)
+    assert done.returncode == 0, done.stderr
+    sending.join(60)
+    assert not sending.is_alive()
     assert committed(tmp_path / "declared") == b"first\n"
     assert committed(tmp_path / "second") == b"second\n"
 

@@ -4,11 +4,12 @@ import random
 from collections import defaultdict
 from typing import Any
 
+import msgpack
 import pyarrow as pa
 import pytest
 
 from penstock.core.errors import LimitExceeded, RequestError
-from penstock.protocol.stored.bulk import Events, decode
+from penstock.protocol.stored.bulk import Events, Wanted, decode
 from penstock.protocol.stored.layout import NO_TIME
 from penstock.spark.sink_rows import BLOCK_BYTES, EVENT_BYTES_MAX, Block, blocks
 
@@ -56,6 +57,26 @@ def test_a_row_of_value_alone_has_no_key_no_time_no_origin() -> None:
     assert found.stream_ids is not None
     assert found.stream_ids.tolist() == [0, 0]
     assert found.sources is None
+
+
+def test_metadata_are_stored_with_the_origin_and_null_is_none() -> None:
+    given = {"reason": "why", "source": "theirs"}
+    rows = batch(
+        {"metadata": pa.binary()},
+        value=[b"1", b"2", b"3"],
+        source=["sensors", None, None],
+        metadata=[msgpack.packb(given), msgpack.packb(given), None],
+    )
+    (block,) = blocks(rows, "err")
+    found = decode(block.data, wanted=Wanted(metadata=True))
+    assert found.metadata is not None
+    assert [msgpack.unpackb(one) if one else {} for one in found.metadata.rows()] == [
+        {"source": "sensors", "reason": "why"},
+        given,
+        {},
+    ]
+    with pytest.raises(RequestError, match="row 0: its metadata cannot be stored: it is no map"):
+        [*blocks(batch({"metadata": pa.binary()}, value=[b"1"], metadata=[b"text"]), "out")]
 
 
 def test_every_column_is_kept_and_null_is_what_is_not_told() -> None:

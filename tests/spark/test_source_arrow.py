@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -108,6 +109,20 @@ def test_each_column_can_be_had_alone(name: str) -> None:
     alone = batch_of("connector/sensors/0", stored(7, 1, 5, b"key", b"value"), (name,))
     assert alone.column(0).equals(whole.column(name))
     assert alone.schema.names == [name]
+
+
+def test_metadata_are_given_as_they_are_to_those_who_ask_for_them() -> None:
+    told = {"source": "s", "reason": "why"}
+    columns = ("value", "metadata")
+    batch = batch_of("pipeline/p/err", stored(payload=b"a", metadata=told) + stored(payload=b"b"), columns)
+    assert batch.schema.equals(arrow_schema(columns))
+    assert batch.to_pylist() == [
+        {"value": b"a", "metadata": msgpack.packb(told)},
+        {"value": b"b", "metadata": b""},
+    ]
+    assert batch_of("x", raw(b"a"), columns).to_pylist() == [{"value": b"a", "metadata": None}]
+    assert "metadata" not in COLUMNS
+    assert columns_of(StructType([StructField("metadata", BinaryType())])) == ("metadata",)
 
 
 def test_a_name_that_is_not_known_is_null() -> None:

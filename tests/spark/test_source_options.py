@@ -70,6 +70,13 @@ def test_limits_and_numbers_are_read() -> None:
     assert (named.columns, named.tls) == (("value", "key"), ("ca.pem", None, None))
 
 
+def test_a_load_may_be_of_control_rows_alone() -> None:
+    control = parse(rows="control", buckets="4, 0", pipeline="p")
+    assert (control.buckets, control.columns) == ((4, 0), ("bucket", "epoch", "before", "watermark"))
+    assert parse(rows="control", pipeline="p").buckets == (0,)
+    assert parse(rows="events").buckets is None
+
+
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
@@ -89,6 +96,11 @@ def test_limits_and_numbers_are_read() -> None:
         ({"generation": "7"}, "a generation without a pipeline", "pipeline"),
         ({"worker": "host:port"}, "option worker: 'host:port' is not an address", "host:port"),
         ({"columns": "value,valeu"}, "option columns: there is no column 'valeu'", "message_id"),
+        ({"rows": "some"}, "option rows: 'some' is neither events nor control", "Leave it out"),
+        ({"rows": "control"}, "rows=control is for a pipeline", "Leave it to Penstock"),
+        ({"rows": "control", "pipeline": "p", "columns": "value"}, "has its own columns", "Leave it to Penstock"),
+        ({"rows": "control", "pipeline": "p", "buckets": "1,x"}, "option buckets: 'x' is no number", "digits"),
+        ({"buckets": "1"}, "buckets without rows=control", "events have no buckets"),
         ({"columns": "value,value"}, "option columns: the column 'value' is named twice", "once"),
     ],
 )

@@ -13,7 +13,7 @@ from penstock.core.errors import DataLoss, PipelineError, Unavailable
 from penstock.spark import source_stream
 from penstock.spark.source_loads import driver_identity
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.source_partitions import SegmentRanges
+from penstock.spark.source_partitions import ControlRows, SegmentRanges
 from penstock.spark.source_schema import COLUMNS
 from penstock.spark.source_stream import StreamReader
 from tests.spark.scripted_coordinator import ScriptedCoordinator
@@ -255,3 +255,17 @@ def test_what_the_coordinator_refuses_reaches_spark_with_its_hint(
     with pytest.raises(PipelineError, match="no checkpoint") as caught:
         reader(pipeline="p", generation="1").initialOffset()
     assert caught.value.__notes__ == ["penstock pipeline reset p"]
+
+
+def test_control_rows_tell_the_watermarks_of_the_offsets_and_read_nothing(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
+    control = reader(pipeline="p", generation="1", rows="control", buckets="4,2")
+    start, end = ({"control": True} | offset(epoch, epoch * 10) for epoch in (1, 2))
+    coordinator.answers["/pipelines/p/cut"] = {"offset": offset(2, 20) | {"watermark": 77}, "held": None}
+    assert json.dumps(control.latestOffset(start, ALL)) == json.dumps(end | {"watermark": 77}), "it says what it is"
+    (partition,) = control.partitions(start | {"watermark": 70}, end | {"watermark": 77})
+    assert partition == ControlRows(2, 70, 77)
+    (batch,) = pickle.loads(pickle.dumps(control)).read(partition)
+    assert batch.to_pylist() == [{"bucket": b, "epoch": 2, "before": 70, "watermark": 77} for b in (4, 2)]
+    assert not coordinator.bodies("/splits")

@@ -33,7 +33,7 @@ from penstock.protocol.connector.two_phase import TwoPhase
 F = TypeVar("F", bound=Frame)
 T = TypeVar("T")
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
 
 INSTANCE = "p/out"
 

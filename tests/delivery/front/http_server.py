@@ -1,8 +1,10 @@
 """A real HTTP server for tests: it answers as it is told."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -27,6 +29,8 @@ class Server:
     answers: list[Answer] = field(default_factory=list)
     posts: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     connections: int = 0
+    closed: int = 0
+    """Of them."""
     port: int = 0
 
 
@@ -40,6 +44,12 @@ class serving:  # noqa: N801
             def setup(self) -> None:
                 state.connections += 1
                 super().setup()
+
+            def finish(self) -> None:
+                super().finish()
+                with suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                state.closed += 1
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -78,7 +78,8 @@ async def test_a_connection_that_the_server_has_closed_is_made_anew(server: Serv
     server.answers = [Answer(closes=True)]
     sink = sink_of(f"http://127.0.0.1:{server.port}/in")
     await sink.deliver(FakeEpoch([b"a"]))
-    await asyncio.sleep(0.05)
+    while not server.closed:  # noqa: ASYNC110  it is another thread that closes it
+        await asyncio.sleep(0.01)
     await sink.deliver(FakeEpoch([b"b"], number=2, start=1))
     await sink.close()
     assert [body for _, _, body in server.posts] == [b"a\n", b"b\n"]
@@ -100,7 +101,7 @@ async def test_a_server_that_is_not_there_is_lost() -> None:
 
 
 async def test_close_does_not_wait_for_a_server_that_hangs(server: Server) -> None:
-    server.answers = [Answer(seconds=5.0)]
+    server.answers = [Answer(seconds=30.0)]
     sink = sink_of(f"http://127.0.0.1:{server.port}/in")
     delivering = asyncio.create_task(sink.deliver(FakeEpoch([b"a"])))
     while not server.posts:  # noqa: ASYNC110  it is another thread that adds them
@@ -111,7 +112,7 @@ async def test_close_does_not_wait_for_a_server_that_hangs(server: Server) -> No
     await sink.close()
     while any(thread.name.startswith("sink p/s") for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
 
 
 async def test_headers_come_from_a_file_that_is_read_for_each_connection(server: Server, tmp_path: Path) -> None:

@@ -14,31 +14,28 @@ from tests.spark.crashes.places import Place, every_place
 from tests.spark.crashes.scene import PIPELINES, Scene
 from tests.spark.crashes.sender import KEYS, STREAMS, key, text
 
-SECONDS_A_KILL = 15
-"""What a kill and the way back take, more or less: the program sends for about as long as there are kills."""
-RATE = 40.0
-
 
 def run(seed: int) -> None:
     """Every window of both victims, in an order of its own for each seed."""
     places = every_place(PIPELINES if seed % 2 else PIPELINES[::-1])
     random.Random(seed).shuffle(places)
-    with tempfile.TemporaryDirectory(prefix="penstock-crashes-") as directory:
-        kill_and_check(Path(directory), places)
+    with tempfile.TemporaryDirectory(prefix="penstock-crashes-") as directory, Scene(Path(directory)) as scene:
+        kill_and_check(scene, places)
 
 
-def kill_and_check(directory: Path, places: Iterable[Place]) -> None:
-    places = list(places)
-    messages = int((len(places) + 1) * SECONDS_A_KILL * RATE)
-    with Scene(directory, messages, RATE) as scene:
-        scene.wait_for_progress()
-        for place in places:
-            scene.kill_at(place)
-        scene.wait_for_sender()
-        scene.kill_driver()
-        with SegmentClient(scene.worker.address) as client:
-            check_copy(client, messages)
-            check_tally(client, messages, scene.pipeline("tally")["batch"] + 1)
+def kill_and_check(scene: Scene, places: Iterable[Place]) -> None:
+    scene.wait_for_progress()
+    for place in places:
+        scene.kill_at(place)
+    check(scene)
+
+
+def check(scene: Scene) -> None:
+    """Everything that was ever sent, when all of it is acknowledged."""
+    messages = scene.end_sender()
+    with SegmentClient(scene.worker.address) as client:
+        check_copy(client, messages)
+        check_tally(client, messages, scene.pipeline("tally")["batch"] + 1)
 
 
 def check_copy(client: SegmentClient, messages: int) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,33 +18,46 @@ from tests.spark.crashes.tripwire import Tripwire
 from tests.worker_process import WorkerProcess
 
 PIPELINES = ("copy", "tally")
+FILE = Path(__file__).with_name("pipelines.py")
 WAIT_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.002
+RATE = 15.0
+"""Messages a second of each stream, for as long as there is something to show."""
 
 
 class Scene:
-    def __init__(self, directory: Path, messages: int, rate: float) -> None:
+    """`file` has the pipelines that its driver runs."""
+
+    def __init__(
+        self,
+        directory: Path,
+        file: Path = FILE,
+        pipelines: Sequence[str] = PIPELINES,
+    ) -> None:
         self.directory = directory
+        self._file = file
+        self._pipelines = pipelines
         self.worker = WorkerProcess(directory / "data", "--retention", "keep")
-        self._messages, self._rate = messages, rate
+        self._enough = directory / "enough"
+        self._sender: subprocess.Popen[bytes] | None = None
+        self._sent = 0
         self.drivers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Scene":
         self.worker.start()
         self._proxy = Tripwire(lambda: self.worker.http_port)
-        address = f"127.0.0.1:{self.worker.connector_port}"
-        sender = [sys.executable, "-m", "tests.spark.crashes.sender", address, str(self._messages), str(self._rate)]
-        self._sender = subprocess.Popen(sender)
+        self.start_sender()
         self.start_driver()
         return self
 
     def __exit__(self, *_: object) -> None:
         for number in range(len(self.drivers)):
             self.kill_driver(number)
-        self._sender.kill()
-        self._sender.wait()
+        if self._sender is not None:
+            self._sender.kill()
+            self._sender.communicate()
         self._proxy.stop()
-        self.worker.kill()
+        self.worker.close()
 
     # The parts.
 
@@ -52,9 +65,25 @@ class Scene:
     def checkpoint(self) -> Path:
         return self.directory / "checkpoint"
 
+    def start_sender(self) -> None:
+        """One that has ended may be followed by another one, which goes on where it has stopped."""
+        if self._sender is None:
+            self._complete = {name: self.pipeline(name).get("complete", 0) for name in self._pipelines}
+            self._enough.unlink(missing_ok=True)
+            address = f"127.0.0.1:{self.worker.connector_port}"
+            command = [sys.executable, "-m", "tests.spark.crashes.sender", address, str(RATE), str(self._sent)]
+            self._sender = subprocess.Popen([*command, str(self._enough)], stdout=subprocess.PIPE)
+
     def start_driver(self) -> None:
-        file = Path(__file__).with_name("pipelines.py")
-        command = [sys.executable, "-m", "penstock", "run", str(file), "--worker", f"127.0.0.1:{self._proxy.port}"]
+        command = [
+            sys.executable,
+            "-m",
+            "penstock",
+            "run",
+            str(self._file),
+            "--worker",
+            f"127.0.0.1:{self._proxy.port}",
+        ]
         command += ["--checkpoint", str(self.checkpoint)]
         with (self.directory / "driver.log").open("ab") as log:
             self.drivers.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
@@ -137,17 +166,21 @@ class Scene:
         return known[0] if known else {"planned": 0}
 
     def wait_for_progress(self) -> None:
-        """Until both pipelines have completed an epoch: then everything runs."""
-        self.wait_until(lambda: all(self.pipeline(name).get("complete", 0) > 0 for name in PIPELINES), "its end")
+        """Until all pipelines have completed an epoch since the sender was started: then everything runs."""
+        before = self._complete
+        self.wait_until(lambda: all(self.pipeline(n).get("complete", 0) > before[n] for n in before), "its end")
 
-    def wait_for_sender(self) -> None:
-        """It ends when everything is acknowledged."""
-        deadline = time.monotonic() + 2 * WAIT_SECONDS_MAX
-        while self._sender.poll() is None:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{SOURCE} is not acknowledged:\n{self.driver_log()}")
-            time.sleep(0.1)
+    def end_sender(self) -> int:
+        """It ends when everything is acknowledged; returns how many messages there are on each stream."""
+        assert self._sender is not None
+        self._enough.touch()
+        try:
+            said, _ = self._sender.communicate(timeout=2 * WAIT_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{SOURCE} is not acknowledged:\n{self.driver_log()}") from None
         assert self._sender.returncode == 0
+        self._sender, self._sent = None, int(said)
+        return self._sent
 
 
 def _last(directory: Path) -> int:

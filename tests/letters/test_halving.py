@@ -1,0 +1,55 @@
+"""A batch that raises is halved until the rows it raises for are alone."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.letters.halving import Poison, halved, reason_of
+from penstock.spark.letter import REASON_CHARACTERS_MAX
+
+
+def of(values: list[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"x": pa.array(values, pa.int64())})
+
+
+def refusing(poison: set[int], calls: list[int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def function(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        for value in batch.column("x").to_pylist():
+            if value in poison:
+                raise ValueError(f"not {value}")
+        return batch
+
+    return function
+
+
+@given(st.integers(0, 60), st.sets(st.integers(0, 59)))
+def test_every_row_comes_out_once_in_order_and_poison_alone(count: int, poison: set[int]) -> None:
+    calls: list[int] = []
+    good: list[int] = []
+    bad: list[Poison] = []
+    for made in halved(refusing(poison, calls), of([*range(count)])):
+        if isinstance(made, Poison):
+            bad.append(made)
+        else:
+            good += made.column("x").to_pylist()
+    found = sorted(poison & {*range(count)})
+    assert bad == [Poison(row, f"ValueError: not {row}") for row in found]
+    assert good == [row for row in range(count) if row not in poison]
+    assert len(calls) <= 1 + 2 * len(found) * max(1, count.bit_length())
+
+
+def test_a_batch_that_is_well_is_taken_at_once() -> None:
+    calls: list[int] = []
+    assert len([*halved(refusing(set(), calls), of([*range(1000)]))]) == 1
+    assert calls == [1000]
+    assert [*halved(refusing(set(), calls), of([]))] == []
+
+
+def test_a_reason_is_what_python_says_and_of_a_bounded_length() -> None:
+    assert reason_of(KeyError("user")) == "KeyError: 'user'"
+    assert reason_of(ValueError()) == "ValueError"
+    long = reason_of(ValueError("x" * 10_000))
+    assert (len(long), long[-1]) == (REASON_CHARACTERS_MAX, "…")

@@ -1,0 +1,95 @@
+"""Control rows tell, batch by batch, where the watermark of a frame's pipeline was and is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.errors import RequestError
+from penstock.spark import pipeline
+from tests.running_worker import RunningWorker
+from tests.spark.feeding import Feed
+from tests.spark.following import following
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def load(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.readStream.format("penstock").options(**({"source": "sensors"} | options)).load()
+
+
+def test_every_batch_has_a_row_for_each_bucket_beside_the_events(
+    worker: RunningWorker, spark: SparkSession, tmp_path: Path
+) -> None:
+    from penstock.spark.control import control_rows
+    from penstock.spark.progress import Progress
+
+    sensors = load(spark, worker=f"127.0.0.1:{worker.ports['http']}", pipeline="p", input="left", columns="value")
+    control = control_rows(sensors.where("value is not null"), [0, 7])
+    assert control.dtypes == [("bucket", "int"), ("epoch", "bigint"), ("before", "bigint"), ("watermark", "bigint")]
+    events = sensors.selectExpr("-1 as bucket", "0L as epoch", "null as before", "null as watermark")
+    with (
+        Feed(worker, "sensors", ["door"]) as door,
+        following(tmp_path, {"both": events.unionByName(control)}) as queries,
+    ):
+        both = queries["both"]
+        for first, last in [(1, 3), (4, 5)]:
+            door.say("door", *[(number, b"x") for number in range(first, last + 1)])
+            both.step()
+            progress = both.query.lastProgress
+            assert progress is not None
+            assert Progress.of(progress).rows == last - first + 1, "events alone are counted"
+        rows = sorted((row["epoch"], row["bucket"], row["before"], row["watermark"]) for row in both.rows)
+        assert rows[:5] == [(0, -1, None, None)] * 5
+        assert [bucket for _, bucket, _, _ in rows[5:]] == [0, 7] * (len(rows[5:]) // 2)
+        told = [row[2:] for row in rows[5::2]]
+        assert told == [row[2:] for row in rows[6::2]]
+        assert [before for before, _ in told] == [None, *(watermark for _, watermark in told[:-1])]
+        assert [watermark for _, watermark in told if watermark] == [3000, 5000]
+
+
+def test_the_origin_of_a_frame_is_its_load(spark: SparkSession) -> None:
+    from penstock.spark.control import origin_of
+
+    sensors = load(spark, PIPELINE="p", generation="3", columns="value,key", worker="here:9")
+    assert origin_of(sensors.groupBy("key").count()) == {
+        "source": "sensors",
+        "pipeline": "p",
+        "generation": "3",
+        "worker": "here:9",
+    }
+    rest = load(spark, pipeline="p", input="right", source="others").select("value", "key")
+    assert origin_of(sensors.union(rest))["source"] == "sensors"
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "said"), [([None], "names no pipeline"), (["p", "q"], "several pipelines: p, q"), ([], "not made")]
+)
+def test_a_frame_without_one_watermark_is_refused(spark: SparkSession, pipelines: list[str | None], said: str) -> None:
+    from penstock.spark.control import origin_of
+
+    frame = spark.readStream.format("rate").load().selectExpr("cast(null as binary) as value")
+    for name in pipelines:
+        frame = frame.union(load(spark, **({} if name is None else {"pipeline": name})).select("value"))
+    with pytest.raises(RequestError, match=said):
+        origin_of(frame)
+
+
+def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
+    from penstock.spark.attempt import ports_of
+    from penstock.spark.control import control_rows, origin_of
+
+    origins = []
+
+    @pipeline(inputs={"left": ["a", "b"]})
+    def both(left: DataFrame) -> dict[str, DataFrame]:
+        origins.append(origin_of(left.where("key = value")))
+        return {"marks": control_rows(left, [1, 2]), "rest": left}
+
+    assert ports_of(spark, both) == ("marks", "rest")
+    assert origins == [{"pipeline": "both", "input": "left", "source": "a,b"}]

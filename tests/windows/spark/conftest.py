@@ -1,0 +1,26 @@
+"""The session of the tests on Spark, and a scene with a worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.running_worker import RunningWorker
+from tests.spark.conftest import spark  # noqa: F401  the fixture
+from tests.windows.spark.running import Bench
+from tests.windows.spark.scene import Scene
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def scene(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Scene:  # noqa: F811
+    return Scene(worker, spark, tmp_path)
+
+
+@pytest.fixture
+def bench(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Bench:  # noqa: F811
+    return Bench(worker, spark, tmp_path)

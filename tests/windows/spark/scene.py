@@ -1,0 +1,110 @@
+"""A worker with events whose epochs a test decides, and queries over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import penstock.spark
+from penstock.protocol.stored.head import StreamColumns, encode_head
+from penstock.store.store import SegmentStore
+from tests.coordinator.scene import u64s
+from tests.protocol.stored.events import stored
+from tests.running_worker import RunningWorker
+from tests.spark.asking import get
+from tests.spark.stored_data import durable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+PIPELINE, SOURCE, SEGMENT = "p", "sensors", "connector/sensors/0"
+
+
+class Cut(NamedTuple):
+    end: int
+    watermark: int | None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """`offset` is where it is stored."""
+
+    stream: int
+    number: int
+    time_us: int
+    payload: bytes
+    offset: int
+
+
+class Scene:
+    """What is ingested at once is one epoch of a query that asks for one row an epoch."""
+
+    def __init__(self, worker: RunningWorker, spark: SparkSession, folder: Path) -> None:
+        self.worker = worker
+        self.spark = spark
+        self.http = f"127.0.0.1:{worker.ports['http']}"
+        self.checkpoint = folder / "checkpoint"
+        self.sent: list[Sent] = []
+        self._end = 0
+
+    def ingest(self, *events: tuple[int, int, Any]) -> None:
+        """Of each a stream, a time in microseconds, and the payload: bytes, or what becomes JSON. One record."""
+        data, highest = [], dict[int, int]()
+        for stream, time_us, value in events:
+            payload = value if isinstance(value, bytes) else json.dumps(value).encode()
+            event = stored(stream, len(self.sent) + 1, time_us, b"", payload)
+            self.sent.append(Sent(stream, len(self.sent) + 1, time_us, payload, self._end))
+            self._end += len(event)
+            data.append(event)
+            highest[stream] = max(highest.get(stream, time_us), time_us)
+        last = {one.stream: one.number for one in self.sent}
+        columns = StreamColumns(u64s([*highest]), u64s([last[one] for one in highest]), u64s([*highest.values()]))
+        head = encode_head(columns, (), len(events))
+
+        def store(store: SegmentStore) -> None:
+            if not store.exists(SEGMENT):
+                store.create(SEGMENT)
+            store.append(SEGMENT, [b"".join(data)], head=head)
+
+        durable(self.worker, store)
+
+    def run(self, build: Callable[[DataFrame], DataFrame]) -> list[Row]:
+        """All epochs that are there, on from the checkpoint; the rows of the result. Raises what ends the query."""
+        found: list[Row] = []
+        inputs = {"in": SOURCE}
+        with penstock.spark.begin(
+            PIPELINE, worker=self.http, inputs=inputs, outputs=[], checkpoint=str(self.checkpoint)
+        ) as run:
+            options = run.input("in") | {"maxRowsPerEpoch": "1"}
+            frame = build(self.spark.readStream.format("penstock").options(**options).load())
+            writer = frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+            query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+            finally:
+                query.stop()
+        return found
+
+    def cuts(self) -> list[Cut]:
+        """Of each epoch, as Spark's log has them."""
+        files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+        offsets = [json.loads(file.read_text().splitlines()[-1]) for file in files]
+        return [Cut(one["segments"][SEGMENT], one["watermark"]) for one in offsets]
+
+    def epochs(self) -> list[tuple[Sequence[Sent], int | None, int | None]]:
+        """The events of each, and the watermarks before and after it."""
+        found: list[tuple[Sequence[Sent], int | None, int | None]] = []
+        start: int = 0
+        before: int | None = None
+        for end, after in self.cuts():
+            found.append(([one for one in self.sent if start <= one.offset < end], before, after))
+            start, before = end, after
+        return found
+
+    def numbers(self) -> list[dict[str, Any]]:
+        """What the worker shows of window operators."""
+        shown: list[dict[str, Any]] = get(self.worker, "/status")["windows"]
+        return shown

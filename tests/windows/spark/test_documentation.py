@@ -1,0 +1,50 @@
+"""The examples of docs/windows.md do what is written there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.spark import Pipeline
+from tests.windows.spark.running import Bench
+
+pytestmark = pytest.mark.spark
+
+TEXT = (Path(__file__).parents[3] / "docs" / "windows.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_the_pipeline_s_rows_are_as_they_are_shown(bench: Bench) -> None:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(blocks("python")[0], names)
+    turnover = names["turnover"]
+    assert isinstance(turnover, Pipeline)
+    (shown,) = (json.loads(line) for line in blocks("json"))
+    noon_ms = 1_769_860_800_000
+    sales = [(noon_ms + 1_000 * second, {"shop": "north", "amount": 10.0 + second}) for second in range(17)]
+    bench.send(*sales, (noon_ms + 60_000, {"shop": "north", "amount": 0.0}))
+    bench.run(turnover)
+    (row,) = bench.panes("turnover")
+    assert row == shown
+    assert list(row) == list(shown)
+
+
+def test_the_aggregate_of_one_s_own_can_be_cut_and_merged_anywhere() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks("python")[1], names)
+    spread = names["Spread"]()
+    values, groups = pa.array([5.0, 1.0, 9.0, 4.0]), np.array([0, 1, 1, 0])
+    whole = spread.add([values], groups, 2)
+    halves = [spread.add([values[:2]], groups[:2], 2), spread.add([values[2:]], np.array([1, 0]), 2)]
+    merged = spread.merge(pa.concat_arrays(halves), np.array([0, 1, 0, 1]), 2)
+    assert spread.result(whole).to_pylist() == spread.result(merged).to_pylist() == [1.0, 8.0]
+    assert spread.result_type([pa.float64()]) == pa.float64()

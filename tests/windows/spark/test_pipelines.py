@@ -1,0 +1,93 @@
+"""Windows in pipelines as `penstock run` runs them: what leaves through which port, over real sources and restarts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock import windows
+from penstock.spark import pipeline
+from tests.spark.asking import get
+from tests.windows.spark.running import Bench
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.spark
+
+
+def decoded(sales: DataFrame) -> DataFrame:
+    """Without the bytes, and with the place where they are."""
+    return sales.selectExpr("event_time", "segment", "offset", "from_json(cast(value as string), 'shop string') v")
+
+
+@pipeline(max_rows_per_epoch=1)
+def per_shop(sales: DataFrame) -> DataFrame:
+    return windows.aggregate(decoded(sales), windows.tumbling("10 seconds"), keys="v.shop", n=windows.count())
+
+
+@pipeline(max_rows_per_epoch=1, inputs={"panes": "pipeline:per_shop/out"})
+def per_minute(panes: DataFrame) -> DataFrame:
+    """Of another pipeline's panes: it inherits their watermark, and finds none of them late."""
+    counted = panes.selectExpr("event_time", "value", "from_json(cast(value as string), 'n bigint') v")
+    return windows.aggregate(
+        counted, windows.tumbling("20 seconds"), late="drop", n=windows.sum("v.n"), panes=windows.count()
+    )
+
+
+def test_panes_leave_through_out_and_late_events_through_late_with_their_original_bytes(bench: Bench) -> None:
+    sold = [(1_000, "a"), (2_000, "b"), (31_000, "a"), (3_000, "late"), (99_000, "a")]
+    bench.send(*((time_ms, {"shop": shop, "number": number}) for number, (time_ms, shop) in enumerate(sold)))
+    bench.run(per_shop)
+    assert sorted(
+        (pane["shop"], pane["window_start"], pane["n"], pane["pane"]) for pane in bench.panes("per_shop")
+    ) == [
+        ("a", "1970-01-01T00:00:00.000Z", 1, "on_time"),
+        ("a", "1970-01-01T00:00:30.000Z", 1, "on_time"),
+        ("b", "1970-01-01T00:00:00.000Z", 1, "on_time"),
+    ]
+    (late,) = bench.out("per_shop", "late")
+    assert json.loads(late.payload) == {"shop": "late", "number": 3}
+    assert (late.key, late.event_time, late.metadata["source"], late.metadata["stream"]) == (
+        b"key", 3_000_000, "sales", "till",
+    )  # fmt: skip
+    assert late.metadata["watermark"] - late.metadata["behind_us"] == 3_000_000
+    assert late.metadata["segment"].startswith("connector/sales/")
+    assert bench.out("per_shop", "err") == []
+    bench.run(per_minute)
+    assert [(pane["window_start"], pane["n"], pane["panes"]) for pane in bench.panes("per_minute")] == [
+        ("1970-01-01T00:00:00.000Z", 2, 2),
+        ("1970-01-01T00:00:20.000Z", 1, 1),
+    ]
+    bench.run(per_shop, per_minute)
+    assert len(bench.out("per_shop")) == 3
+    assert len(bench.out("per_shop", "late")) == 1, "a restart brings nothing twice"
+    (shown,) = [one for one in get(bench.worker, "/status")["windows"] if one["pipeline"] == "per_minute"]
+    assert shown["late_dropped"] == 0
+
+
+def timed(sales: DataFrame) -> DataFrame:
+    """The time is in the payload, and missing now and then."""
+    return sales.selectExpr(
+        "timestamp_millis(cast(get_json_object(cast(value as string), '$.at') as bigint)) at", "value"
+    )
+
+
+@pipeline(max_rows_per_epoch=1)
+def by_payload(sales: DataFrame) -> DataFrame:
+    return windows.aggregate(
+        timed(sales), windows.tumbling("10 seconds"), event_time="at", late="drop", name="dropping", n=windows.count()
+    )
+
+
+def test_late_events_that_are_dropped_are_counted_and_those_without_a_time_are_dead_letters(bench: Bench) -> None:
+    bench.send(*((at or 50_000, {"at": at}) for at in (1_000, 40_000, None, 2_000, 3_000)))
+    bench.run(by_payload)
+    assert [pane["n"] for pane in bench.panes("by_payload")] == [1, 1]
+    assert bench.out("by_payload", "late") == []
+    (dead,) = bench.out("by_payload", "err")
+    assert (json.loads(dead.payload), dead.metadata["reason"]) == ({"at": None}, "it has no event time")
+    (shown,) = get(bench.worker, "/status")["windows"]
+    assert (shown["operator"], shown["late_dropped"], shown["late_kept"]) == ("dropping", 2, 0)

@@ -1,0 +1,137 @@
+"""What a frame cannot give is said when the pipeline is built, with what to write instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock import windows
+from penstock.core.errors import RequestError
+from penstock.spark.control import pretend
+from penstock.spark.source_schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+MINUTE = windows.tumbling("1 minute")
+
+
+@pytest.fixture
+def events(spark: SparkSession) -> DataFrame:
+    """Looks like a pipeline's load."""
+    options = pretend({"pipeline": "p", "input": "in", "source": "sensors"})
+    columns = [f"cast(null as {kind}) as {name}" for name, kind in COLUMNS.items()]
+    return spark.readStream.format("rate").options(**options).load().selectExpr(*columns)
+
+
+def test_the_result_has_keys_bounds_pane_results_time_and_letter(events: DataFrame) -> None:
+    frame = events.selectExpr("*", "cast(1 as decimal(10, 2)) as amount", "array(1) as list")
+    result = windows.aggregate(
+        frame,
+        windows.session("1 minute"),
+        keys=["stream", frame["stream_id"].alias("id")],
+        n=windows.count(),
+        total=windows.sum("amount"),
+        mean=windows.avg(frame["stream_id"]),
+        last=windows.last("list"),
+        names=windows.collect("stream", 3),
+        different=windows.approx_distinct("key"),
+    )
+    *kinds, (name, _) = result.dtypes
+    assert name == "letter"
+    assert [kind for kind in kinds if kind[0] != "total"] == [
+        ("stream", "string"),
+        ("id", "bigint"),
+        ("window_start", "timestamp"),
+        ("window_end", "timestamp"),
+        ("pane", "string"),
+        ("revision", "int"),
+        ("n", "bigint"),
+        ("mean", "double"),
+        ("last", "array<int>"),
+        ("names", "array<string>"),
+        ("different", "bigint"),
+        ("replaces", "array<struct<window_start:timestamp,window_end:timestamp>>"),
+        ("event_time", "timestamp"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "why", "hint"),
+    [
+        (["*"], {"keys": ["strem"]}, "'strem' cannot be taken of the frame", "Did you mean 'stream'"),
+        (["*"], {"n": windows.sum("amount")}, "'amount' cannot be taken", "It has: source, stream"),
+        (["value"], {}, "'event_time' cannot be taken", "It has: value"),
+        (["value as event_time"], {}, "`event_time` is binary, not a timestamp", "timestamp_millis"),
+        (["cast(event_time as timestamp_ntz) event_time"], {}, "is a timestamp_ntz", "to_utc_timestamp"),
+        (["*", "array(1) as list"], {"keys": "list"}, "the key `list` is array<int>", "plain types"),
+        (["*", "map('a', 1) as m"], {"keys": "m"}, "cannot be a key", "plain types"),
+        (["*", "stream as pane"], {"keys": "pane"}, "`pane` is a column of every result", "another name"),
+        (["*", "stream as n"], {"keys": "n"}, "`n` is there twice", "another name"),
+        (["*"], {"late_rule": "strict", "allowed_lateness": "1 s"}, "leaves nothing for allowed_lateness", "Leave one"),
+        (["*"], {"allowed_lateness": "-1 s"}, "a lateness of -1000000 µs", "Give one like"),
+        (["*", "1 as letter"], {}, "a column `letter` that is not of letters", "another name"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_hint(
+    events: DataFrame, change: list[str], options: dict[str, Any], why: str, hint: str
+) -> None:
+    options = {"n": windows.count()} | options
+    with pytest.raises(RequestError, match=why) as caught:
+        windows.aggregate(events.selectExpr(*change), MINUTE, **options)
+    assert hint in caught.value.hint
+
+
+def test_a_sum_of_texts_is_refused(events: DataFrame) -> None:
+    with pytest.raises(RequestError, match="string"):
+        windows.aggregate(events, MINUTE, total=windows.sum("stream"))
+
+
+def test_a_frame_that_is_no_stream_or_of_no_pipeline_is_refused(spark: SparkSession, events: DataFrame) -> None:
+    with pytest.raises(RequestError, match="this frame is none"):
+        windows.aggregate(spark.range(1).selectExpr("timestamp_micros(id) as event_time"), MINUTE, n=windows.count())
+    rate = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "event_time")
+    with pytest.raises(RequestError, match="not made from a load of Penstock's"):
+        windows.aggregate(rate, MINUTE, n=windows.count())
+
+
+def test_a_session_without_rocksdb_is_refused(spark: SparkSession, events: DataFrame) -> None:
+    name = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.unset(name)
+    try:
+        with pytest.raises(RequestError, match="RocksDB") as caught:
+            windows.aggregate(events, MINUTE, n=windows.count())
+        assert "spark_settings()" in caught.value.hint
+    finally:
+        spark.conf.set(name, before)
+
+
+def test_an_aggregate_of_ones_own_names_its_columns_or_is_given_them(events: DataFrame) -> None:
+    class Longest(windows.Aggregate):
+        inputs = ("stream",)
+
+        def add(self, columns: Any, groups: windows.Groups, count: int) -> pa.Array:
+            found = np.zeros(count, np.int64)
+            np.maximum.at(found, groups, pa.compute.binary_length(columns[0]).fill_null(0).to_numpy())
+            return pa.array(found)
+
+        def merge(self, partials: pa.Array, groups: windows.Groups, count: int) -> pa.Array:
+            found = np.zeros(count, np.int64)
+            np.maximum.at(found, groups, partials.to_numpy())
+            return pa.array(found)
+
+        def result(self, partials: pa.Array) -> pa.Array:
+            return partials
+
+    result = windows.aggregate(events, MINUTE, named=Longest(), given=windows.measure(Longest(), "source"))
+    kinds = dict(result.dtypes)
+    assert (kinds["named"], kinds["given"]) == ("bigint", "bigint")
+    with pytest.raises(RequestError, match="'strem' cannot be taken"):
+        windows.aggregate(events, MINUTE, given=windows.measure(Longest(), "strem"))

@@ -1,0 +1,53 @@
+"""What can be known to be wrong without Spark is said without it."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from penstock import windows
+from penstock.core.errors import RequestError
+
+
+def test_importing_it_takes_neither_spark_nor_arrow() -> None:
+    code = "import sys, penstock.windows; print({'pyspark', 'pyarrow', 'numpy', 'pandas'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: windows.tumbling("soon"), "the size is 'soon'"),
+        (lambda: windows.tumbling("0 seconds"), "a window's size of 0 µs is out of range"),
+        (lambda: windows.sliding("1 minute", "2 minutes"), "leave gaps"),
+        (lambda: windows.session("-1 s"), "a window's gap"),
+        (lambda: windows.tumbling("1 minute", offset="1 month"), "the offset is '1 month'"),
+        (lambda: windows.collect("x", 0), "collect takes 1 to"),
+    ],
+)
+def test_windows_that_are_none_are_refused(make: Any, why: str) -> None:
+    with pytest.raises(RequestError, match=why) as caught:
+        make()
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"n": windows.count(), "window": "1 minute"}, "'1 minute' is no window"),
+        ({}, "nothing is to be computed"),
+        ({"n": "count"}, "n is 'count', which is no aggregate and no option"),
+        ({"n": windows.count(), "allowed_latenes": "1 minute"}, "allowed_latenes is '1 minute', which is no aggregate"),
+        ({"n": windows.count(), "late": "ignore"}, "there is no late='ignore'"),
+        ({"n": windows.count(), "late_rule": "lax"}, "there is no late_rule='lax'"),
+        ({"n": windows.count(), "buckets": 0}, "0 buckets"),
+        ({"n": windows.count(), "allowed_lateness": "x"}, "allowed_lateness is 'x'"),
+    ],
+)
+def test_calls_that_are_wrong_are_refused(options: dict[str, Any], why: str) -> None:
+    window = options.pop("window", windows.tumbling("1 minute"))
+    with pytest.raises(RequestError, match=why) as caught:
+        windows.aggregate(None, window, **options)  # type: ignore[arg-type]  # it is not looked at
+    assert caught.value.hint
