@@ -40,6 +40,7 @@ def test_panes_and_late_events_come_once_when_the_driver_is_killed_between_fire_
         scene.wait_for_progress()
         scene.kill_at(Place(Victim.DRIVER, Window.BEFORE_MERGE, "windowed"))
         scene.kill_at(Place(Victim.DRIVER, Window.AFTER_MERGE, "windowed"))
+        assert len(scene.drivers) == 3
         messages = scene.end_sender()
         watermark = scene.pipeline("windowed")["watermark"] // 1000
         panes, late = stored(scene, "out"), stored(scene, "late")
