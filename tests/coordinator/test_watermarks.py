@@ -6,7 +6,7 @@ from dataclasses import asdict
 import msgpack
 
 from penstock.coordinator.connectors import Connectors
-from penstock.coordinator.messages import AtSegments, PipelineStatus, WatermarkHeld
+from penstock.coordinator.messages import AtSegments, Limits, PipelineStatus, WatermarkHeld
 from penstock.coordinator.watermark import table_log
 from penstock.coordinator.watermark.source_table import SourceTable
 from penstock.protocol.stored.head import Mark, MarkKind
@@ -214,3 +214,38 @@ async def test_a_table_that_was_written_with_one_highest_time_is_read(scene: Sce
     assert written is not None
     assert written.table.sources == {"s": SourceTable({4: 120}, {5: 150}, highest=200)}
     assert written.table.outputs == {"pipeline:q/out": 7}
+
+
+async def test_a_backlog_of_several_segments_is_read_in_the_order_in_which_it_came(scene: Scene) -> None:
+    """Streams that last for one record each, now in one segment, now in the other, and ever later: however little an
+    epoch takes in, none of them is behind the watermark of the epoch before its own.
+    """
+    came: list[tuple[str, int, int]] = []
+    for number in range(60):
+        segment = B if number % 3 == 0 or 20 < number < 30 else A
+        marks = [started(number), Mark(number, MarkKind.ENDED)]
+        came.append((segment, await scene.ingest(segment, {number: number * 100}, marks), number * 100))
+    await scene.start(limits=Limits(bytes=500))
+    at, before = await scene.initial(), None
+    while True:
+        cut = await scene.cut(at)
+        if cut.offset == at:
+            break
+        read = [t for segment, end, t in came if at.segments.get(segment, 0) < end <= cut.offset.segments.get(segment, 0)]
+        assert read, "every epoch takes something in"
+        assert before is None or min(read) >= before
+        at, before = cut.offset, cut.offset.watermark
+    assert before == 5900
+
+
+async def test_within_a_limit_of_rows_too(scene: Scene) -> None:
+    for number in range(10):
+        await scene.ingest(B if number < 3 else A, {number: number}, [started(number), Mark(number, MarkKind.ENDED)])
+    await scene.start(limits=Limits(rows=4))
+    at, seen = await scene.initial(), []
+    for _ in range(10):
+        at = (await scene.cut(at)).offset
+        seen.append((at.segments.get(A, 0) > 0, at.watermark))
+    assert all(watermark is not None and watermark >= 2 for has_come, watermark in seen if has_come)
+    assert not seen[0][0], "what came first is read first"
+    assert seen[-1] == (True, 9)

@@ -32,7 +32,7 @@ LETTER = "letter"
 REASON_CHARACTERS_MAX = 1_000
 """A reason is for people; with it, a letter's metadata must stay far below what an event may have of it."""
 
-NO_EVENT_TIME = "it has no event time"
+NO_EVENT_TIME = "it has no event time between the years 1 and 9999"
 """The reason of an event that an operator of event time cannot place."""
 
 LETTER_FIELDS = {

@@ -257,11 +257,21 @@ class SegmentStore:
 
     def record(self, name: str, offset: int) -> Record:
         """The append that holds the durable byte at `offset`. As `locate`; ConditionFailed where there is no byte."""
+        piece = self._piece(name, offset)
+        return Record(piece.offset, Offset(piece.offset + piece.row.length))
+
+    def position(self, name: str, offset: int) -> Position:
+        """Where in the journal that append lies: in the order in which they came, but for those that compaction has
+        moved. As `record`.
+        """
+        return self._piece(name, offset).row.position
+
+    def _piece(self, name: str, offset: int) -> Piece:
         self._settle()
         segment = self._segment(name)
         _check_start(segment, offset)
         for piece in self._readable(segment, offset, min(offset + 1, segment.durable)):
-            return Record(piece.offset, Offset(piece.offset + piece.row.length))
+            return piece
         raise ConditionFailed(f"segment {name!r} ends at {segment.durable}: there is no byte at {offset}")
 
     def grown(self) -> set[str]:

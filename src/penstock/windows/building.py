@@ -5,6 +5,7 @@ One pass over the data: everything that becomes of it, late rows among it, leave
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ def build(
         late=late,
         late_rule=late_rule,
         bucket_bytes_max=bucket_bytes_max,
+        meaning=_meaning(event_time, chosen, measures),
     )
     output = _output(chosen, plan)
     options = SourceOptions.parse(origin_of(frame))
@@ -77,6 +79,12 @@ def build(
         output=_to_arrow(output),
     )
     return _stages(frame, chosen, operator, output)
+
+
+def _meaning(event_time: str, chosen: Chosen, measures: Mapping[str, Measure]) -> str:
+    """What the plan's own names stand for, as far as the user has named it."""
+    inputs = [[column for column in each.columns if isinstance(column, str)] for each in measures.values()]
+    return json.dumps([event_time, [field.name for field in chosen.keys], inputs])
 
 
 def _stages(frame: DataFrame, chosen: Chosen, operator: Operator, output: StructType) -> DataFrame:

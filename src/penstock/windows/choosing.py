@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import RequestError
 from penstock.spark.letter import LETTER, LETTER_FIELDS
 from penstock.windows.engine.plan import BUCKET, TIME
+from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US
 from penstock.windows.measures import Measure
 
 if TYPE_CHECKING:
@@ -68,13 +69,15 @@ def choose(
     key_columns = [_column(frame, key) for key in keys]
     key_fields = tuple(frame.select(*key_columns).schema.fields) if key_columns else ()
     _check_keys(key_fields)
-    columns = {TIME: F.unix_micros(time), BUCKET: _bucket(key_columns, buckets)}
+    micros = F.unix_micros(time)
+    placed = F.when(micros.between(TIME_MIN_US, TIME_MAX_US), micros)
+    columns = {TIME: placed, BUCKET: _bucket(key_columns, buckets)}
     columns |= {f"{KEY}{number}": column for number, column in enumerate(key_columns)}
     inputs = _Inputs(frame)
     aggregates = {name: inputs.take(measure) for name, measure in measures.items()}
     carried = _carried(frame)
     for number, column in enumerate(carried.values()):
-        columns[f"{CARRIED}{number}"] = column if late else F.when(time.isNull(), column)
+        columns[f"{CARRIED}{number}"] = column if late else F.when(placed.isNull(), column)
     columns |= inputs.columns
     if LETTER in frame.columns:
         columns[LETTER] = frame[LETTER]

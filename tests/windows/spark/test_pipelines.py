@@ -9,6 +9,7 @@ import pytest
 
 from penstock import windows
 from penstock.spark import pipeline
+from penstock.spark.letter import NO_EVENT_TIME
 from tests.spark.asking import get
 from tests.windows.spark.running import Bench
 
@@ -83,11 +84,14 @@ def by_payload(sales: DataFrame) -> DataFrame:
 
 
 def test_late_events_that_are_dropped_are_counted_and_those_without_a_time_are_dead_letters(bench: Bench) -> None:
-    bench.send(*((at or 50_000, {"at": at}) for at in (1_000, 40_000, None, 2_000, 3_000)))
+    far = 400_000_000_000_000  # in the year 14,645
+    times = ((1_000, 1_000), (40_000, 40_000), (50_000, None), (2_000, 2_000), (3_000, 3_000), (50_000, far))
+    bench.send(*((sent_at, {"at": at}) for sent_at, at in times))
     bench.run(by_payload)
     assert [pane["n"] for pane in bench.panes("by_payload")] == [1, 1]
     assert bench.out("by_payload", "late") == []
-    (dead,) = bench.out("by_payload", "err")
-    assert (json.loads(dead.payload), dead.metadata["reason"]) == ({"at": None}, "it has no event time")
+    dead = bench.out("by_payload", "err")
+    assert [json.loads(letter.payload)["at"] for letter in dead] == [None, far]
+    assert {letter.metadata["reason"] for letter in dead} == {NO_EVENT_TIME}
     (shown,) = get(bench.worker, "/status")["windows"]
     assert (shown["operator"], shown["late_dropped"], shown["late_kept"]) == ("dropping", 2, 0)

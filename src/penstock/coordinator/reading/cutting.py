@@ -1,10 +1,12 @@
-"""Where the next cut ends: on record ends, within limits, in every segment that has something new."""
+"""Where the next cut ends: on record ends, within limits."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.coordinator.messages import Segments
+from penstock.coordinator.reading.in_order import Backlog, in_step, taken_in_order
 from penstock.coordinator.reading.records import Records
+from penstock.protocol.stored.names import CONNECTOR_PREFIX
 
 
 class Allowance(NamedTuple):
@@ -12,15 +14,6 @@ class Allowance(NamedTuple):
 
     bytes: int
     rows: int | None = None
-
-
-class Backlog(NamedTuple):
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.start
 
 
 def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str, Backlog]:
@@ -34,16 +27,23 @@ def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str,
 
 
 async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
-    """Of each segment the end of its part, in proportion to what waits there, and one record at least."""
+    """Where the parts of segments end that the cut takes in, one record at least: those of connectors in the order in
+    which they came, of each other segment a part in proportion to what waits there.
+    """
     total = sum(backlog.size for backlog in waiting.values())
-    found = {}
-    for name, backlog in waiting.items():
-        share = min(backlog.size, allowed.bytes * backlog.size // total)
-        end = records.boundary(name, backlog.start, backlog.start + share)
-        if allowed.rows is not None:
-            end = await _rows_end(records, name, Backlog(backlog.start, end), allowed.rows * backlog.size // total)
-        found[name] = end
-    return found
+    connectors = {name: backlog for name, backlog in waiting.items() if name.startswith(CONNECTOR_PREFIX)}
+    of_connectors = sum(backlog.size for backlog in connectors.values())
+    found = taken_in_order(records, connectors, min(of_connectors, allowed.bytes * of_connectors // total))
+    for name, (start, end) in waiting.items():
+        if name not in connectors:
+            share = min(end - start, allowed.bytes * (end - start) // total)
+            found[name] = records.boundary(name, start, start + share)
+    if allowed.rows is not None:
+        for name, end in found.items():
+            part = Backlog(waiting[name].start, end)
+            found[name] = await _rows_end(records, name, part, allowed.rows * waiting[name].size // total)
+        found |= in_step(records, connectors, {name: found[name] for name in connectors})
+    return {name: end for name, end in found.items() if end > waiting[name].start}
 
 
 async def _rows_end(records: Records, name: str, part: Backlog, rows_max: int) -> int:

@@ -62,6 +62,21 @@ class Records:
         """The first record end that is not before `offset`."""
         return self._store.record(name, offset - 1).end
 
+    def position(self, name: str, offset: int) -> int:
+        """Where in the journal the record there lies: in the order in which they came, but for those that were moved."""
+        return int(self._store.position(name, max(offset, self.begin(name))))
+
+    def came_before(self, name: str, start: int, end: int, position: int) -> int:
+        """The end of those records in [start, end) that lie before this place in the journal; `start` if none does."""
+        low, high = start, end
+        while low < high:
+            at = max((low + high) // 2, self.begin(name))
+            if self.position(name, at) < position:
+                low = min(int(self._store.record(name, at).end), end)
+            else:
+                high = max(int(self._store.record(name, at).start), low)
+        return low
+
     def begins_an_event(self, name: str, offset: int) -> bool:
         """Whether it is a place to read from: where an event begins, or the segment does, or ends."""
         if not self.begin(name) < offset < self.end(name):
