@@ -1,6 +1,7 @@
-"""The main job, start to end: two programs send, a pipeline on Spark counts per key and window, a sink program commits
-the results by two-phase commit, and what it has committed is compared with a calculation that knows neither Penstock
-nor Spark. With --chaos the worker, the driver, the sink and a program are killed with SIGKILL along the way.
+"""The main job, start to end: two programs send, a pipeline on Spark counts per key and window in event time, a sink
+program commits the results by two-phase commit, and what it has committed is compared with a calculation that knows
+neither Penstock nor Spark. With --chaos the worker, the driver, the sink and a program are killed along the way, with
+SIGKILL.
 
 Nothing here is pretended: all parts are processes of their own, and the verdict is computed from the data.
 """
@@ -23,6 +24,8 @@ from demo.events import KEYS, PROGRAMS, START_MS, STREAMS
 from demo.parts import Part, WorkerPart, free_port
 from demo.results import Results, Verdict, judge
 from penstock.client.coordinator import CoordinatorClient
+from penstock.coordinator.messages import PipelineStatus
+from penstock.protocol.stored.layout import END_OF_TIME
 
 console = Console(highlight=False)
 
@@ -34,7 +37,9 @@ TURN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Kill the part once so large a share of all events is in the results."""
+    """Kill the part once so large a share of all events is in the results, and an epoch was completed since the last
+    kill: so that it meets a system that is at work.
+    """
 
     share: float
     name: str
@@ -63,6 +68,7 @@ class Demo:
         self.sink = Part("sink", command, directory / "sink.log")
         self.log: list[str] = []
         self._kills = list(kills)
+        self._last_kill = 0
 
     def start(self) -> None:
         self.sink.start()
@@ -84,24 +90,37 @@ class Demo:
                 time.sleep(TURN_SECONDS)
 
     def _program(self, name: str) -> Part:
-        command = ["demo.source", self.worker.address("connector"), name, str(self.per_stream), str(RATE)]
+        addresses = [self.worker.address("connector"), self.worker.address("http")]
+        command = ["demo.source", *addresses, name, str(self.per_stream), str(RATE)]
         return Part(name, command, self.directory / f"{name}.log")
 
     def turn(self) -> None:
         """Look at what has come out; kill what is due."""
         self.results.read_on()
         self._check_alive()
-        while self._kills and self.processed >= self._kills[0].share * self.total:
-            self._kill(self._kills.pop(0).name)
+        if self._kills and self.processed >= self._kills[0].share * self.total:
+            complete = self._pipeline().complete
+            if complete > self._last_kill:
+                self._last_kill = complete
+                self._kill(self._kills.pop(0).name)
 
     @property
     def processed(self) -> int:
         return sum(total.count for total in self.results.totals.values())
 
-    @property
     def is_done(self) -> bool:
-        """The programs end when everything they sent is acknowledged."""
-        return not any(program.is_running for program in self.programs)
+        """The programs end when everything they sent is acknowledged, and they have said that there is no more; then
+        the last windows close, and are committed at the sink.
+        """
+        if any(program.is_running for program in self.programs):
+            return False
+        pipeline = self._pipeline()
+        return pipeline.watermark == END_OF_TIME and pipeline.complete == pipeline.planned
+
+    def _pipeline(self) -> PipelineStatus:
+        with CoordinatorClient(self.worker.address("http")) as coordinator:
+            (pipeline,) = coordinator.pipelines()
+        return pipeline
 
     def _check_alive(self) -> None:
         failed = [part for part in self.programs if part.exit_status]
@@ -129,13 +148,13 @@ class Demo:
 def view(demo: Demo) -> Group:
     totals = demo.results.totals
     starts = sorted({cell.window_ms for cell in totals})
-    table = Table(title="events per key and window, as the sink has committed them", title_justify="left")
-    table.add_column("key")
-    for start in starts:
-        table.add_column(f"{(start - START_MS) // 1000:+d} s", justify="right")
+    table = Table(title="events per window in event time, as the sink has committed them", title_justify="left")
+    table.add_column("window", justify="right")
     for key in KEYS:
-        counts = {cell.window_ms: total.count for cell, total in totals.items() if cell.key == key}
-        table.add_row(key, *(f"{counts[start]:,}" if start in counts else "" for start in starts))
+        table.add_column(key, justify="right")
+    for start in starts:
+        counts = {cell.key: total.count for cell, total in totals.items() if cell.window_ms == start}
+        table.add_row(f"{(start - START_MS) / 1000:+.1f} s", *(f"{counts.get(key, 0):,}" for key in KEYS))
     bottom = Text(progress(demo))
     return Group(*(Text(f"  {line}") for line in demo.log), table if totals else Text(), bottom)
 
@@ -143,7 +162,7 @@ def view(demo: Demo) -> Group:
 def progress(demo: Demo) -> str:
     if not demo.results.totals:
         return "Spark starts …"
-    return f"{demo.processed:,} of {demo.total:,} events are in the results that the sink has committed"
+    return f"{demo.processed:,} of {demo.total:,} events are in windows that the sink has committed"
 
 
 @contextmanager
@@ -183,10 +202,10 @@ class Screen:
 
 
 def watch(demo: Demo) -> None:
-    """Until the programs have ended, which is when everything they sent is acknowledged: committed at the sink."""
+    """Until everything that the programs sent is in windows that the sink has committed."""
     deadline = time.monotonic() + SECONDS_MAX
     with Screen(demo) as screen:
-        while not demo.is_done:
+        while not demo.is_done():
             demo.turn()
             screen.show()
             if time.monotonic() > deadline:
@@ -200,7 +219,9 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     table = Table(title="What happened", title_justify="left", show_header=False)
     table.add_row("events sent and acknowledged", f"{verdict.sent:,}")
     table.add_row("stored", f"{verdict.stored:,}")
-    table.add_row("processed, as the results at the sink count them", f"{verdict.processed:,}")
+    table.add_row("processed, as the windows at the sink count them", f"{verdict.processed:,}")
+    table.add_row("late, or not to be processed", f"{verdict.late:,}")
+    table.add_row("windows that were told more than once", f"{verdict.repeated:,}")
     table.add_row("cells that differ from the independent calculation", f"{verdict.wrong_cells:,}")
     for part in demo.parts:
         if part.kills:
@@ -228,7 +249,7 @@ def main() -> None:
         began = time.monotonic()
         with running(demo):
             watch(demo)
-            verdict = judge(demo.worker.address("segment"), demo.results.totals, options.events)
+            verdict = judge(demo.worker.address("segment"), demo.results, options.events)
         report(demo, verdict, time.monotonic() - began)
 
 

@@ -9,9 +9,11 @@ from typing import NamedTuple
 PROGRAMS = ("north", "south")
 STREAMS = ("meter-1", "meter-2", "meter-3")
 KEYS = ("bus", "car", "lorry", "tram", "van")
-WINDOW_MS = 5_000
+WINDOW_MS = 2_500
 STEP_MS = 5
 START_MS = 1_700_000_000_000
+DISORDER_MS = 4_000
+"""How far an event of a stream may lie behind one that came before it."""
 
 
 class Event(NamedTuple):
@@ -34,9 +36,9 @@ class Total:
 
 
 def event(program: str, stream: str, number: int) -> Event:
-    """The event of this number: its time goes on with the number, give or take two seconds."""
+    """The event of this number: its time goes on with the number, give or take half of the disorder."""
     digest = blake2b(f"{program}/{stream}/{number}".encode(), digest_size=8).digest()
-    disorder = int.from_bytes(digest[:2], "big") % 4_000 - 2_000
+    disorder = int.from_bytes(digest[:2], "big") % DISORDER_MS - DISORDER_MS // 2
     return Event(KEYS[digest[2] % len(KEYS)], digest[3], START_MS + number * STEP_MS + disorder)
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from demo.events import DISORDER_MS
+
 START_SECONDS_MAX = 120
 
 
@@ -83,8 +85,19 @@ class WorkerPart(Part):
         file = self._data / "ports.json"
         file.unlink(missing_ok=True)
         ports = [f"--{name}-port={port}" for name, port in self.ports.items()]
+        disorder = f"--max-disorder={DISORDER_MS}ms"
         sizes = ["--chapter-size=8MiB", "--reserve=16MiB"]
-        self._command = ["penstock", "worker", "--data", str(self._data), "--retention", "keep", *sizes, *ports]
+        self._command = [
+            "penstock",
+            "worker",
+            "--data",
+            str(self._data),
+            "--retention",
+            "keep",
+            disorder,
+            *sizes,
+            *ports,
+        ]
         super().start()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not file.exists():

@@ -1,19 +1,22 @@
-"""The demo's pipeline: how many, and how much, for each key in each window of five seconds."""
+"""The demo's pipeline: how many, and how much, for each key in each window; told when all streams have passed it."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
+from demo.events import WINDOW_MS
+from penstock import windows
 from penstock.spark import pipeline
 
 
-@pipeline(mode="complete")
+@pipeline(max_rows_per_epoch=2_000)  # many epochs, so that there is something to see, and to kill, between them
 def traffic(north: DataFrame, south: DataFrame) -> DataFrame:
-    events = north.union(south).select(
-        F.col("key").cast("string").alias("key"),
-        F.col("value").cast("string").cast("int").alias("amount"),
-        "event_time",
+    passing = north.union(south).withColumns(
+        {"vehicle": F.col("key").cast("string"), "amount": F.col("value").cast("string").cast("int")}
     )
-    totals = events.groupBy(F.window("event_time", "5 seconds").alias("window"), "key").agg(
-        F.count("*").alias("count"), F.sum("amount").alias("amount")
+    return windows.aggregate(
+        passing,
+        windows.tumbling(f"{WINDOW_MS} ms"),
+        keys=["vehicle"],
+        count=windows.count(),
+        amount=windows.sum("amount"),
     )
-    return totals.select("key", F.unix_millis("window.start").alias("window_ms"), "count", "amount")

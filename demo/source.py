@@ -1,7 +1,7 @@
-"""A source program of the demo: three streams at a steady rate. It ends when everything is acknowledged: then the
-results that hold its events are durable.
+"""A source program of the demo: three streams at a steady rate. When everything is acknowledged it says that it has
+ended for good, so that the last windows close.
 
-python -m demo.source HOST:PORT PROGRAM EVENTS_PER_STREAM RATE
+python -m demo.source HOST:PORT HTTP_HOST:PORT PROGRAM EVENTS_PER_STREAM RATE
 """
 
 import sys
@@ -29,12 +29,13 @@ class Meter:
             yield Message(number, str(made.amount).encode(), made.time_ms, made.key.encode())
 
 
-def main(address: str, program: str, per_stream: int, rate: float) -> None:
-    source = Source(address, source=program, program="demo", poll_seconds=0.05)
+def main(address: str, http: str, program: str, per_stream: int, rate: float) -> None:
+    source = Source(address, source=program, program="demo", http=http, poll_seconds=0.05)
     for stream in STREAMS:
         source.stream(stream, Meter(program, stream, per_stream, rate))
     source.run()
+    source.finish()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
