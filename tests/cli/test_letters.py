@@ -78,6 +78,17 @@ def test_bytes_are_shown_as_text_where_they_are_text() -> None:
     assert shown(b"") == [""]
     assert shown(b"a\x1b[31m") == ["00000000  61 1b 5b 33 31 6d" + 32 * " " + "a.[31m"]
     assert len(shown(bytes(33))) == 3
+    assert shown("\x9b31m".encode()) == ["00000000  c2 9b 33 31 6d" + 35 * " " + "..31m"]
+
+
+def test_what_others_have_written_is_no_command_to_the_terminal(putting: Putting, penstock: Run) -> None:
+    reason = "ValueError: \x1b[31mred\nand more " + 900 * "é"
+    putting.letters([letter(1, reason=reason)])
+    listed, told = penstock("list", PIPELINE).stdout, penstock("show", PIPELINE, "0").stdout
+    assert "\\x1b[31mred\\nand more" in listed
+    assert listed.count("é") < 200, "a list is short"
+    assert told.count("é") == 900
+    assert "\x1b" not in listed + told
 
 
 def test_a_replay_says_how_many_and_does_each_once(

@@ -35,12 +35,16 @@ def test_a_watermark_is_declared_and_a_source_ends(worker: RunningWorker) -> Non
         assert client.status()["gateway"]["sources"]["shops"]["has_finished"]
     with pytest.raises(RequestError, match="no source 'nobody'"):
         run(worker, "source", "end", "nobody")
+    for name in ("", "a/b"):
+        with pytest.raises(RequestError, match="is no name for a source"):
+            run(worker, "source", "end", name)
 
 
 def test_a_file_that_is_sent_may_be_the_end_of_its_source(worker: RunningWorker, tmp_path: Path) -> None:
     file = tmp_path / "lines"
-    file.write_bytes(b"one\ntwo\n")
+    file.write_bytes(b"one\ntwo\nand no more")
     printed = run(worker, "send", str(file), "--source", "files", "--stream", "lines", "--end").stdout
+    assert printed.startswith("lines: 3 lines sent"), "the last one has no end, and there is no more of it"
     assert printed.endswith("files has ended\n")
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client:
         assert client.status()["gateway"]["sources"]["files"]["has_finished"]

@@ -6,10 +6,11 @@ from dataclasses import asdict
 import msgpack
 
 from penstock.coordinator.connectors import Connectors
-from penstock.coordinator.messages import AtSegments, Limits, PipelineStatus, WatermarkHeld
+from penstock.coordinator.messages import AtSegments, InputSpec, Limits, PipelineStatus, WatermarkHeld
 from penstock.coordinator.watermark import table_log
 from penstock.coordinator.watermark.source_table import SourceTable
 from penstock.protocol.stored.head import Mark, MarkKind
+from penstock.protocol.stored.layout import END_OF_TIME
 from tests.coordinator.scene import Scene, opened, raw, u64s
 
 A, B = "connector/s/0", "connector/s/1"
@@ -160,7 +161,7 @@ async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for
     at = (await scene.cut(at)).offset
     held = scene.status().watermark_held
     assert held == WatermarkHeld("s", 3, "s-3", None)
-    assert held.text() == "stream 's-3' of source s, which has sent nothing yet"
+    assert held.text() == "stream 's-3' of source s, of which no event was read yet"
     await scene.ingest(A, {3: 800})
     await scene.cut(at)
     unmoved = scene.status().watermark_unmoved_seconds
@@ -231,7 +232,9 @@ async def test_a_backlog_of_several_segments_is_read_in_the_order_in_which_it_ca
         cut = await scene.cut(at)
         if cut.offset == at:
             break
-        read = [t for segment, end, t in came if at.segments.get(segment, 0) < end <= cut.offset.segments.get(segment, 0)]
+        read = [
+            t for segment, end, t in came if at.segments.get(segment, 0) < end <= cut.offset.segments.get(segment, 0)
+        ]
         assert read, "every epoch takes something in"
         assert before is None or min(read) >= before
         at, before = cut.offset, cut.offset.watermark
@@ -249,3 +252,72 @@ async def test_within_a_limit_of_rows_too(scene: Scene) -> None:
     assert all(watermark is not None and watermark >= 2 for has_come, watermark in seen if has_come)
     assert not seen[0][0], "what came first is read first"
     assert seen[-1] == (True, 9)
+
+
+class TestStreamsThatWereOpenBefore:
+    """A pipeline begins behind the beginnings of streams."""
+
+    async def test_one_that_is_open_now_holds_the_watermark_until_its_next_event(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 10, 2: 500}, [started(1), started(2), started(3)])
+        await scene.ingest(A, {}, [Mark(3, MarkKind.ENDED)])
+        scene.connectors = Connectors(open_streams=lambda _: {1, 2})
+        await scene.reopen()
+        await scene.start(starting="latest")
+        await scene.ingest(A, {2: 600})
+        at = (await scene.cut(await scene.initial())).offset
+        assert at.watermark is None, "stream 1 is somewhere behind"
+        await scene.reopen()
+        await scene.ingest(A, {2: 700})
+        at = (await scene.cut(at)).offset
+        assert at.watermark is None, "after a restart too"
+        await scene.ingest(A, {1: 20})
+        assert (await scene.cut(at)).offset.watermark == 20
+
+    async def test_one_that_has_ended_since_holds_it_where_it_was_open(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 10, 2: 500}, [started(1), started(2)])
+        start = await scene.ingest(A, {2: 510})
+        first = await scene.ingest(A, {2: 600})
+        await scene.ingest(A, {1: 20}, [Mark(1, MarkKind.ENDED)])
+        last = await scene.ingest(A, {2: 700})
+        await scene.start(starting=AtSegments({A: start}))
+        at = (await scene.cut(await scene.initial(), upto={A: first})).offset
+        assert at.watermark is None
+        assert (await scene.cut(at, upto={A: last})).offset.watermark == 700
+
+    async def test_one_that_begins_behind_that_place_does_not(self, scene: Scene) -> None:
+        start = await scene.ingest(A, {1: 10}, [started(1), started(4)])
+        first = await scene.ingest(A, {1: 600})
+        marks = [started(2), Mark(3, MarkKind.ACTIVE_AGAIN), Mark(4, MarkKind.STARTED, "opened again", 1)]
+        last = await scene.ingest(A, {2: 700, 3: 700, 4: 650}, marks)
+        scene.connectors = Connectors(open_streams=lambda _: {1, 2, 3, 4})
+        await scene.reopen()
+        await scene.start(starting=AtSegments({A: start}))
+        at = (await scene.cut(await scene.initial(), upto={A: first})).offset
+        assert at.watermark is None, "stream 4 was open, though it is opened again"
+        assert (await scene.cut(at, upto={A: last})).offset.watermark == 600
+        await scene.coordinator.lifecycle.reset("p")
+        await scene.start(starting=AtSegments({A: 0}))
+        at = (await scene.cut(await scene.initial(), upto={A: start})).offset
+        assert at.watermark is None, "from the beginning the heads say all: stream 4 is silent"
+
+    async def test_a_source_that_has_ended_before_that_place_has_ended(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 10}, [Mark(0, MarkKind.FINISHED, "", 1)])
+        await scene.ingest("connector/t/0", {9: 5}, [started(9)])
+        scene.connectors = Connectors(open_streams=lambda _: {1}, has_finished=lambda name: name == "s")
+        await scene.reopen()
+        inputs = {"in": InputSpec(["s"], "latest"), "other": InputSpec(["t"], "earliest")}
+        await scene.start(inputs=inputs)
+        at = (await scene.cut(await scene.initial())).offset
+        assert at.watermark == 5
+        await scene.ingest("connector/t/0", {}, [Mark(0, MarkKind.FINISHED, "", 1)])
+        assert (await scene.cut(at)).offset.watermark == END_OF_TIME
+
+    async def test_what_comes_after_its_end_is_in_time_for_whoever_begins_there(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 10}, [started(1), Mark(1, MarkKind.ENDED), Mark(0, MarkKind.FINISHED, "", 1)])
+        scene.connectors = Connectors(has_finished=lambda _: True)
+        await scene.reopen()
+        await scene.start(starting="latest")
+        start = await scene.initial()
+        assert (await scene.cut(start)).offset == start
+        await scene.ingest(A, {2: 20}, [started(2)])
+        assert (await scene.cut(start)).offset.watermark == 20

@@ -24,7 +24,7 @@ async def test_a_watermark_is_declared_of_a_stream_by_its_id_or_name_or_of_all(s
     scene = await idle_scene(serve)
     peer = await connect(scene.running)
     usual = stream_id_of("north")
-    for stream_id, name in ((usual, "north"), (7, "south"), (8, "gone")):
+    for stream_id, name in ((usual, "north"), (7, "south"), (8, "gone"), (9, "7")):
         await peer.open(stream_id, name)
     peer.send(EndOfStream(8))
     await eventually(lambda: scene.running.gateway.connector("source").streams[8].standing is Standing.ENDED)
@@ -32,9 +32,12 @@ async def test_a_watermark_is_declared_of_a_stream_by_its_id_or_name_or_of_all(s
     assert await declaring.watermark("source", -5, 7) == 1
     assert await declaring.watermark("source", 10, "north") == 1
     assert await declaring.watermark("source", 20, "south") == 1
-    assert await declaring.watermark("source", END_OF_TIME) == 2
+    assert await declaring.watermark("source", 30, "9") == 1
+    assert await declaring.watermark("source", 40, "7") == 1, "a stream of that name comes before one of that id"
+    assert await declaring.watermark("source", END_OF_TIME) == 3
     marks = [mark for marks, _ in await scene.records() for mark in marks if mark.kind is WATERMARK]
     expected = [(usual, 10), (usual, END_OF_TIME), (7, -5), (7, 20), (7, END_OF_TIME)]
+    expected += [(9, 30), (9, 40), (9, END_OF_TIME)]
     assert sorted((mark.stream_id, mark.value) for mark in marks) == sorted(expected)
     assert not scene.running.events(), "readers of events see nothing of it"
 

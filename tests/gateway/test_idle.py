@@ -188,6 +188,19 @@ async def test_time_in_which_the_worker_was_busy_makes_nobody_idle(serve: Serve,
     assert await scene.idle() == []
 
 
+async def test_nor_where_the_timeout_is_a_short_one(serve: Serve, connect: Connect) -> None:
+    scene = await idle_scene(serve, replace(SETTINGS, idle_timeout_seconds=0.5))
+    peer = await opened(scene, connect, 1, 2)
+    await peer.close()
+    await eventually(lambda: len(scene.running.gateway.connector("source").away) == 2)
+    await opened(scene, connect, 2)
+    scene.pass_time(0.2, 0.1)
+    scene.pass_time(3, 3)
+    assert await scene.idle() == []
+    scene.pass_time(0.5, 0.1)
+    assert await scene.idle() == [1, 2]
+
+
 async def test_marks_that_a_full_disk_refuses_are_stored_later(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)

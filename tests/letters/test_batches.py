@@ -86,6 +86,16 @@ def test_without_its_value_a_letter_has_the_json_of_its_row_and_no_position() ->
     assert (row[LETTER]["segment"], row[LETTER]["offset"]) == (None, None)
 
 
+def test_times_beyond_the_calendar_do_not_keep_a_row_from_being_a_letter() -> None:
+    times = pa.array([10**18], UTC_US)
+    made = Applied(dict, True, OUT, (), False, True)
+    (batch,) = made.batches(iter([events(b"a", event_time=times).drop_columns(["value"])]))
+    letter = batch.column(LETTER)
+    assert letter.field("reason").to_pylist() == ["OverflowError: date value out of range"]
+    assert "01:46:40" in json.loads(letter.field("value")[0].as_py())["event_time"]
+    assert letter.field("event_time").cast(pa.int64()).to_pylist() == [10**18]
+
+
 def test_columns_of_other_types_that_have_a_name_of_an_events_are_left_out() -> None:
     batch = events(b"bad", key=pa.array([5]), event_time=pa.array([WHEN.replace(tzinfo=None)], pa.timestamp("us")))
     (row,) = applied(lengths, batch)
@@ -98,6 +108,14 @@ def test_rows_that_are_letters_already_pass_by_the_function() -> None:
     rows = applied(lengths, batch)
     assert sorted(row[LETTER]["reason"] for row in rows if row[LETTER]) == ["old"]
     assert [row["y"] for row in rows if not row[LETTER]] == [1]
+
+
+def test_a_function_is_never_given_nothing() -> None:
+    letter = {"port": "late", "reason": "old", "value": b"x"}
+    batch = events(b"a", **{LETTER: pa.array([letter], letter_arrow())})
+    for keeps_errors in (True, False):
+        (row,) = applied(lambda batch: batch.column("y")[0], batch, keeps_errors=keeps_errors)
+        assert row[LETTER]["reason"] == "old"
 
 
 def test_by_row_a_function_gives_one_row_or_several_or_none() -> None:

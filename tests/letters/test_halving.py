@@ -53,3 +53,13 @@ def test_a_reason_is_what_python_says_and_of_a_bounded_length() -> None:
     assert reason_of(ValueError()) == "ValueError"
     long = reason_of(ValueError("x" * 10_000))
     assert (len(long), long[-1]) == (REASON_CHARACTERS_MAX, "…")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("nothing to say")
+
+
+def test_no_error_is_so_odd_that_it_stops_the_others() -> None:
+    assert reason_of(ValueError("half \ud800 a pair")) == "ValueError: half \\ud800 a pair"
+    assert reason_of(Mute()) == "Mute: (its text cannot be told)"

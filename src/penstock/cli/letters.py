@@ -11,6 +11,7 @@ from rich.table import Table
 
 from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
 from penstock.cli.sizes import show_size
+from penstock.cli.texts import is_plain, printable, shortened
 from penstock.cli.times import show_time
 from penstock.client.coordinator import CoordinatorClient, LetterInfo, LetterPort
 from penstock.core.errors import PipelineError
@@ -24,8 +25,8 @@ _RETRY_SECONDS = 30.0
 _DUMP_BYTES = 16
 """Of one line."""
 
-_CONTROL = frozenset(range(32)) - {*b"\n\t\r"}
-"""Characters that text does not have."""
+_REASON_LISTED = 200
+"""Characters of a reason in a list; all of it is shown with the letter."""
 
 Port = Literal["err", "late"]
 PortOption = Annotated[Port, typer.Option("--port", help="err: could not be processed; late: came too late.")]
@@ -69,7 +70,8 @@ def _table(letters: Sequence[LetterInfo]) -> Table:
     for one in letters:
         event = f"{one.segment}@{one.offset}" if one.segment is not None else one.source
         replayed = "yes" if one.replayed else ""
-        columns = (show_time(one.event_time), escape(event), show_size(one.size), replayed, escape(_reason(one)))
+        reason = shortened(printable(_reason(one)), _REASON_LISTED)
+        columns = (show_time(one.event_time), escape(printable(event)), show_size(one.size), replayed, escape(reason))
         table.add_row(one.port, str(one.at), *columns)
     return table
 
@@ -108,10 +110,11 @@ def show(
 
 def _lines(letter: LetterInfo) -> Iterator[tuple[str, str]]:
     yield "letter", f"{letter.port} {letter.at}{' (replayed)' if letter.replayed else ''}"
-    yield "reason", _reason(letter)
+    yield "reason", printable(_reason(letter))
     if letter.segment is not None:
-        yield "event", f"{letter.segment} at {letter.offset}"
-    yield "source", f"{letter.source} {letter.stream} ({letter.stream_id}), message {letter.message_id}"
+        yield "event", printable(f"{letter.segment} at {letter.offset}")
+    source = f"{letter.source} {letter.stream} ({letter.stream_id}), message {letter.message_id}"
+    yield "source", printable(source)
     yield "event time", show_time(letter.event_time) or "none"
     if letter.watermark is not None:
         yield "watermark", show_time(letter.watermark)
@@ -126,7 +129,7 @@ def shown(data: bytes) -> list[str]:
         text = data.decode()
     except UnicodeDecodeError:
         return _dump(data)
-    return _dump(data) if _CONTROL & set(data) else [text]
+    return [text] if is_plain(text) else _dump(data)
 
 
 def _dump(data: bytes) -> list[str]:

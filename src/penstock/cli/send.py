@@ -40,7 +40,8 @@ def send(
         bool, typer.Option("--whole", help="The file will not grow: send its last line even if it has no end.")
     ] = False,
     end: Annotated[
-        bool, typer.Option("--end", help="The source has ended with it, for good: it closes all windows.")
+        bool,
+        typer.Option("--end", help="The source has ended with it, for good: it closes all windows. Implies --whole."),
     ] = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
 ) -> None:
@@ -51,7 +52,7 @@ def send(
     """
     target = address or connector_address(worker, data)
     with _progress() as progress:
-        lines = _Lines(file, progress, whole=whole)
+        lines = _Lines(file, progress, whole=whole or end)  # what is not sent before the end would be late
         tls, secret = tls_context(), cookie.encode()
         sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)

@@ -32,7 +32,7 @@ def watermark(
     name: str,
     time: Annotated[str, typer.Argument(help="Like 2026-01-31T12:00:00Z, or in microseconds since 1970.")],
     stream: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of this stream alone, by its id or its name.")
+        str | None, typer.Option(metavar="ID", help="Of this stream alone, by its name or its id.")
     ] = None,
     worker: WorkerOption = DEFAULT_WORKER,
     data: DataOption = None,
@@ -42,7 +42,6 @@ def watermark(
     Times before 1970 begin with a dash: write -- before them.
     """
     time_us = parse_event_time(time)
-    named: int | str | None = int(stream) if stream is not None and stream.isdecimal() else stream
     with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
-        count = client.declare_watermark(name, time_us, named)
+        count = client.declare_watermark(name, time_us, stream)
     typer.echo(f"{name}: no more events before {show_time(time_us)} UTC on {count} stream{'' if count == 1 else 's'}")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.texts import printable
 from penstock.cli.times import show_time
 from penstock.coordinator.messages import PipelineStatus
 
@@ -14,7 +15,7 @@ def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:
     table = Table(*columns, title="watermarks", title_justify="left", title_style="bold")
     for each in pipelines:
         held = each.watermark_held
-        who = "" if held is None else held.text()
+        who = "" if held is None else printable(held.text())
         time = "" if held is None else show_time(held.time)
         unmoved = show_seconds(each.watermark_unmoved_seconds)
         table.add_row(escape(each.name), show_time(each.watermark) or "not known", escape(who), time, unmoved)

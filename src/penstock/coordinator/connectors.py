@@ -1,6 +1,6 @@
 """What the coordinator needs to know of connectors, besides their segments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 
@@ -11,6 +11,10 @@ class Connectors(NamedTuple):
     """How far its streams may be out of order, in microseconds."""
     stream_name: Callable[[str, int], str] = lambda _, __: ""
     """The name of a stream; "" if it is not known."""
+    open_streams: Callable[[str], Collection[int]] = lambda _: ()
+    """Those that have begun, and have neither ended nor become idle."""
+    has_finished: Callable[[str], bool] = lambda _: False
+    """Whether it has ended for good."""
 
 
 NO_CONNECTORS = Connectors()

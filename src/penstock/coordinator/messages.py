@@ -201,14 +201,14 @@ class WatermarkHeld:
     stream: str = ""
     """The stream's name."""
     time: int | None = None
-    """Its own watermark, in microseconds; None: it has sent nothing yet, or the output has none."""
+    """Its own watermark, in microseconds; None: no event of it was read yet, or the output has none."""
 
     def text(self) -> str:
         who = f"output {self.source}" if self.stream_id is None else f"stream {self.stream or self.stream_id!r}"
         of = "" if self.stream_id is None else f" of source {self.source}"
         if self.time is not None:
             return f"{who}{of}"
-        return f"{who}{of}, which has {'no watermark' if self.stream_id is None else 'sent nothing'} yet"
+        return f"{who}{of}, {'which has no watermark' if self.stream_id is None else 'of which no event was read'} yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

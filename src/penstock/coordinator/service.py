@@ -59,7 +59,7 @@ class Coordinator:
         records, news = Records(store), News()
         sources = Sources(store, records)
         heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock)
-        watermarks = Watermarks(store, records, settings, clock, connectors.disorder_us)
+        watermarks = Watermarks(store, records, settings, clock, connectors)
         reports = Reports(records, sources, heartbeats, watermarks, connectors, settings)
         keeper = Keeper(store, durability, self._perform)
         self._releases = Releases(completions)

@@ -213,8 +213,8 @@ class Connector:
         return sum(info.length - info.start for info in map(self._store.info, there))
 
 
-def started(stream_id: int, name: str) -> Mark:
-    return Mark(stream_id, MarkKind.STARTED, name)
+def started(stream_id: int, stream: KnownStream) -> Mark:
+    return Mark(stream_id, MarkKind.STARTED, stream.name, 1 if stream.standing is Standing.ACTIVE else None)
 
 
 def active_again(stream_id: int) -> Mark:

@@ -20,6 +20,8 @@ STREAMS_PER_TURN = 2000
 """That something is declared of before the loop gets its turn: some milliseconds."""
 
 _LOOK_SECONDS = 0.005
+_ID_DIGITS_MAX = 20
+"""Of an u64."""
 
 
 class Declaring:
@@ -108,9 +110,10 @@ def _found(connector: Connector, stream: int | str) -> int:
 
 
 def _named(connector: Connector, name: str) -> int:
-    """Most have the id that is made from their name."""
+    """Most have the id that is made from their name. Digits are an id where no stream is named so."""
     usual = stream_id_of(name)
     known = connector.streams.get(usual)
     if known is not None and known.name == name:
         return usual
-    return next((i for i, stream in connector.streams.items() if stream.name == name), usual)
+    otherwise = int(name) if name.isascii() and name.isdecimal() and len(name) <= _ID_DIGITS_MAX else usual
+    return next((i for i, stream in connector.streams.items() if stream.name == name), otherwise)

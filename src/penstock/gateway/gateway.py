@@ -17,6 +17,7 @@ from penstock.gateway.opened_streams import OpenedStreams
 from penstock.gateway.registry import LocalRegistry, StreamKey, StreamRegistry, Use
 from penstock.gateway.session import SourceSession
 from penstock.gateway.settings import GatewaySettings
+from penstock.gateway.stream_log import Standing
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
 
@@ -133,6 +134,16 @@ class Gateway:
         known = self._connectors.get(connector)
         found = [known.streams.get(stream_id) if known is not None else None for stream_id in ids]
         return ["" if stream is None else stream.name for stream in found]
+
+    def open_streams(self, connector: str) -> set[int]:
+        """Those that hold back the watermark of whoever reads it; none of a connector that is not known."""
+        known = self._connectors.get(connector)
+        streams = known.streams if known is not None else {}
+        return {stream_id for stream_id, stream in streams.items() if stream.standing is Standing.ACTIVE}
+
+    def has_finished(self, connector: str) -> bool:
+        known = self._connectors.get(connector)
+        return known is not None and known.has_finished
 
     def full_sources(self) -> dict[str, int]:
         """The connectors that are at their quota, and the bytes they hold."""

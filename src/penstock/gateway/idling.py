@@ -13,7 +13,9 @@ from penstock.gateway.opened_streams import OpenedStreams
 log = logging.getLogger(__name__)
 
 TICK_SECONDS_MAX = 1.0
-"""What counts of the time between two ticks: the sockets of a worker that was busy for longer are full of messages."""
+"""What counts of the time between two ticks, and no more than half a timeout: the sockets of a worker that was busy for
+longer are full of messages.
+"""
 
 SWEEPS = 20
 """In the time of a timeout: a stream is taken out a twentieth of it too late at most."""
@@ -52,7 +54,7 @@ class Idling:
         for connector in connectors:
             timeout, there = connector.settings.idle_timeout_seconds, by_name.get(connector.name, [])
             if timeout is not None and (there or connector.away):
-                self._tick(connector, there, seconds, timeout / SWEEPS)
+                self._tick(connector, there, min(seconds, timeout / 2), timeout / SWEEPS)
 
     def _tick(self, connector: Connector, sessions: Sequence[Session], seconds: float, interval: float) -> None:
         connector.away.tick(seconds, can_send=connector.has_room())

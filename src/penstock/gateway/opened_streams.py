@@ -89,7 +89,7 @@ class OpenedStreams:
         self._streams[stream_id] = stream
         self._check_known(stream_id)
         known = self._connector.find(stream_id, notify.name[:STREAM_NAME_MAX])
-        self._marks[known.route].append(started(stream_id, known.name))
+        self._marks[known.route].append(started(stream_id, known))
         self._opening[known.route].append(stream_id)
 
     def _check_known(self, stream_id: int) -> None:

@@ -46,7 +46,17 @@ def _taken(rows: pa.RecordBatch, name: str, kind: Any) -> Any:
 
 def _as_json(rows: pa.RecordBatch) -> list[bytes]:
     names = [name for name in rows.schema.names if name != LETTER]
-    return [json.dumps(row, default=_plain, ensure_ascii=False).encode() for row in rows.select(names).to_pylist()]
+    columns = zip(*(_values(rows.column(name)) for name in names), strict=True)
+    told = (dict(zip(names, row, strict=True)) for row in columns)
+    return [json.dumps(row, default=_plain, ensure_ascii=False).encode() for row in told]
+
+
+def _values(column: Any) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):  # times beyond Python's calendar
+        values = column.cast(pa.string()).to_pylist()
+    return values
 
 
 def _plain(value: object) -> str:

@@ -38,7 +38,8 @@ class Applied:
                 batch = batch.filter(letter.is_null())
             batch = batch.drop_columns([LETTER])
         if not self.keeps_errors:
-            yield self._finished(self._made(batch))
+            if batch.num_rows:
+                yield self._finished(self._made(batch))
             return
         poison: list[Poison] = []
         for made in halved(self._made, batch):

@@ -39,6 +39,12 @@ def halved(function: Function, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch
 
 
 def reason_of(error: Exception) -> str:
-    """The error as Python tells it in its last line, of a bounded length."""
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    """The error as Python tells it in its last line, of a bounded length, and as UTF-8 has it. Never raises: it is the
+    user's class that tells.
+    """
+    try:
+        told = str(error).encode(errors="backslashreplace").decode()
+    except Exception:
+        told = "(its text cannot be told)"
+    text = f"{type(error).__name__}: {told}".removesuffix(": ")
     return text if len(text) <= REASON_CHARACTERS_MAX else f"{text[: REASON_CHARACTERS_MAX - 1]}…"

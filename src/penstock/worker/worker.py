@@ -107,7 +107,8 @@ class Worker:
         self._ledger_damage: Damaged | None = None
         settings, completions = self.settings.coordinator, self._gateway.completion
         try:
-            address, connectors = self._segment_address, Connectors(self._disorder_us, self._stream_name)
+            gateway, address = self._gateway, self._segment_address
+            connectors = Connectors(self._disorder_us, self._stream_name, gateway.open_streams, gateway.has_finished)
             coordinator = Coordinator(self._store, durability, settings, completions, address, connectors=connectors)
         except Damaged as error:
             log.error("pipelines are refused: %s", error)

@@ -29,6 +29,7 @@ from penstock.coordinator.messages import (
     Starting,
     starting_as_json,
 )
+from penstock.core.errors import RequestError
 from penstock.protocol.stored.names import check_pipeline_name
 
 PORT = 7102
@@ -298,6 +299,8 @@ class CoordinatorClient:
         self._source(source, "end", {})
 
     def _source(self, source: str, verb: str, body: Any) -> Any:
+        if not source or "/" in source:  # it would be another path
+            raise RequestError(f"{source!r} is no name for a source", "Look which there are: penstock status")
         return self._ask("POST", f"/sources/{quote(source, safe='')}/{verb}", body)
 
     def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:

@@ -63,7 +63,7 @@ class Records:
         return self._store.record(name, offset - 1).end
 
     def position(self, name: str, offset: int) -> int:
-        """Where in the journal the record there lies: in the order in which they came, but for those that were moved."""
+        """Where in the journal the record there lies: in the order of their coming, but for those that were moved."""
         return int(self._store.position(name, max(offset, self.begin(name))))
 
     def came_before(self, name: str, start: int, end: int, position: int) -> int:

@@ -83,6 +83,12 @@ class SourceTable:
 
     # Folding.
 
+    def begin(self, open_before: Iterable[int], finished: Iterable[int], segments: int) -> None:
+        """What was so before the place from which it is folded: streams that are open, segments that have ended."""
+        self.active |= dict.fromkeys(open_before, SILENT)
+        self.finished |= {*finished}
+        self.segments = segments if self.finished else 0
+
     def fold(self, heads: Iterable[Buffer]) -> None:
         """Take in records of one segment, in order. Raises Damaged."""
         for run in _runs(head for data in heads if (head := unpack_head(data)) is not None):

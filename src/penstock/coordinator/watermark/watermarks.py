@@ -4,12 +4,15 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.messages import Segments
 from penstock.coordinator.reading.records import Records
+from penstock.coordinator.reading.sources import Sources
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.watermark import table_log
 from penstock.coordinator.watermark.inherited import inherited
+from penstock.coordinator.watermark.open_before import first_mentions
 from penstock.coordinator.watermark.output_log import OutputLog
 from penstock.coordinator.watermark.stream_table import Held, StreamTable, Terms, advanced
 from penstock.coordinator.watermark.table_log import Written
@@ -57,7 +60,7 @@ class _Kept:
 class Watermarks:
     """Tables are owned by it and never half done: a fold works on a copy, which `keep` puts in its place.
 
-    `disorder` tells how far, in µs, the streams of a connector may be out of order. `clock` counts seconds.
+    `clock` counts seconds.
     """
 
     def __init__(
@@ -66,13 +69,14 @@ class Watermarks:
         records: Records,
         settings: CoordinatorSettings,
         clock: Callable[[], float],
-        disorder: Callable[[str], int],
+        connectors: Connectors,
     ) -> None:
         self._store = store
         self._records = records
         self._settings = settings
         self._clock = clock
-        self._disorder = disorder
+        self._connectors = connectors
+        self._sources = Sources(store, records)
         self._kept: dict[str, _Kept] = {}
         self.outputs = OutputLog(store)
         store.before_truncate(self._before_truncate)
@@ -82,7 +86,9 @@ class Watermarks:
         pipeline = state.pipelines[name]
         offsets = pipeline.segments(pipeline.planned)
         written = table_log.read(self._store, name, pipeline.incarnation)
-        table, start = written or Written(StreamTable(), _beginning(pipeline))
+        table, start = written or Written(StreamTable(), {})
+        start = {**_beginning(pipeline), **start}
+        await self._begin(table, pipeline, start)
         for segment, end in offsets.items():
             await self._fold(table, segment, start.get(segment, 0), end)
         table.outputs = self._inherited(state, pipeline, offsets, table.outputs)
@@ -93,9 +99,11 @@ class Watermarks:
         pipeline = state.pipelines[name]
         table = self._of(name, pipeline).table.copy()
         table.forget(table.sources.keys() - pipeline.sources)
+        at = pipeline.segments(pipeline.planned)
+        await self._begin(table, pipeline, at)
         for segment, end in ends.items():
-            await self._fold(table, segment, pipeline.position(pipeline.planned, segment), end)
-        positions = {**pipeline.segments(pipeline.planned), **ends}
+            await self._fold(table, segment, at.get(segment, 0), end)
+        positions = {**at, **ends}
         table.outputs = self._inherited(state, pipeline, positions, table.outputs)
         return Folded(table, advanced(pipeline.watermark, table, self._terms(pipeline)))
 
@@ -124,12 +132,25 @@ class Watermarks:
 
     def _terms(self, pipeline: Pipeline) -> Terms:
         sources = {str(source) for source in map(Source.parse, pipeline.sources) if source.form is Form.CONNECTOR}
-        return Terms(frozenset(sources), self._disorder)
+        return Terms(frozenset(sources), self._connectors.disorder_us)
 
     def _inherited(
         self, state: State, pipeline: Pipeline, positions: Segments, before: dict[str, int | None]
     ) -> dict[str, int | None]:
         return inherited(state, pipeline.sources, positions, before, self.outputs.find, self._records.end)
+
+    async def _begin(self, table: StreamTable, pipeline: Pipeline, at: Segments) -> None:
+        """Of connectors that nothing is known of yet, which streams are open where the pipeline begins with them. Where
+        it has all from the beginning, the heads say so.
+        """
+        for source in sorted((self._terms(pipeline).connectors or frozenset()) - table.sources.keys()):
+            segments = self._sources.segments(source)
+            if any(at.get(segment, 0) for segment in segments):
+                open_now, has_finished = self._connectors.open_streams(source), self._connectors.has_finished(source)
+                first = await first_mentions(self._records, segments, at)
+                has_finished = has_finished and not first.seen  # else it goes on, for whoever begins behind its end
+                finished = {*range(len(segments))} - first.finished if has_finished else ()
+                table.of(source).begin(first.open_before(open_now), finished, len(segments))
 
     async def _fold(self, table: StreamTable, segment: str, start: int, end: int) -> None:
         if segment.startswith(CONNECTOR_PREFIX):

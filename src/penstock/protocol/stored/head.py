@@ -52,7 +52,14 @@ class Mark(NamedTuple):
     kind: MarkKind
     name: str = ""
     value: int | None = None
-    """Of WATERMARK: an event time in microseconds. Of FINISHED: in how many segments it stands."""
+    """Of WATERMARK: an event time in microseconds. Of FINISHED: in how many segments it stands. Of STARTED: 1 if the
+    stream was active before, and is opened again.
+    """
+
+    @property
+    def was_open(self) -> bool:
+        """Of STARTED."""
+        return self.kind is MarkKind.STARTED and bool(self.value)
 
 
 @dataclass(frozen=True, slots=True)
