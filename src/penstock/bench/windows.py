@@ -57,7 +57,7 @@ QUICK = Effort(
     lateness_ms=60_000,
     small_batches=15,
     small_skip=5,
-    total_s_max=240,
+    total_s_max=400,
 )
 FULL = Effort(
     rounds=3,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from penstock.client.segments.range_reader import Connected, read_range
 from penstock.coordinator.messages import Range
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, SegmentTruncated
 from penstock.spark.source_arrow import SegmentBatches
-from penstock.spark.source_reading import read_events, stream_names
+from penstock.spark.source_reading import lost, read_events, stream_names
 
 COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "offset")
 """What a letter tells of its event."""
@@ -70,8 +70,11 @@ def _stretches(wanted: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 def _end_of(link: Connected, segment: str, offset: int) -> int:
     data = bytearray()
-    with closing(read_range(link, segment, offset, offset + _HEADER.size)) as pieces:
-        for piece in pieces:
-            data += piece.data
+    try:
+        with closing(read_range(link, segment, offset, offset + _HEADER.size)) as pieces:
+            for piece in pieces:
+                data += piece.data
+    except SegmentTruncated as error:
+        raise lost(segment, offset, error.start) from error
     _, length = _HEADER.unpack(data)
     return offset + _HEADER.size + int(length)
