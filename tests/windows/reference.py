@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.protocol.stored.layout import END_OF_TIME
 from penstock.windows.kinds import Session, Window
 
 
@@ -165,5 +166,5 @@ def _join(one: _Kept, other: _Kept) -> _Kept:
 
 
 def _passed(time: int, watermark: int | None) -> bool:
-    """An unknown watermark has passed nothing."""
-    return watermark is not None and time <= watermark
+    """An unknown watermark has passed nothing, that of sources which have all ended everything."""
+    return watermark is not None and (time <= watermark or watermark == END_OF_TIME)

@@ -22,6 +22,7 @@ def test_importing_it_takes_neither_spark_nor_arrow() -> None:
         (lambda: windows.tumbling("soon"), "the size is 'soon'"),
         (lambda: windows.tumbling("0 seconds"), "a window's size of 0 µs is out of range"),
         (lambda: windows.sliding("1 minute", "2 minutes"), "leave gaps"),
+        (lambda: windows.sliding("365 days", "1 second"), "have each event more than 16,384 times"),
         (lambda: windows.session("-1 s"), "a window's gap"),
         (lambda: windows.tumbling("1 minute", offset="1 month"), "the offset is '1 month'"),
         (lambda: windows.collect("x", 0), "collect takes 1 to"),
@@ -51,3 +52,18 @@ def test_calls_that_are_wrong_are_refused(options: dict[str, Any], why: str) -> 
     with pytest.raises(RequestError, match=why) as caught:
         windows.aggregate(None, window, **options)  # type: ignore[arg-type]  # it is not looked at
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("inputs", [None, "amount"])
+def test_an_aggregate_that_does_not_say_its_columns_is_refused(inputs: Any) -> None:
+    class Mine(windows.Aggregate):
+        def add(self, columns: Any, groups: Any, count: int) -> Any: ...
+        def merge(self, partials: Any, groups: Any, count: int) -> Any: ...
+        def result(self, partials: Any) -> Any: ...
+
+    mine = Mine()
+    if inputs is not None:
+        mine.inputs = inputs
+    with pytest.raises(RequestError, match="which are no tuple of columns") as caught:
+        windows.aggregate(None, windows.tumbling("1 minute"), n=mine)  # type: ignore[arg-type]  # it is not looked at
+    assert 'inputs = ("amount",)' in caught.value.hint

@@ -31,7 +31,7 @@ def origin_of(frame: DataFrame) -> dict[str, str]:
     loads of a pipeline have one watermark. Raises RequestError when there is none, when it names no pipeline, or when
     they are of different pipelines.
     """
-    found = [options for options in map(_options_of, _leaves(frame)) if options is not None]
+    found = [options for options in map(options_of, _leaves(frame)) if options is not None]
     if not found:
         raise RequestError("the frame is not made from a load of Penstock's", _HINT)
     pipelines = {options.get("pipeline") for options in found}
@@ -57,7 +57,7 @@ def control_rows(frame: DataFrame, buckets: Sequence[int]) -> DataFrame:
 
 def is_pretended(frame: DataFrame) -> bool:
     """Whether it is made to see what a pipeline's function gives: no worker need be there."""
-    return any(leaf.sourceName() == "rate" for leaf in _leaves(frame) if _options_of(leaf) is not None)
+    return any(leaf.sourceName() == "rate" for leaf in _leaves(frame) if options_of(leaf) is not None)
 
 
 def pretend(options: Mapping[str, str]) -> dict[str, str]:
@@ -82,7 +82,7 @@ def _leaves(frame: DataFrame) -> Iterator[Any]:
             yield leaf
 
 
-def _options_of(leaf: Any) -> dict[str, str] | None:
+def options_of(leaf: Any) -> dict[str, str] | None:
     """Of a load of ours, or of one that looks like it."""
     options = dict(leaf.extraOptions().asCaseSensitiveMap())
     if leaf.sourceName() == FORMAT:

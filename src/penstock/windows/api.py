@@ -113,9 +113,19 @@ def _measures(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure]]:
             case Measure():
                 yield name, given
             case Aggregate():
-                yield name, Measure(given, given.inputs)
+                yield name, Measure(given, _inputs(name, given))
             case _:
                 raise RequestError(f"{name} is {given!r}, which is no aggregate and no option", _RESULTS)
+
+
+def _inputs(name: str, aggregate: Aggregate) -> tuple[str, ...]:
+    inputs = getattr(aggregate, "inputs", None)
+    if not isinstance(inputs, tuple):
+        raise RequestError(
+            f"{name}'s class {type(aggregate).__name__} has the inputs {inputs!r}, which are no tuple of columns",
+            'Say in the class which columns `add` gets: inputs = ("amount",).',
+        )
+    return inputs
 
 
 def _name(window: Window, keys: Sequence[ColumnLike]) -> str:

@@ -18,6 +18,8 @@ from penstock.windows.choosing import CARRIED, Chosen, choose
 from penstock.windows.engine import BUCKET, TIME, Plan
 from penstock.windows.kinds import Session, Window
 from penstock.windows.operator import ENTERING, LEAVING, Kind, Operator
+from penstock.windows.plans import one_row_each, row_by_row
+from penstock.windows.repeats import tells_events_apart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +53,7 @@ def build(
 ) -> DataFrame:
     """Raises RequestError for what cannot be computed."""
     _check_frame(frame)
-    chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep")
+    chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep", placed=row_by_row(frame))
     plan = Plan(
         window=window,
         keys=tuple(f"k{number}" for number in range(len(chosen.keys))),
@@ -76,6 +78,7 @@ def build(
         generation=options.generation,
         tls=options.tls,
         carried=chosen.carried,
+        repeats=tells_events_apart(chosen.carried) and not one_row_each(frame),
         output=_to_arrow(output),
     )
     return _stages(frame, chosen, operator, output)
@@ -111,7 +114,8 @@ def _stages(frame: DataFrame, chosen: Chosen, operator: Operator, output: Struct
     )
     entering = chosen.frame.mapInArrow(mapped, ENTERING).unionByName(control)
     grouped = entering.groupBy("bucket")
-    return grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None").mapInArrow(unpacked, output)
+    left = grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None")
+    return (left.repartition("part") if operator.repeats else left).mapInArrow(unpacked, output)
 
 
 def _check_frame(frame: DataFrame) -> None:

@@ -26,7 +26,9 @@ KEY, INPUT, TIE, CARRIED = "k", "v", "o", "c"
 PLACE = ("segment", "offset")
 """Where an event is stored: a row that still says so need not carry its bytes."""
 
-_TIES = ("stream_id", "message_id")
+TIES = ("stream_id", "message_id")
+"""Which event it is, in its source."""
+
 _OF_EVENTS = ("key", "source", "stream", "stream_id", "message_id")
 _BYTES = ("binary", "string")
 _PLAIN = (
@@ -59,9 +61,11 @@ def choose(
     buckets: int,
     *,
     late: bool,
+    placed: bool,
 ) -> Chosen:
     """`late`: whether late rows are kept, so that every row must bring along what a letter needs; otherwise only those
-    without an event time do. Raises RequestError for columns that are missing, or of types that cannot be used.
+    without an event time do. `placed`: whether all rows say where their event is stored, if they have such columns.
+    Raises RequestError for columns that are missing, or of types that cannot be used.
     """
     from pyspark.sql import functions as F  # noqa: N812  as PySpark's own documentation writes it
 
@@ -70,14 +74,14 @@ def choose(
     key_fields = tuple(frame.select(*key_columns).schema.fields) if key_columns else ()
     _check_keys(key_fields)
     micros = F.unix_micros(time)
-    placed = F.when(micros.between(TIME_MIN_US, TIME_MAX_US), micros)
-    columns = {TIME: placed, BUCKET: _bucket(key_columns, buckets)}
+    time_us = F.when(micros.between(TIME_MIN_US, TIME_MAX_US), micros)
+    columns = {TIME: time_us, BUCKET: _bucket(key_columns, buckets)}
     columns |= {f"{KEY}{number}": column for number, column in enumerate(key_columns)}
     inputs = _Inputs(frame)
     aggregates = {name: inputs.take(measure) for name, measure in measures.items()}
-    carried = _carried(frame)
+    carried = _carried(frame, placed=placed)
     for number, column in enumerate(carried.values()):
-        columns[f"{CARRIED}{number}"] = column if late else F.when(placed.isNull(), column)
+        columns[f"{CARRIED}{number}"] = column if late else F.when(time_us.isNull(), column)
     columns |= inputs.columns
     if LETTER in frame.columns:
         columns[LETTER] = frame[LETTER]
@@ -114,7 +118,7 @@ class _Inputs:
     def _order(self) -> list[str]:
         """An event's place in time, and among those of the same time."""
         kinds = dict(self._frame.dtypes)
-        ties = [name for name in _TIES if kinds.get(name) == "bigint"]
+        ties = [name for name in TIES if kinds.get(name) == "bigint"]
         self.columns |= {f"{TIE}{name}": self._frame[name] for name in ties}
         return [TIME, *(f"{TIE}{name}" for name in ties)]
 
@@ -172,17 +176,26 @@ def _check_keys(fields: Sequence[StructField]) -> None:
             )
 
 
-def _carried(frame: DataFrame) -> dict[str, Column]:
-    """Fields of a letter, and where they are in the frame: where the event is stored, if it still says so; otherwise
-    its bytes, or the JSON of the row where there are none.
+def _carried(frame: DataFrame, *, placed: bool) -> dict[str, Column]:
+    """Fields of a letter, and where they are in the frame: where the event is stored, if it still says so; otherwise,
+    also in rows of a join or a union that have no place, its bytes.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     kinds = dict(frame.dtypes)
     if all(kinds.get(name) == LETTER_FIELDS[name] for name in PLACE):
-        return {name: frame[name] for name in PLACE}
+        place = {name: frame[name] for name in PLACE}
+        nowhere = F.isnull(place["segment"]) | F.isnull(place["offset"])
+        return place if placed else place | {"value": F.when(nowhere, _bytes(frame))}
     fields = {name: frame[name] for name in _OF_EVENTS if kinds.get(name) == LETTER_FIELDS[name]}
-    if kinds.get("value") in _BYTES:
-        return fields | {"value": F.coalesce(frame["value"].cast("binary"), F.lit(b""))}
+    return fields | {"value": _bytes(frame)}
+
+
+def _bytes(frame: DataFrame) -> Column:
+    """The event's own, or the JSON of the row where there are none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if dict(frame.dtypes).get("value") in _BYTES:
+        return F.coalesce(frame["value"].cast("binary"), F.lit(b""))
     whole = F.struct(*(frame["`" + name.replace("`", "``") + "`"] for name in frame.columns if name != LETTER))
-    return fields | {"value": F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")}
+    return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")

@@ -16,6 +16,10 @@ LENGTH_MAX_US = TIME_MAX_US - TIME_MIN_US
 """No window, gap or lateness is longer than all of time: so sums of a time and three lengths fit 64 bits."""
 
 
+WINDOWS_OF_EVENT_MAX = 1 << 14
+"""An event is a row in each of its windows, and each of them is a blob of state: a week of minutes is possible."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sliding:
     """Windows of `size_us`, one beginning every `slide_us`, one of them at `offset_us` after 1970."""
@@ -32,6 +36,12 @@ class Sliding:
             raise RequestError(
                 f"windows of {self.size_us} µs every {self.slide_us} µs leave gaps between them",
                 "Let them slide by no more than their size.",
+            )
+        if self.size_us > self.slide_us * WINDOWS_OF_EVENT_MAX:
+            raise RequestError(
+                f"windows of {self.size_us} µs every {self.slide_us} µs have each event more than "
+                f"{WINDOWS_OF_EVENT_MAX:,} times",
+                "Let them slide by more.",
             )
         if abs(self.offset_us) > LENGTH_MAX_US:
             raise RequestError(f"the offset {self.offset_us} µs is out of range", "Give an offset below the slide.")

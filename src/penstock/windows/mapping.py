@@ -13,6 +13,7 @@ from penstock.spark.python_worker import coordinator, freeze, hinted
 from penstock.windows.choosing import CARRIED
 from penstock.windows.engine import TIME, prepare
 from penstock.windows.operator import Kind, Operator, as_batch, written
+from penstock.windows.repeats import parted
 
 ROWS_AT_ONCE = 1 << 20
 """Rows that are brought down to partials together: the more of them, the fewer partials a key has."""
@@ -67,7 +68,7 @@ class _Mapper:
         if table.column(TIME).null_count:
             timeless, table = _parted(table, table.column(TIME).is_null())
             names = [f"{CARRIED}{number}" for number in range(len(self._operator.carried))]
-            yield from self._passing(Kind.TIMELESS, timeless.select(names))
+            yield from self._timeless(timeless.select(names))
         if table.num_rows:
             partials = prepare(self._operator.plan, table, self._before).partials
             for bucket, blob in partials.items():
@@ -77,6 +78,13 @@ class _Mapper:
         """Through whichever bucket: with the state's rows they are part of the batch once, however often it is run."""
         for number, data in enumerate(written(table.combine_chunks())):
             yield self._row(number % self._operator.plan.buckets, kind, data)
+
+    def _timeless(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        if not self._operator.repeats:
+            yield from self._passing(Kind.TIMELESS, table)
+            return
+        for bucket, piece in parted(self._operator, table, 0):
+            yield from (self._row(bucket, Kind.TIMELESS, data) for data in written(piece))
 
     def _row(self, bucket: int, kind: Kind, data: bytes) -> pa.RecordBatch:
         return as_batch(_ENTERING, [(self._operator.ids[bucket], int(kind), data, None, self._before, None)])

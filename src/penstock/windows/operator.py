@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 ENTERING = "bucket int, kind int, data binary, epoch bigint, before bigint, watermark bigint"
-LEAVING = "kind int, data binary"
+LEAVING = "kind int, data binary, part int"
 
 BLOB_BYTES = 8 << 20
 """Tables travel in pieces of about so much: Spark holds several copies of a row, each in one piece of memory."""
@@ -48,6 +48,8 @@ class Operator:
     tls: tuple[str | None, str | None, str | None]
     carried: tuple[str, ...]
     """Which field of a letter each of the columns c0, c1, … is."""
+    repeats: bool
+    """Whether several rows may be of one event: it leaves late once all the same."""
     output: pa.Schema
     """Of what leaves, letters among it."""
 

@@ -16,6 +16,7 @@ from penstock.core.errors import PenstockError, PipelineError
 from penstock.spark.python_worker import freeze, hinted
 from penstock.windows.engine import advance
 from penstock.windows.operator import Kind, Operator, written
+from penstock.windows.repeats import parted
 from penstock.windows.state import SparkState
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ class WindowProcessor(StatefulProcessor):
             advanced = advance(self._operator.plan, bucket, self._state, given.partials, before, after)
             self._epoch = max(self._epoch, epoch)
             self._reported.append({"bucket": bucket, **asdict(advanced.stats)})
-        yield from (_leaving(kind, data) for kind, data in given.passing)
-        for kind, table in ((Kind.PANES, advanced.panes), (Kind.LATE, advanced.late)):
-            yield from (_leaving(kind, data) for data in written(table))
+        yield from (_leaving(kind, data, bucket) for kind, data in given.passing)
+        yield from (_leaving(Kind.PANES, data, bucket) for data in written(advanced.panes))
+        for part, table in parted(self._operator, advanced.late, bucket):
+            yield from (_leaving(Kind.LATE, data, part) for data in written(table))
 
     def handleExpiredTimer(  # noqa: N802
         self,
@@ -130,5 +132,5 @@ def _checked(given: _Given) -> tuple[int, int | None, int | None]:
     return given.control
 
 
-def _leaving(kind: Kind, data: bytes) -> Row:
-    return Row(kind=int(kind), data=data)
+def _leaving(kind: Kind, data: bytes, part: int) -> Row:
+    return Row(kind=int(kind), data=data, part=part)

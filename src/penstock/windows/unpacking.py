@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.spark.letter import ERR, LETTER, LETTER_FIELDS, NO_EVENT_TIME, letter_arrow
 from penstock.spark.letter import LATE as LATE_PORT
 from penstock.spark.python_worker import freeze, hinted, link
 from penstock.windows.choosing import CARRIED, PLACE
 from penstock.windows.engine import TIME
-from penstock.windows.operator import Kind, Operator, read
+from penstock.windows.operator import Kind, Operator, read, written
 from penstock.windows.originals import originals
+from penstock.windows.repeats import distinct
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -22,10 +25,26 @@ def unpack(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
     """What one task was given by the state, as rows of the operator's result."""
     freeze()
     with hinted():
-        for batch in batches:
-            for kind, data in zip(batch.column("kind").to_pylist(), batch.column("data"), strict=True):
-                table = _unpacked(operator, Kind(kind), read(data.as_buffer()))
-                yield from table.combine_chunks().to_batches()
+        for kind, table in _once(operator, _tables(batches)):
+            yield from _unpacked(operator, kind, table).combine_chunks().to_batches()
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]]:
+    for batch in batches:
+        for kind, data in zip(batch.column("kind").to_pylist(), batch.column("data"), strict=True):
+            yield Kind(kind), read(data.as_buffer())
+
+
+def _once(operator: Operator, tables: Iterator[tuple[Kind, pa.Table]]) -> Iterator[tuple[Kind, pa.Table]]:
+    """Late and timeless events once each, at the end, if several rows may be of one: all of them are in this task."""
+    waiting: dict[Kind, list[pa.Table]] = {}
+    for kind, table in tables:
+        if operator.repeats and kind in (Kind.LATE, Kind.TIMELESS):
+            waiting.setdefault(kind, []).append(table)
+        else:
+            yield kind, table
+    for kind, repeated in waiting.items():
+        yield from ((kind, read(data)) for data in written(distinct(repeated, operator.carried)))
 
 
 def _unpacked(operator: Operator, kind: Kind, table: pa.Table) -> pa.Table:
@@ -45,7 +64,7 @@ def _panes(operator: Operator, table: pa.Table) -> pa.Table:
     """The engine's panes: keys, bounds, pane, revision, results, replaced panes; times as timestamps from here on."""
     ends = table.column("window_end")
     columns = [_cast(column, field.type) for column, field in zip(table.columns, operator.output, strict=False)]
-    columns.append(pa.compute.subtract(ends, 1).cast(_TIMESTAMP))
+    columns.append(pc.subtract(ends, 1).cast(_TIMESTAMP))
     columns.append(pa.nulls(table.num_rows, letter_arrow()))
     return pa.Table.from_arrays(columns, schema=operator.output)
 
@@ -70,7 +89,10 @@ def _late(operator: Operator, table: pa.Table) -> pa.StructArray:
     reason = "it came behind the watermark, and its windows are closed"
     if operator.plan.late_rule == "strict":
         reason = "it came behind the watermark"
-    return _letters(table.num_rows, missed | _carried(operator, table), LATE_PORT, reason)
+    carried = _carried(operator, table)
+    if "event_time" in carried:
+        carried["event_time"] = pc.coalesce(carried["event_time"], missed["event_time"])
+    return _letters(table.num_rows, missed | carried, LATE_PORT, reason)
 
 
 def _carried(operator: Operator, table: pa.Table) -> dict[str, Any]:
@@ -78,9 +100,20 @@ def _carried(operator: Operator, table: pa.Table) -> dict[str, Any]:
     fields = {name: table.column(f"{CARRIED}{number}") for number, name in enumerate(operator.carried)}
     if not set(PLACE) <= fields.keys():
         return fields
-    connection = link(operator.worker, *operator.tls)
-    found = originals(operator.worker, connection, pa.table({name: fields[name] for name in PLACE}))
-    return {name: found.column(name) for name in found.column_names} | fields
+    found = _stored(operator, pa.table({name: fields[name] for name in PLACE}))
+    return {name: found.column(name) for name in found.column_names} | {
+        name: pc.coalesce(found.column(name), column) if name in found.column_names else column
+        for name, column in fields.items()
+    }
+
+
+def _stored(operator: Operator, places: pa.Table) -> pa.Table:
+    """The events at these places; nulls where a row names none."""
+    known = pc.and_(*(column.is_valid() for column in places.columns)).to_numpy()
+    if not known.any():
+        return pa.table({})
+    found = originals(operator.worker, link(operator.worker, *operator.tls), places.filter(pa.array(known)))
+    return found if known.all() else found.take(pa.array(np.cumsum(known) - 1, mask=~known))
 
 
 def _letters(count: int, fields: dict[str, Any], port: str, reason: str) -> pa.StructArray:

@@ -199,3 +199,17 @@ def test_late_events_that_are_dropped_are_counted() -> None:
         assert epoch(windows, [0, 1, 105], 100) == ([], [])
         assert sum(each.late_dropped for each in windows.stats) == 2
         assert sum(each.late_kept for each in windows.stats) == 0
+
+
+@pytest.mark.parametrize(
+    "window", [Tumbling(size_us=MINUTE), Sliding(size_us=MINUTE, slide_us=MINUTE // 7), Session(gap_us=5)]
+)
+@pytest.mark.parametrize(("lateness", "rule"), [(0, "window"), (MINUTE, "window"), (0, "strict")])
+def test_the_end_of_time_closes_also_windows_that_end_behind_it(window: Window, lateness: int, rule: LateRule) -> None:
+    """Sources that have all ended say so: no window waits any more, and what still comes is late."""
+    windows = driver(window, lateness, rule)
+    panes, late = epoch(windows, [0, TIME_MAX_US], TIME_MAX_US)
+    assert max(end for _, end, *_ in panes) > TIME_MAX_US
+    assert {pane for _, _, pane, *_ in panes} == {"on_time"}
+    assert (late, sum(each.keys for each in windows.stats)) == ([], 0)
+    assert epoch(windows, [TIME_MAX_US, 3], TIME_MAX_US) == ([], [3, TIME_MAX_US])

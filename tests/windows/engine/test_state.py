@@ -1,6 +1,7 @@
 """What state there is, who may continue it, and how large it may become."""
 
 import pickle
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import Damaged, LimitExceeded, RequestError
-from penstock.windows.aggregates import Collect, Count, Groups, Max, Sum
+from penstock.windows.aggregates import Aggregate, Collect, Count, Groups, Max, Sum
 from penstock.windows.engine import Plan, advance, prepare
 from penstock.windows.kinds import Session, Sliding, Tumbling
 from tests.windows.engine.driving import DictState, Driver, table_of
@@ -228,3 +229,54 @@ def test_an_aggregate_that_gives_too_few_partials_is_named() -> None:
     driver = Driver(replace(PLAN, aggregates={"mine": Wrong()}))
     with pytest.raises(RequestError, match="'mine' gave 0 values of int64, not 1"):
         driver.batch([[row(0)]], 5)
+
+
+class Plain(Aggregate):
+    """A user's own that is no dataclass."""
+
+    inputs = ("value",)
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self._cache = object()
+
+    def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> Any:
+        return Max(self.inputs).add(columns, groups, count)
+
+    def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
+        return Max(self.inputs).merge(partials, groups, count)
+
+    def result(self, partials: pa.Array) -> Any:
+        return partials
+
+
+def test_an_aggregate_of_a_users_own_with_another_parameter_is_another_plan() -> None:
+    one, same, other = (replace(PLAN, aggregates={"mine": Plain(step)}) for step in (1, 1, 2))
+    assert one.fingerprint == same.fingerprint
+    assert one.fingerprint != other.fingerprint
+
+
+class NumPyPartials(Plain):
+    def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> Any:
+        return super().add(columns, groups, count).to_numpy(zero_copy_only=False)
+
+
+class NumPyResults(Plain):
+    def result(self, partials: pa.Array) -> Any:
+        return partials.to_numpy(zero_copy_only=False)
+
+
+@pytest.mark.parametrize(("kind", "method"), [(NumPyPartials, "add"), (NumPyResults, "result")])
+def test_an_aggregate_that_gives_no_arrow_array_is_refused(kind: type[Plain], method: str) -> None:
+    with pytest.raises(RequestError, match=f"`{method}` of the aggregate {kind.__name__} gives ndarray") as caught:
+        replace(PLAN, aggregates={"mine": kind(1)})
+    assert "pa.array" in caught.value.hint
+
+
+def test_an_aggregate_that_gives_no_arrow_array_once_there_are_rows_is_refused() -> None:
+    class Sometimes(Plain):
+        def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> Any:
+            return super().add(columns, groups, count) if not count else None
+
+    with pytest.raises(RequestError, match="'mine' gave NoneType, not 1 of int64"):
+        Driver(replace(PLAN, aggregates={"mine": Sometimes(1)})).batch([[row(0)]], 5)

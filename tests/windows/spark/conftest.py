@@ -9,11 +9,12 @@ import pytest
 
 from tests.running_worker import RunningWorker
 from tests.spark.conftest import spark  # noqa: F401  the fixture
+from tests.windows.spark.pretending import pretended
 from tests.windows.spark.running import Bench
 from tests.windows.spark.scene import Scene
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture
@@ -24,3 +25,8 @@ def scene(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Scene: 
 @pytest.fixture
 def bench(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Bench:  # noqa: F811
     return Bench(worker, spark, tmp_path)
+
+
+@pytest.fixture
+def events(spark: SparkSession) -> DataFrame:  # noqa: F811
+    return pretended(spark, "sensors")

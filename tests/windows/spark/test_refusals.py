@@ -10,8 +10,6 @@ import pytest
 
 from penstock import windows
 from penstock.core.errors import RequestError
-from penstock.spark.control import pretend
-from penstock.spark.source_schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,14 +17,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 MINUTE = windows.tumbling("1 minute")
-
-
-@pytest.fixture
-def events(spark: SparkSession) -> DataFrame:
-    """Looks like a pipeline's load."""
-    options = pretend({"pipeline": "p", "input": "in", "source": "sensors"})
-    columns = [f"cast(null as {kind}) as {name}" for name, kind in COLUMNS.items()]
-    return spark.readStream.format("rate").options(**options).load().selectExpr(*columns)
 
 
 def test_the_result_has_keys_bounds_pane_results_time_and_letter(events: DataFrame) -> None:

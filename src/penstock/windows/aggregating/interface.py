@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.core.errors import RequestError
+
 Groups: TypeAlias = NDArray[np.int64]
 """For each row the number of its group, from 0; no group is empty."""
 
@@ -47,16 +49,32 @@ class Aggregate(ABC):
 
     def partial_type(self, types: Sequence[pa.DataType]) -> pa.DataType:
         """Of the inputs' types. Raises RequestError for types that it cannot take."""
-        return self._none(types).type
+        return self._type("add", self._none(types))
 
     def result_type(self, types: Sequence[pa.DataType]) -> pa.DataType:
         """Of the inputs' types. Raises RequestError for types that it cannot take."""
-        return self.result(self._none(types)).type
+        partials = self._none(types)
+        self._type("add", partials)
+        return self._type("result", self.result(partials))
 
     def parameters(self) -> dict[str, Any]:
-        """What else decides the meaning of its partials: state made with others is refused."""
-        fields: Mapping[str, Any] = getattr(self, "__dataclass_fields__", {})
-        return {name: getattr(self, name) for name in fields if name not in ("inputs", "ordered")}
+        """What else decides the meaning of its partials: state made with others is refused.
+
+        The fields of a dataclass; of another class the public attributes that are numbers, texts or truth values.
+        """
+        fields: Mapping[str, Any] | None = getattr(self, "__dataclass_fields__", None)
+        if fields is not None:
+            return {name: getattr(self, name) for name in fields if name not in ("inputs", "ordered")}
+        plain = {name: value for name, value in vars(self).items() if isinstance(value, int | float | str)}
+        return {name: plain[name] for name in sorted(plain) if not name.startswith("_")}
+
+    def _type(self, method: str, given: Any) -> pa.DataType:
+        if not isinstance(given, pa.Array | pa.ChunkedArray):
+            raise RequestError(
+                f"`{method}` of the aggregate {type(self).__name__} gives {type(given).__name__}, not an Arrow array",
+                "Let it return pa.array(…), also of no rows.",
+            )
+        return given.type
 
     def _none(self, types: Sequence[pa.DataType]) -> pa.Array:
         return self.add([pa.array([], each) for each in types], np.empty(0, np.int64), 0)

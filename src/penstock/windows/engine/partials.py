@@ -58,9 +58,11 @@ def results(plan: Plan, table: pa.Table) -> list[pa.Array]:
 
 def _checked(name: str, array: pa.Array | pa.ChunkedArray, count: int, kind: pa.DataType) -> pa.Array:
     """What an aggregate gave. Raises RequestError: one that a user wrote may give anything."""
-    if len(array) != count or array.type != kind:
+    given = array.type if isinstance(array, pa.Array | pa.ChunkedArray) else type(array).__name__
+    if given != kind or len(array) != count:
+        number = f"{len(array)} values of {given}" if hasattr(array, "__len__") else given
         raise RequestError(
-            f"the aggregate {name!r} gave {len(array)} values of {array.type}, not {count} of {kind}",
+            f"the aggregate {name!r} gave {number}, not {count} of {kind}",
             "Let add and merge give one partial for each group, result one value for each partial, always of one type.",
         )
     return one_array(array)

@@ -39,7 +39,9 @@ def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) ->
 
 
 def _behind_below(plan: Plan, before: int) -> int:
-    """Rows before this time are late, or may be."""
+    """Rows before this time are late, or may be: all of them at the end of time."""
+    if before >= TIME_MAX_US:
+        return TIME_MAX_US + 1
     if plan.late_rule == "strict":
         return before
     return open_below(plan, before) if isinstance(plan.window, Session) else late_below(plan, before)

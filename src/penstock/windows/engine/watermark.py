@@ -1,9 +1,14 @@
-"""Comparisons with a watermark that may be unknown: an unknown one has reached nothing."""
+"""Comparisons with a watermark that may be unknown, and so has reached nothing, or at the end of time.
+
+All sources have ended then: it has reached everything, also windows of the last times there are, which end behind it.
+"""
 
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from penstock.windows.kinds import TIME_MAX_US
 
 
 @overload
@@ -12,6 +17,7 @@ def reached(times: int, watermark: int | None) -> bool: ...
 def reached(times: NDArray[np.int64], watermark: int | None) -> NDArray[np.bool_]: ...
 def reached(times: int | NDArray[np.int64], watermark: int | None) -> bool | NDArray[np.bool_]:
     """Whether the watermark is at these times, or beyond."""
-    if watermark is not None:
+    if watermark is not None and watermark < TIME_MAX_US:
         return times <= watermark
-    return False if isinstance(times, int) else np.zeros(len(times), bool)
+    everything = watermark is not None
+    return everything if isinstance(times, int) else np.full(len(times), everything)
