@@ -12,6 +12,7 @@ from rich.table import Table
 
 from penstock.bench.goals import goal_cell, missed, spread_cell
 from penstock.bench.measurement import ratios
+from penstock.bench.tables import closing, figures
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,18 +108,10 @@ def to_json(report: LatencyReport) -> str:
 def print_tables(report: LatencyReport, console: Console) -> None:
     for table in (_timings(report), _ratios(report), _parts(report)):
         console.print(table)
-    settings = ", ".join(f"{key} {value}" for key, value in report.settings.items())
     count = len(report.results[SMALLEST])
     floor = median(report.floors_ms())
     console.print(f"A batch of the smallest stream and {FSYNCS} fsyncs: {floor:.1f} ms.")
-    console.print(f"Medians of {count} rounds; in brackets the lowest and the highest of a round. {settings}")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
+    console.print(closing(count, report.settings))
 
 
 def _label(name: str) -> str:
@@ -126,7 +119,7 @@ def _label(name: str) -> str:
 
 
 def _timings(report: LatencyReport) -> Table:
-    table = _table("penstock bench latency", "", "p50 ms", "p99 ms", "samples")
+    table = figures("penstock bench latency", "", "p50 ms", "p99 ms", "samples")
     for name, rounds in report.results.items():
         facts = summary(rounds)
         table.add_row(_label(name), f"{facts['p50']:,}", f"{facts['p99']:,}", f"{facts['samples']:,}")
@@ -134,7 +127,7 @@ def _timings(report: LatencyReport) -> Table:
 
 
 def _ratios(report: LatencyReport) -> Table:
-    table = _table(f"p50 ÷ (smallest batch + {FSYNCS} fsyncs)", "", "ratio", "goal")
+    table = figures(f"p50 ÷ (smallest batch + {FSYNCS} fsyncs)", "", "ratio", "goal")
     for name, values in report.round_ratios().items():
         cell = spread_cell(values, is_missed=name in report.missed())
         table.add_row(name, cell, goal_cell(name, GOALS, AT_MOST))
@@ -144,7 +137,7 @@ def _ratios(report: LatencyReport) -> Table:
 def _parts(report: LatencyReport) -> Table:
     """A message waits for the batch before its own; the merge is part of `addBatch`."""
     found = report.parts_ms()
-    table = _table("what it is made of, in ms", "", *map(_label_short, found))
+    table = figures("what it is made of, in ms", "", *map(_label_short, found))
     for part in next(iter(found.values()), {}):
         table.add_row(part, *(f"{parts[part]:.1f}" for parts in found.values()))
     return table

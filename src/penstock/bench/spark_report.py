@@ -11,6 +11,7 @@ from rich.table import Table
 from penstock.bench.batches import STAGES, WHOLE, Run
 from penstock.bench.goals import goal_cell, missed, spread_cell
 from penstock.bench.measurement import ratios
+from penstock.bench.tables import closing, figures
 
 PARQUET, SOURCE, SINK, TENTH, SMALLEST, SMALL = "parquet", "source", "sink", "sink_tenth", "smallest", "small"
 """The flows."""
@@ -117,21 +118,13 @@ def print_tables(report: SparkReport, console: Console) -> None:
     for table in (_flows(report), _ratios(report), _stages(report)):
         console.print(table)
     memory = ", ".join(f"{name} {value:,.0f}" for name, value in report.peak_rss_mb.items())
-    settings = ", ".join(f"{key} {value}" for key, value in report.settings.items())
     count = max(map(len, report.results.values()), default=0)
     console.print(f"Peak RSS in MB: {memory}.")
-    console.print(f"Medians of {count} rounds; in brackets the lowest and the highest of a round. {settings}")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
+    console.print(closing(count, report.settings))
 
 
 def _flows(report: SparkReport) -> Table:
-    table = _table("penstock bench spark", "flow", "rows in a batch", "ms for a batch", "rows/s")
+    table = figures("penstock bench spark", "flow", "rows in a batch", "ms for a batch", "rows/s")
     for name, rounds in report.results.items():
         facts = summary(rounds)
         table.add_row(LABELS[name], f"{facts['batch_rows']:,}", f"{facts['batch_ms']:,}", f"{facts['rows_per_s']:,}")
@@ -139,7 +132,7 @@ def _flows(report: SparkReport) -> Table:
 
 
 def _ratios(report: SparkReport) -> Table:
-    table = _table("ratios", "", "ratio", "goal")
+    table = figures("ratios", "", "ratio", "goal")
     for name, values in report.round_ratios().items():
         cell = spread_cell(values, is_missed=name in report.missed())
         table.add_row(f"{name}: {RATIOS[name].meaning}", cell, goal_cell(name, GOALS, AT_MOST))
@@ -147,7 +140,7 @@ def _ratios(report: SparkReport) -> Table:
 
 
 def _stages(report: SparkReport) -> Table:
-    table = _table("where the time of a small batch goes, in ms", "flow", *STAGES, "in all")
+    table = figures("where the time of a small batch goes, in ms", "flow", *STAGES, "in all")
     for flow, stages in report.stages_ms().items():
         table.add_row(LABELS[flow], *(f"{value:g}" for value in stages.values()))
     return table

@@ -12,6 +12,7 @@ from penstock.bench.batches import STAGES, WHOLE, Run
 from penstock.bench.goals import goal_cell, missed, spread_cell
 from penstock.bench.measurement import ratios
 from penstock.bench.spark_report import summary
+from penstock.bench.tables import closing, figures
 
 KEYS = {"10k": 10_000, "1m": 1_000_000}
 """Sources, and how many keys each has."""
@@ -91,21 +92,13 @@ def to_json(report: WindowsReport) -> str:
 def print_tables(report: WindowsReport, console: Console) -> None:
     for table in (_flows(report), _ratios(report)):
         console.print(table)
-    settings = ", ".join(f"{key} {value}" for key, value in report.settings.items())
     count = max(map(len, report.results.values()), default=0)
-    console.print(f"Medians of {count} rounds; in brackets the lowest and the highest of a round. {settings}")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
+    console.print(closing(count, report.settings))
 
 
 def _flows(report: WindowsReport) -> Table:
     columns = ("flow", "rows in a batch", "ms for a batch", "rows/s", "state bytes per key and window")
-    table = _table("penstock bench windows", *columns)
+    table = figures("penstock bench windows", *columns)
     for name, rounds in report.results.items():
         facts = summary(rounds)
         size = report.sizes.get(name, {}).get("state_bytes_per_key")
@@ -115,7 +108,7 @@ def _flows(report: WindowsReport) -> Table:
 
 
 def _ratios(report: WindowsReport) -> Table:
-    table = _table("ratios", "", "ratio", "goal")
+    table = figures("ratios", "", "ratio", "goal")
     for name, values in report.round_ratios().items():
         cell = spread_cell(values, is_missed=name in report.missed())
         table.add_row(f"{name}: {MEANINGS[name]}", cell, goal_cell(name, GOALS, AT_MOST))

@@ -19,6 +19,7 @@ from penstock.coordinator.messages import (
 )
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import Fenced, PenstockError, RequestError
+from penstock.protocol.stored.names import check_pipeline_name
 from penstock.worker.json_body import Body, read_body
 
 _STATUS: list[tuple[type[PenstockError], int]] = [(Fenced, 409), (RequestError, 400), (PenstockError, 503)]
@@ -67,6 +68,18 @@ def _route(path: str, handler: Handler) -> Route:
             return failure(error)
 
     return Route(path, handle, methods=["POST"])
+
+
+def pipeline_route(path: str, handler: Callable[[str, Request], Awaitable[Any]], method: str) -> Route:
+    """For a pipeline's name in the path, checked, and whatever else the handler reads of the request."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return JSONResponse(await handler(check_pipeline_name(request.path_params["name"]), request))
+        except PenstockError as error:
+            return failure(error)
+
+    return Route(path, handle, methods=[method])
 
 
 def failure(error: PenstockError) -> Response:

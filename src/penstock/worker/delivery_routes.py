@@ -1,18 +1,17 @@
 """The routes of delivery: sinks are bound to pipelines, and epochs on their way to them are seen, retried, parked."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import RequestError
 from penstock.delivery.urls.spec import parse_sink
 from penstock.protocol.stored.names import check_pipeline_name
-from penstock.worker.coordinator_routes import failure
+from penstock.worker.coordinator_routes import pipeline_route
 from penstock.worker.json_body import Body, read_body
 
 
@@ -65,8 +64,8 @@ def routes(worker: Delivering) -> list[Route]:
 
     posted = {"bind": bind, "unbind": unbind, "retry": retry, "park": park}
     return [
-        *(_route(f"/pipelines/{{name}}/{verb}", handler, "POST") for verb, handler in posted.items()),
-        _route("/pipelines/{name}/epochs", epochs, "GET"),
+        *(pipeline_route(f"/pipelines/{{name}}/{verb}", handler, "POST") for verb, handler in posted.items()),
+        pipeline_route("/pipelines/{name}/epochs", epochs, "GET"),
     ]
 
 
@@ -89,13 +88,3 @@ def _spec(name: str, body: Body) -> SinkSpec:
     spec = SinkSpec(check_pipeline_name(body.text("port"), "port"), body.text("url"))
     parse_sink(spec.url).check_installed()
     return spec
-
-
-def _route(path: str, handler: Callable[[str, Request], Awaitable[Any]], method: str) -> Route:
-    async def handle(request: Request) -> Response:
-        try:
-            return JSONResponse(await handler(check_pipeline_name(request.path_params["name"]), request))
-        except PenstockError as error:
-            return failure(error)
-
-    return Route(path, handle, methods=[method])

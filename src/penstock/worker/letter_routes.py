@@ -1,18 +1,15 @@
 """The routes of letters: listed, shown, replayed."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from penstock.coordinator.service import Coordinator
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import RequestError
 from penstock.protocol.stored.letters import LETTER_PORTS
-from penstock.protocol.stored.names import check_pipeline_name
-from penstock.worker.coordinator_routes import failure
+from penstock.worker.coordinator_routes import pipeline_route
 from penstock.worker.json_body import read_body
 
 
@@ -42,9 +39,9 @@ def routes(worker: Lettered) -> list[Route]:
         return asdict(await worker.coordinator().letters.replay(name, body.text("port"), *places, key))
 
     return [
-        _route("/pipelines/{name}/letters", listed, "GET"),
-        _route("/pipelines/{name}/letters/{port}/{at}", show, "GET"),
-        _route("/pipelines/{name}/replay", replay, "POST"),
+        pipeline_route("/pipelines/{name}/letters", listed, "GET"),
+        pipeline_route("/pipelines/{name}/letters/{port}/{at}", show, "GET"),
+        pipeline_route("/pipelines/{name}/replay", replay, "POST"),
     ]
 
 
@@ -52,13 +49,3 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise RequestError(f"{text!r} is no number")
     return int(text)
-
-
-def _route(path: str, handler: Callable[[str, Request], Awaitable[Any]], method: str) -> Route:
-    async def handle(request: Request) -> Response:
-        try:
-            return JSONResponse(await handler(check_pipeline_name(request.path_params["name"]), request))
-        except PenstockError as error:
-            return failure(error)
-
-    return Route(path, handle, methods=[method])
