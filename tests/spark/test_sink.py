@@ -13,12 +13,13 @@ from penstock.client.coordinator import Staged
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced, RequestError
 from penstock.protocol.stored.bulk import decode
-from penstock.spark import python_worker, sink
+from penstock.spark import sink
 from penstock.spark.sink import StagedOutput, StreamSink, Task, in_order, stage
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.staging import StagedPort
 from tests.running_worker import RunningWorker
 from tests.spark.asking import segment_names
+from tests.spark.kept import kept_for
 
 VALUE = StructType().add("value", BinaryType())
 TASK = Task(batch=7, partition=3, attempt=41)
@@ -26,11 +27,9 @@ TASK = Task(batch=7, partition=3, attempt=41)
 
 @pytest.fixture
 def options(worker: RunningWorker) -> Iterator[SinkOptions]:
-    """The links of one test are not those of another: each has its own worker."""
-    python_worker.link.cache_clear()
     address = f"127.0.0.1:{worker.ports['http']}"
-    yield SinkOptions(pipeline="counts", worker=address, generation=2)
-    python_worker.link(address, None, None, None).drop()
+    with kept_for(address):
+        yield SinkOptions(pipeline="counts", worker=address, generation=2)
 
 
 def rows(count: int, **more: list[Any]) -> Any:

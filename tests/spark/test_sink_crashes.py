@@ -10,9 +10,9 @@ import pytest
 
 from penstock.client.segments import SegmentClient
 from penstock.protocol.stored.bulk import decode
-from penstock.spark import python_worker
 from penstock.spark.sink import Task, stage
 from penstock.spark.sink_options import SinkOptions
+from tests.spark.kept import kept_for
 from tests.worker_process import WorkerProcess
 
 ROWS = [b"%d " % n * (1 + n % 90) for n in range(40_000)]
@@ -37,9 +37,9 @@ def test_a_task_stages_every_row_once_while_the_worker_is_killed_again_and_again
                     restarts[-1].start()
                 yield pa.record_batch({"value": pa.array(ROWS[start : start + BATCH], pa.binary())})
 
-        (port,) = stage(options, Task(0, 0, 0), batches()).ports
+        with kept_for(options.worker):
+            (port,) = stage(options, Task(0, 0, 0), batches()).ports
         assert len(restarts) == len(ROWS) // KILL_EVERY
-        python_worker.link(options.worker, None, None, None).drop()
         assert port.rows == len(ROWS)
         assert stored(worker.address, port.segment) == ROWS
 

@@ -13,11 +13,11 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced
 from penstock.protocol.stored.bulk import Events, decode
-from penstock.spark import python_worker
 from penstock.spark.sink import StreamSink, Task, stage
 from penstock.spark.sink_options import SinkOptions
 from tests.running_worker import RunningWorker
 from tests.spark.asking import segment_names
+from tests.spark.kept import kept_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -220,11 +220,10 @@ def test_an_older_generation_can_merge_nothing(sink: Sink) -> None:
 
 @pytest.fixture
 def options(sink: Sink) -> Iterator[SinkOptions]:
-    python_worker.link.cache_clear()
-    python_worker.coordinator.cache_clear()
-    yield SinkOptions(pipeline="counts", worker=sink.address, generation=sink.generation, checkpoint=str(sink.folder))
-    python_worker.link(sink.address, None, None, None).drop()
-    python_worker.coordinator(sink.address).close()
+    with kept_for(sink.address):
+        yield SinkOptions(
+            pipeline="counts", worker=sink.address, generation=sink.generation, checkpoint=str(sink.folder)
+        )
 
 
 def writer_of(options: SinkOptions) -> StreamSink:

@@ -8,6 +8,7 @@ from penstock.spark.python_worker import link
 from penstock.windows.originals import originals
 from tests.protocol.stored.events import stored
 from tests.running_worker import RunningWorker
+from tests.spark.kept import kept_for
 from tests.spark.stored_data import store_events, truncate
 
 FIRST, SECOND = "connector/sales/0", "connector/sales/1"
@@ -17,7 +18,8 @@ def found(worker: RunningWorker, *places: tuple[str, int]) -> pa.Table:
     http = f"127.0.0.1:{worker.ports['http']}"
     segments, offsets = zip(*places, strict=True)
     table = pa.table({"segment": pa.array(segments), "offset": pa.array(offsets)})
-    return originals(http, link(http, None, None, None), table)
+    with kept_for(http):
+        return originals(http, link(http, None, None, None), table)
 
 
 def store(worker: RunningWorker, segment: str, sizes: list[int]) -> list[int]:

@@ -1,0 +1,18 @@
+"""What a Python worker of Spark's keeps from call to call, in a test that calls its functions itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.spark import python_worker
+
+
+@contextmanager
+def kept_for(worker: str) -> Iterator[None]:
+    """Connections to this worker, which are closed afterwards: none of them is left to another test."""
+    try:
+        yield
+    finally:
+        python_worker.link(worker, None, None, None).drop()
+        python_worker.coordinator(worker).close()
+        python_worker.link.cache_clear()
+        python_worker.coordinator.cache_clear()
