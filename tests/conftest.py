@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
 from tests.running_worker import RunningWorker, running_worker
 
 SLOW_MARKERS = ("process", "spark")
@@ -42,3 +44,17 @@ def worker(tmp_path: Path) -> Iterator[RunningWorker]:
     """A worker with small files, stopped in order afterwards."""
     with running_worker(tmp_path / "data") as running:
         yield running
+
+
+@pytest.fixture
+def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
+    """Talks to the worker's HTTP side."""
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
+        yield made
+
+
+@pytest.fixture
+def segments(worker: RunningWorker) -> Iterator[SegmentClient]:
+    """Talks to its segment port."""
+    with SegmentClient(worker.address) as made:
+        yield made

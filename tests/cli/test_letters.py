@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -16,18 +16,6 @@ from tests.letters.putting import PIPELINE, Putting, letter, original
 from tests.running_worker import RunningWorker
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
-    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
-        yield made
-
-
-@pytest.fixture
-def segments(worker: RunningWorker) -> Iterator[SegmentClient]:
-    with SegmentClient(worker.address) as made:
-        yield made
 
 
 @pytest.fixture

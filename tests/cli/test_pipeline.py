@@ -1,7 +1,7 @@
 """`penstock pipeline`, against a worker in this process."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import typer
@@ -15,12 +15,6 @@ from penstock.core.errors import PipelineError
 from tests.running_worker import RunningWorker
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
-    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
-        yield made
 
 
 @pytest.fixture

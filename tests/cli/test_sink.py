@@ -25,12 +25,6 @@ NOWHERE = "http://127.0.0.1:1/in"
 
 
 @pytest.fixture
-def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
-    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
-        yield made
-
-
-@pytest.fixture
 def merging(worker: RunningWorker, client: CoordinatorClient) -> Iterator[Merging]:
     with SegmentClient(worker.address) as segments:
         yield Merging(client, segments, "orders")

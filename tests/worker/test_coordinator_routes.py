@@ -25,18 +25,6 @@ def connected(worker: RunningWorker) -> Iterator[tuple[CoordinatorClient, Segmen
         yield client, segments
 
 
-@pytest.fixture
-def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
-    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
-        yield made
-
-
-@pytest.fixture
-def segments(worker: RunningWorker) -> Iterator[SegmentClient]:
-    with SegmentClient(worker.address) as made:
-        yield made
-
-
 def append(segments: SegmentClient, name: str, *events: bytes) -> int:
     with segments.appender(name, create=True) as appender:
         for event in events:

@@ -20,18 +20,6 @@ from tests.running_worker import RunningWorker, running_worker
 
 
 @pytest.fixture
-def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
-    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
-        yield made
-
-
-@pytest.fixture
-def segments(worker: RunningWorker) -> Iterator[SegmentClient]:
-    with SegmentClient(worker.address) as made:
-        yield made
-
-
-@pytest.fixture
 def server() -> Iterator[Server]:
     with serving() as state:
         yield state

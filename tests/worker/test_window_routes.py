@@ -1,19 +1,12 @@
 """What window operators report is shown until their pipeline is dropped, reset, or tells something newer."""
 
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.core.errors import Fenced, RequestError
 from tests.running_worker import RunningWorker
-
-
-@pytest.fixture
-def client(worker: RunningWorker) -> Iterator[CoordinatorClient]:
-    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
-        yield made
 
 
 def numbers(bucket: int, **given: int) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Goals: what a ratio is to reach, or what it must not exceed."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 
@@ -10,6 +10,20 @@ def missed(ratios: Mapping[str, float], goals: Mapping[str, float], at_most: Col
         name: ratios[name]
         for name, goal in goals.items()
         if name in ratios and (ratios[name] > goal if name in at_most else ratios[name] < goal)
+    }
+
+
+def ratios_as_json(
+    round_ratios: Mapping[str, Sequence[float]], goals: Mapping[str, float], at_most: Collection[str] = ()
+) -> dict[str, object]:
+    """What every benchmark's JSON tells of its ratios: their medians, the rounds, and which goals are missed."""
+    medians = {name: median(values) for name, values in round_ratios.items()}
+    return {
+        "ratios": {name: round(value, 3) for name, value in medians.items()},
+        "ratio_rounds": {name: [round(value, 3) for value in values] for name, values in round_ratios.items()},
+        "goals": dict(goals),
+        "at_most": list(at_most),
+        "missed": {name: round(value, 3) for name, value in missed(medians, goals, at_most).items()},
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from penstock.bench.goals import goal_cell, missed, spread_cell
+from penstock.bench.goals import goal_cell, missed, ratios_as_json, spread_cell
 from penstock.bench.measurement import ratios
 from penstock.bench.tables import closing, figures
 
@@ -92,11 +92,7 @@ def to_json(report: LatencyReport) -> str:
     parts = {flow: {name: round(ms, 2) for name, ms in found.items()} for flow, found in report.parts_ms().items()}
     found = {
         "benchmark": "latency",
-        "ratios": {name: round(value, 3) for name, value in report.ratios().items()},
-        "ratio_rounds": {name: [round(v, 3) for v in values] for name, values in report.round_ratios().items()},
-        "goals": GOALS,
-        "at_most": list(AT_MOST),
-        "missed": {name: round(value, 3) for name, value in report.missed().items()},
+        **ratios_as_json(report.round_ratios(), GOALS, AT_MOST),
         "latency_ms": {name: summary(rounds) for name, rounds in report.results.items()},
         "floor_ms": round(median(report.floors_ms()), 3),
         "parts_ms": parts,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.bench.batches import STAGES, WHOLE, Run
-from penstock.bench.goals import goal_cell, missed, spread_cell
+from penstock.bench.goals import goal_cell, missed, ratios_as_json, spread_cell
 from penstock.bench.measurement import ratios
 from penstock.bench.tables import closing, figures
 
@@ -101,11 +101,7 @@ def to_json(report: SparkReport) -> str:
     """One object on one line."""
     found = {
         "benchmark": "spark",
-        "ratios": {name: round(value, 3) for name, value in report.ratios().items()},
-        "ratio_rounds": {name: [round(v, 3) for v in values] for name, values in report.round_ratios().items()},
-        "goals": GOALS,
-        "at_most": list(AT_MOST),
-        "missed": {name: round(value, 3) for name, value in report.missed().items()},
+        **ratios_as_json(report.round_ratios(), GOALS, AT_MOST),
         "flows": {name: summary(rounds) for name, rounds in report.results.items()},
         "stages_ms": report.stages_ms(),
         "peak_rss_mb": dict(report.peak_rss_mb),

@@ -6,13 +6,17 @@ The benchmarks are imported by the commands that run them: no other command wait
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.bench.report import Report
+
+R = TypeVar("R")
 
 Quick: TypeAlias = Annotated[bool, typer.Option("--quick", help="Fewer rounds; ends within a minute.")]
 QuickOfMany: TypeAlias = Annotated[bool, typer.Option("--quick", help="Fewer rounds and events; a few minutes.")]
@@ -66,10 +70,7 @@ def spark(quick: Quick = False, as_json: AsJson = False, directory: Directory = 
 
     options = spark_bench.Options(quick=quick, directory=directory)
     report = spark_bench.run(options, Console(stderr=True))
-    if as_json:
-        typer.echo(spark_report.to_json(report))
-    else:
-        spark_report.print_tables(report, _console())
+    _tell(report, spark_report.to_json if as_json else None, spark_report.print_tables)
 
 
 @app.command()
@@ -88,10 +89,7 @@ def pipeline(
         quick=quick, directory=directory, bytewax_python=bytewax_python, flink_python=flink_python
     )
     report = pipeline_bench.run(options, Console(stderr=True))
-    if as_json:
-        typer.echo(pipeline_report.to_json(report))
-    else:
-        pipeline_report.print_tables(report, _console())
+    _tell(report, pipeline_report.to_json if as_json else None, pipeline_report.print_tables)
 
 
 @app.command()
@@ -102,10 +100,7 @@ def windows(quick: QuickOfMany = False, as_json: AsJson = False, directory: Dire
 
     options = windows_bench.Options(quick=quick, directory=directory)
     report = windows_bench.run(options, Console(stderr=True))
-    if as_json:
-        typer.echo(windows_report.to_json(report))
-    else:
-        windows_report.print_tables(report, _console())
+    _tell(report, windows_report.to_json if as_json else None, windows_report.print_tables)
 
 
 @app.command()
@@ -116,19 +111,21 @@ def latency(quick: Quick = False, as_json: AsJson = False, directory: Directory 
 
     options = latency_bench.Options(quick=quick, directory=directory)
     report = latency_bench.run(options, Console(stderr=True))
-    if as_json:
-        typer.echo(latency_report.to_json(report))
-    else:
-        latency_report.print_tables(report, _console())
+    _tell(report, latency_report.to_json if as_json else None, latency_report.print_tables)
 
 
 def _show(report: Report, as_json: bool) -> None:
     from penstock.bench.report import print_table, to_json
 
-    if as_json:
+    _tell(report, to_json if as_json else None, print_table)
+
+
+def _tell(report: R, to_json: Callable[[R], str] | None, print_tables: Callable[[R, Console], None]) -> None:
+    """As JSON if that is wanted, as tables otherwise."""
+    if to_json is not None:
         typer.echo(to_json(report))
     else:
-        print_table(report, _console())
+        print_tables(report, _console())
 
 
 def _console() -> Console:

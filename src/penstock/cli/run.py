@@ -90,15 +90,7 @@ def run(
     signal.signal(signal.SIGTERM, _end_by_sigterm)
     options = _worker_options(retention, max_disorder or [], idle_timeout or [])
     with _worker(place, worker, options) as found:
-        from penstock.spark.attempt import RunSettings
-
-        settings = RunSettings(
-            worker=found.http,
-            checkpoints=place.checkpoints,
-            cores=cores_of(master) or 1,
-            trigger_ms=trigger_ms,
-            available_now=available_now,
-        )
+        settings = _run_settings(found.http, place, master, trigger_ms, available_now=available_now)
         number = _run(found, pipelines, settings, spark, seconds_max)
         if available_now and number is None:
             wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], _say)
@@ -184,6 +176,20 @@ def _worker(place: _Place, worker: str | None, options: list[str]) -> Iterator[F
         if found.process is None and options:
             _say(f"it keeps the settings it was started with: {' '.join(options)} is not for it")
         yield found
+
+
+def _run_settings(
+    worker: str, place: _Place, master: str, trigger_ms: int | None, *, available_now: bool
+) -> "RunSettings":
+    from penstock.spark.attempt import RunSettings
+
+    return RunSettings(
+        worker=worker,
+        checkpoints=place.checkpoints,
+        cores=cores_of(master) or 1,
+        trigger_ms=trigger_ms,
+        available_now=available_now,
+    )
 
 
 def _run(
