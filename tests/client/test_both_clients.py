@@ -276,8 +276,13 @@ async def test_appends_wait_for_the_quota_and_resume_when_it_is_raised(client: A
     await client.create("small", quota_bytes=1000)
     assert await client.attribute("small", QUOTA) == 1000
     appender = await client.appender("small", block_bytes=500)
-    await appender.append_many([b"%03d" % n * 30 for n in range(40)])
-    flushing = asyncio.create_task(appender.flush())
+
+    async def append_all() -> None:
+        """Waits for room at the first append that learns there is none, or at the flush."""
+        await appender.append_many([b"%03d" % n * 30 for n in range(40)])
+        await appender.flush()
+
+    flushing = asyncio.create_task(append_all())
     await asyncio.sleep(0.3)
     assert not flushing.done()
     async with Async(worker.address) as other:
