@@ -2,20 +2,11 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple, Protocol
 
 from penstock.core.errors import PenstockError
+from penstock.core.guarantee import Guarantee as Guarantee
 from penstock.delivery.block import Block
-
-
-class Guarantee(Enum):
-    """What a sink promises of every epoch."""
-
-    EXACTLY_ONCE = "exactly-once"
-    IDEMPOTENT = "idempotent"
-    """It may be told twice, and the result is the same."""
-    AT_LEAST_ONCE = "at-least-once"
 
 
 class SinkLost(PenstockError):

@@ -1,0 +1,1 @@
+"""Applications: what is written in YAML, checked, and as it is deployed."""

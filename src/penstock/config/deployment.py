@@ -1,0 +1,161 @@
+"""An application as it is deployed: every instance of every artefact, and what leads where. Plain values."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+DEFAULT_INSTANCE = "01"
+PASSTHROUGH = "system::passthrough"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterceptorSpec:
+    type: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconnectSpec:
+    """Between two tries of a connector's `run`: the first pause, by which it grows each time, and the longest."""
+
+    first_seconds: float = 0.1
+    factor: float = 2.0
+    max_seconds: float = 30.0
+    tries: int | None = None
+    """In a row, until it stays closed for an operator to look at; None: for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerSpec:
+    """When a sink's port `in` closes by itself, and when it is tried again."""
+
+    failing_streams: int | None = None
+    """So many streams failing `within_seconds` close the whole connector; None: each stands for itself."""
+    within_seconds: float = 1.0
+    half_open_seconds: float = 1.0
+    """After closing, until a probe; doubled with each probe that fails …"""
+    half_open_seconds_max: float = 60.0
+    """… up to this."""
+    held_bytes_max: int = 256 << 20
+    """Of closed streams, kept for them; beyond it the sink's epochs wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSpec:
+    """One instance of a connector."""
+
+    name: str
+    """Of its source in the store: the id, with `.INSTANCE` where the binding names instances."""
+    id: str
+    instance: str
+    type: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """As written, with the instance's variables filled in. `${file:…}` is left for the worker that makes it."""
+    codec: str | None = None
+    codec_map: Mapping[str, str] = field(default_factory=dict)
+    """Content type (`text/*` for all of a kind) → codec; `codec` is for the others."""
+    schema: str | None = None
+    """Spark DDL: the columns that the codec makes."""
+    interceptors_in: tuple[InterceptorSpec, ...] = ()
+    interceptors_out: tuple[InterceptorSpec, ...] = ()
+    reconnect: ReconnectSpec = field(default_factory=ReconnectSpec)
+    breaker: BreakerSpec = field(default_factory=BreakerSpec)
+    segments: int = 2
+    quota_bytes: int | None = None
+    ack: str = "checkpoint"
+    max_disorder_us: int = 0
+    idle_timeout_seconds: float | None = None
+    event_time_unit: str = "ms"
+    event_time_ingest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """One instance of a pipeline."""
+
+    name: str
+    id: str
+    instance: str
+    spark: str
+    """`/absolute/file.py:function`, or PASSTHROUGH."""
+    code: str = ""
+    """A digest of the file: another one starts the pipeline anew."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """trigger, mode, starting, max_bytes_per_epoch, max_rows_per_epoch, outputs, guarantee."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class End:
+    """Of a link: a port of an artefact that is deployed."""
+
+    kind: str
+    """`connector` or `pipeline`."""
+    name: str
+    port: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    source: End
+    target: End
+    url: str = ""
+    """Of the target, as people have written it: `penstock://connector/my-ws-server/01/in`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """All that runs. Two that are equal run the same."""
+
+    connectors: Mapping[str, ConnectorSpec] = field(default_factory=dict)
+    pipelines: Mapping[str, PipelineSpec] = field(default_factory=dict)
+    links: tuple[Link, ...] = ()
+
+    def inputs(self, pipeline: str) -> dict[str, list[End]]:
+        """By the pipeline's input port: where its events come from."""
+        found: dict[str, list[End]] = {}
+        for link in self.links:
+            if link.target.kind == "pipeline" and link.target.name == pipeline:
+                found.setdefault(link.target.port, []).append(link.source)
+        return found
+
+    def sinks(self, pipeline: str) -> list[tuple[str, str]]:
+        """Ports of the pipeline, and the connectors that they lead to."""
+        ends = (link for link in self.links if link.source.kind == "pipeline" and link.source.name == pipeline)
+        return [(link.source.port, link.target.name) for link in ends if link.target.kind == "connector"]
+
+    def downstream(self, connector: str) -> frozenset[str]:
+        """The connectors that its streams' pipelines lead to, over any number of pipelines."""
+        return frozenset(end.name for end in self._reached(connector) if end.kind == "connector")
+
+    def pipelines_of(self, connector: str) -> frozenset[str]:
+        """The pipelines that its events reach."""
+        return frozenset(end.name for end in self._reached(connector) if end.kind == "pipeline")
+
+    def _reached(self, connector: str) -> Iterator[End]:
+        waiting, seen = [("connector", connector)], set()
+        while waiting:
+            kind, name = waiting.pop()
+            for link in self.links:
+                if (link.source.kind, link.source.name) == (kind, name) and link.target not in seen:
+                    seen.add(link.target)
+                    yield link.target
+                    if link.target.kind == "pipeline":
+                        waiting.append(("pipeline", link.target.name))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Deployment":
+        """What `as_json` gave."""
+        return cls(
+            connectors={name: _connector(spec) for name, spec in data["connectors"].items()},
+            pipelines={name: PipelineSpec(**spec) for name, spec in data["pipelines"].items()},
+            links=tuple(Link(End(**link["source"]), End(**link["target"]), link["url"]) for link in data["links"]),
+        )
+
+
+def _connector(spec: Mapping[str, Any]) -> ConnectorSpec:
+    made = {key: tuple(InterceptorSpec(**one) for one in spec[key]) for key in ("interceptors_in", "interceptors_out")}
+    parts = {"reconnect": ReconnectSpec(**spec["reconnect"]), "breaker": BreakerSpec(**spec["breaker"])}
+    return ConnectorSpec(**{**spec, **made, **parts})

@@ -1,0 +1,288 @@
+"""What the author of a connector writes, and what the frame gives to it.
+
+    class Options ──▶ parsing, lint, JSON schema, docs          Capabilities ──▶ what links and guarantees are possible
+    Connector.run ──Host.open_stream──▶ Stream.send ──▶ interceptors ──▶ admission ──▶ segments        (port `out`)
+    Connector.deliver ◀── interceptors ◀── breakers ◀── output segments of pipelines                   (port `in`)
+
+Streams, admission, segments, quotas, reconnects with back-off, breakers, metrics and draining are the frame's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from penstock.core.errors import PenstockError
+from penstock.core.guarantee import Guarantee
+from penstock.core.types import Buffer
+
+
+class Port(Enum):
+    """Of a connector."""
+
+    OUT = "out"
+    """Events enter the system through it."""
+    IN = "in"
+    """Events leave through it."""
+    ERR = "err"
+    """What came in and could not become an event, with the reason: a source of its own for whoever links it."""
+
+
+class Pause(Enum):
+    """How finely a source can be kept from sending."""
+
+    STREAM = "stream"
+    SESSION = "session"
+    """Together with all streams of the same connection."""
+    WHOLE = "whole"
+
+
+class Options(BaseModel):
+    """`config:` of a connector or an interceptor. Every field has a description: it is the documentation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """`source` and `sink` say what is promised of the ports `out` and `in`; None: there is no such port."""
+
+    source: Guarantee | None = None
+    sink: Guarantee | None = None
+    resumes: bool = False
+    """Whether a stream can be opened again at a point of reference. If not, it is forgotten once it is complete."""
+    pauses: Pause = Pause.STREAM
+    on_stream_started: str = "Opens the stream at once."
+    """How the port `in` answers the signal, for the documentation."""
+    is_linked: bool = False
+    """A reply that leaves through `in` goes to the connection its event came from."""
+    has_codec: bool = True
+    """Whether bytes go in and out, so that a codec must be named."""
+    own_interceptors: bool = False
+    """The frame leaves the interceptors of `out` … `in` alone: the connector asks for `Host.outgoing_chain` itself."""
+
+    @property
+    def ports(self) -> frozenset[Port]:
+        found = {Port.OUT, Port.ERR} if self.source is not None else set()
+        return frozenset(found | ({Port.IN} if self.sink is not None else set()))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamRef:
+    """A stream anywhere in the system, by the name of its connector and its id there."""
+
+    connector: str
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Events on their way out, of one stream, in order: what the interceptors have made of them. Never empty."""
+
+    stream: StreamRef | None
+    """Whose events they come from; None of what comes from no single one, such as a window's result."""
+    values: Sequence[bytes]
+    ids: Sequence[int]
+    """Of the last event in each value; 0 where there is no stream."""
+    keys: Sequence[bytes] = ()
+    """Of each value where no interceptor has joined some; else empty. The same holds for what follows."""
+    event_times_us: Sequence[int | None] = ()
+    metadata: Sequence[Mapping[str, Any]] = ()
+    name: str = ""
+    """`pipeline:incarnation:epoch/number`, the same when it is given again."""
+
+
+class Lost(PenstockError):
+    """The outside cannot be reached now. Of `run`: it is called again after a back-off. Of `deliver`: the whole sink
+    takes nothing until a probe succeeds, and is then given the same again.
+    """
+
+
+class StreamLost(Lost):
+    """Of `deliver`: only this stream's own connection; it is closed, and what is stored of it is held."""
+
+
+class StreamGone(PenstockError):
+    """Of `deliver`: the stream it belongs to will never be back. What was to leave is a dead letter."""
+
+
+class Stream(Protocol):
+    """An ordered run of events into the system, while it is open."""
+
+    @property
+    def ref(self) -> StreamRef: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def position(self) -> int:
+        """Of a stream that resumes: how many of its raw bytes are stored as events, or the last id given to `put`;
+        0 if there is nothing yet. The next `send` must begin there.
+        """
+
+    async def ready(self) -> None:
+        """Return when it may send: all sinks downstream have opened it, nobody has paused it, and there is room. Wait
+        for this before reading the peer: nothing is buffered without bound.
+        """
+
+    @property
+    def may_send(self) -> bool:
+        """Whether `ready` would return at once."""
+
+    async def send(self, data: Buffer, *, metadata: Mapping[str, Any] | None = None) -> int:
+        """Bytes as they came, any part of a record or many of them: interceptors make events of them, which are stored
+        in one step. Waits as `ready` does. Gives the id of the last event that was made of the stream so far; 0 while
+        there is none.
+        """
+
+    async def put(
+        self,
+        values: Sequence[bytes],
+        *,
+        ids: Sequence[int] | None = None,
+        event_times_us: Sequence[int] | None = None,
+        keys: Sequence[bytes] | None = None,
+        metadata: Sequence[Mapping[str, Any]] | None = None,
+    ) -> int:
+        """Whole events, past the interceptors. `ids` are strictly increasing; those that are stored already are dropped
+        and counted. Without them they are counted. As `send`.
+        """
+
+    async def finish(self) -> int:
+        """The peer has said all, or this request is over: what interceptors hold is an event, or a letter if it is only
+        a part of one. Gives the last id, as `send`.
+        """
+
+    async def durable(self, event_id: int) -> None:
+        """Return when all events up to this one are on disk."""
+
+    async def complete(self, event_id: int) -> None:
+        """Return when they may be acknowledged, as the connector's `ack` says: `durable`, or every pipeline on it has
+        completed an epoch that holds them.
+        """
+
+    async def close(self) -> None:
+        """After `finish`, which it calls if nobody has. The stream has ended: `stream-closed` follows its last event to
+        every sink. Idempotent.
+        """
+
+
+class OutgoingChain(Protocol):
+    """The interceptors of the way out, for one run of events. Not by time: who has it decides when it is over."""
+
+    def feed(self, values: Sequence[bytes]) -> list[bytes]: ...
+
+    def flush(self) -> list[bytes]: ...
+
+
+class Host(Protocol):
+    """The frame, as one connector sees it. Everything is called in the worker's event loop."""
+
+    @property
+    def name(self) -> str:
+        """Of the connector, with its instance: its events' `source`."""
+
+    @property
+    def has_in(self) -> bool:
+        """Whether something is linked to its port `in`: whether there will ever be replies."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Nothing more is to be read."""
+
+    async def draining(self) -> None:
+        """Return when nothing more is to be read: `run` closes its streams and returns."""
+
+    async def open_stream(
+        self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
+    ) -> Stream:
+        """A new stream with an id that was never used; with `resume` the stream of this name, at its position. Signals
+        `stream-started`. `metadata` (peer, content type …) goes along with all its events. Returns when it is stored
+        that the stream has started; `Stream.ready` says when it may send. Raises NoRoom.
+        """
+
+    def finished(self) -> None:
+        """The source has ended for good (a file that is read once): all its windows may close."""
+
+    def connected(self) -> None:
+        """It listens, or is connected: the back-off begins anew, and the port `in` is open for all streams."""
+
+    def disconnected(self, reason: str) -> None:
+        """The port `in` is closed for all streams, until `connected`. `run` that raises Lost says so too."""
+
+    def opened(self, stream: StreamRef) -> None:
+        """Answer to `stream_started`: the port `in` takes this stream's events."""
+
+    def closed(self, stream: StreamRef, reason: str) -> None:
+        """It takes no more of this stream's until `opened`."""
+
+    def outgoing_chain(self) -> OutgoingChain:
+        """A fresh one: for connectors with `own_interceptors`."""
+
+    def count(self, what: str, amount: int = 1) -> None:
+        """A number in the status and the metrics, such as `bad_requests`."""
+
+
+O = TypeVar("O", bound=Options)  # noqa: E741  options
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What people are told of a type."""
+
+    name: str
+    text: str
+    """One sentence."""
+    options: type[Options]
+    capabilities: Capabilities
+    extra: str = ""
+    """Of Penstock's own: what must be installed, `pip install penstock[EXTRA]`."""
+    example: Mapping[str, Any] = field(default_factory=dict)
+    """A `config:` that is right."""
+
+
+class Connector(Generic[O]):
+    """One connector. `run` is called in a task of its own; it is cancelled when the connector is removed."""
+
+    about: ClassVar[About]
+
+    def __init__(self, options: O) -> None:
+        self.options = options
+
+    @classmethod
+    def capabilities(cls, options: O) -> Capabilities:  # noqa: ARG003  of this connector; the options may narrow them
+        return cls.about.capabilities
+
+    @classmethod
+    def sink_url(cls, options: O, name: str) -> str | None:  # noqa: ARG003
+        """Where delivery brings the events of `in` by itself, by two-phase commit; None: `deliver` does."""
+        return None
+
+    @classmethod
+    def source_name(cls, options: O, name: str) -> str | None:  # noqa: ARG003
+        """The source that pipelines read instead, such as `segment:NAME`; None: what `run` sends."""
+        return None
+
+    async def run(self, host: Host) -> None:
+        """Hold the connection to the outside. Return when a bounded source has ended or all is drained; raise Lost (or
+        OSError) when the connection is gone, to be called again.
+        """
+        host.connected()
+        await host.draining()
+
+    async def stream_started(self, stream: StreamRef, host: Host) -> None:
+        """A stream has started upstream, before its first event. May take its time; other streams do not wait."""
+        host.opened(stream)
+
+    async def stream_closed(self, stream: StreamRef, host: Host) -> None:  # noqa: ARG002
+        """After the stream's last event."""
+        return
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        """Bring it out: when this returns, it has left for good, as far as the connector can know. One call at a time.
+        Raises Lost, StreamLost, StreamGone.
+        """
+        raise AssertionError(f"{self.about.name} has no port `in`: {outgoing} {host}")

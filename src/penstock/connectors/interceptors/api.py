@@ -1,0 +1,75 @@
+"""What an interceptor is. Each stream has its own, so that none mixes up two streams."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from penstock.connectors.api import Options
+from penstock.core.errors import PenstockError
+
+
+class BadBytes(PenstockError):
+    """What came cannot be a record. `data` is kept as a letter, and the stream ends."""
+
+    def __init__(self, message: str, data: bytes) -> None:
+        super().__init__(message)
+        self.data = data
+
+
+class Incoming(Protocol):
+    """From the peer. Bounded: a record over its limit is BadBytes."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """What is whole now. Raises BadBytes."""
+
+    @property
+    def held(self) -> int:
+        """Bytes of its input that no result holds yet."""
+
+    def finish(self) -> list[bytes]:
+        """There is no more: what is held is a record. Raises BadBytes where it is only a part of one."""
+
+
+class OutgoingInterceptor(Protocol):
+    """Towards the peer."""
+
+    def feed(self, values: Sequence[bytes]) -> list[bytes]:
+        """What is ready now: a value may wait for others."""
+
+    @property
+    def held(self) -> int:
+        """Values that wait."""
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """How long the first of them may; None: for ever, until `flush`."""
+
+    def flush(self) -> list[bytes]:
+        """What waits, now."""
+
+
+O = TypeVar("O", bound=Options)  # noqa: E741  options
+
+
+@dataclass(frozen=True, slots=True)
+class AboutInterceptor:
+    name: str
+    text: str
+    options: type[Options]
+
+
+class Interceptor(Generic[O]):
+    """A type of interceptors: makes one for each stream, for one of the two directions or for both."""
+
+    about: ClassVar[AboutInterceptor]
+
+    def __init__(self, options: O) -> None:
+        self.options = options
+
+    def incoming(self) -> Incoming | None:
+        """None: it cannot stand under `in`."""
+        return None
+
+    def outgoing(self) -> OutgoingInterceptor | None:
+        """None: it cannot stand under `out`."""
+        return None
