@@ -31,8 +31,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first, then those that start and kill processes, those on a Spark session last."""
+    """Fast tests first, then those that start and kill processes, those on Spark last. In two processes (script/test),
+    one begins with all that share a Spark session.
+    """
     items.sort(key=_slowness)
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def _slowness(item: pytest.Item) -> int:
