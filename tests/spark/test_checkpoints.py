@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.spark.checkpoints import checkpoint_of, is_fresh
-from penstock.spark.durations import parse_duration_ms
 
 
 def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:

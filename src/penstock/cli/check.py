@@ -1,4 +1,4 @@
-"""`penstock check`: what the pipelines of a file read, where they go, and all that is wrong; nothing is started."""
+"""`penstock check`: what pipelines read, where they go, and all that is wrong; nothing is started."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from penstock.cli.check_application import SUFFIXES, check_application
 from penstock.cli.pipeline_sinks import CheckedSink, SinkOption, bound_to, checked
+from penstock.core.errors import RequestError
 from penstock.spark.user_code import load_pipelines
 
 if TYPE_CHECKING:
@@ -20,14 +22,23 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A Python file with functions that are a @pipeline.")],
+    file: Annotated[
+        Path, typer.Argument(help="An application (YAML), or a Python file with functions that are a @pipeline.")
+    ],
     sink: SinkOption = None,
 ) -> None:
-    """Show what the pipelines of a file read, where they go, and with which guarantee.
+    """Show what an application or the pipelines of a file read, where they go, and with which guarantee.
 
     Nothing is started, neither worker nor Spark. Ends with 1 if anything
     is wrong, and says all of it.
     """
+    if file.suffix.lower() in SUFFIXES:
+        if sink:
+            raise RequestError(
+                "--sink is for Python files", "Name a connector in the file, and link the pipeline to it."
+            )
+        check_application(file)
+        return
     console = Console(highlight=False)
     mistakes = 0
     for pipeline in bound_to(load_pipelines(file), sink or []):

@@ -1,1 +1,6 @@
-"""Applications: what is written in YAML, checked, and as it is deployed."""
+"""Applications in YAML: what stands in the file, every mistake in it at once, and what is deployed of it."""
+
+from penstock.config.loading import Loaded, load, loads
+from penstock.config.mistakes import ConfigErrors, Mistake, Place
+
+__all__ = ["ConfigErrors", "Loaded", "Mistake", "Place", "load", "loads"]

@@ -4,8 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from penstock.config.outlets import port_for
+
 DEFAULT_INSTANCE = "01"
 PASSTHROUGH = "system::passthrough"
+SYSTEM_STREAMS = "system.streams"
+"""The built-in source of what happens to streams: a connector in links that is not among the deployment's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,9 @@ class PipelineSpec:
     code: str = ""
     """A digest of the file: another one starts the pipeline anew."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """trigger, mode, starting, max_bytes_per_epoch, max_rows_per_epoch, outputs, guarantee."""
+    """Those that are given, of trigger (`10s`), mode, starting (`earliest`, `latest`, a time in ISO 8601, segment →
+    offset), max_bytes_per_epoch (a number), max_rows_per_epoch, outputs (beside out, err and late), guarantee.
+    """
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,7 +97,15 @@ class End:
     kind: str
     """`connector` or `pipeline`."""
     name: str
+    """SYSTEM_STREAMS is a connector that the deployment does not hold: it is there by itself."""
     port: str
+
+    @property
+    def source(self) -> str:
+        """What it is to those who read it, as `Source.parse` takes it."""
+        if self.kind == "pipeline":
+            return f"pipeline:{self.name}/{self.port}"
+        return f"{self.name}.err" if self.port == "err" else self.name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,16 +137,32 @@ class Deployment:
         ends = (link for link in self.links if link.source.kind == "pipeline" and link.source.name == pipeline)
         return [(link.source.port, link.target.name) for link in ends if link.target.kind == "connector"]
 
+    def sink_names(self, pipeline: str) -> dict[str, tuple[str, str]]:
+        """The pipeline's sinks by the names under which they are bound: the port that holds what its codec wants,
+        and the connector. A sink has the connector's name, with `.PORT` behind it for all ports but `out`: so each is
+        delivered by itself, and keeps its name when others are linked.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for port, connector in dict.fromkeys(self.sinks(pipeline)):
+            name = connector if port == "out" else f"{connector}.{port}"
+            codec = self.connectors[connector].codec if connector in self.connectors else None
+            found[name if name not in found else f"{name}.{port}"] = (port_for(port, codec), connector)
+        return found
+
     def downstream(self, connector: str) -> frozenset[str]:
         """The connectors that its streams' pipelines lead to, over any number of pipelines."""
-        return frozenset(end.name for end in self._reached(connector) if end.kind == "connector")
+        return frozenset(end.name for end in self._reached("connector", connector) if end.kind == "connector")
+
+    def sinks_behind(self, pipeline: str) -> frozenset[str]:
+        """The connectors that the pipeline's results go to, over any number of others."""
+        return frozenset(end.name for end in self._reached("pipeline", pipeline) if end.kind == "connector")
 
     def pipelines_of(self, connector: str) -> frozenset[str]:
         """The pipelines that its events reach."""
-        return frozenset(end.name for end in self._reached(connector) if end.kind == "pipeline")
+        return frozenset(end.name for end in self._reached("connector", connector) if end.kind == "pipeline")
 
-    def _reached(self, connector: str) -> Iterator[End]:
-        waiting, seen = [("connector", connector)], set()
+    def _reached(self, kind: str, name: str) -> Iterator[End]:
+        waiting, seen = [(kind, name)], set()
         while waiting:
             kind, name = waiting.pop()
             for link in self.links:

@@ -3,5 +3,8 @@
 QUOTA = b"penstock.quota\0\0"
 """A segment's own quota in bytes."""
 
+INCARNATION = b"penstock.incarn\0"
+"""Of a connector's table of streams: how often ids have been given anew to streams that cannot resume."""
+
 NO_VALUE = -(2**63)
 """Stands for an attribute that is not there. No attribute can have this value."""

@@ -12,7 +12,7 @@ from penstock.spark.control import pretend
 from penstock.spark.generation import Generation, start_generation
 from penstock.spark.leaving import Leaving, leaving
 from penstock.spark.restarts import RestartPolicy
-from penstock.spark.source_schema import COLUMNS
+from penstock.spark.source_schema import ASKED_COLUMNS, COLUMNS
 from penstock.spark.user_code import shown_at_the_users_line
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> Data
     """A stream with the source's columns, made without a Python process: those take a second each."""
     from pyspark.sql import functions
 
-    columns = [functions.lit(None).cast(kind).alias(name) for name, kind in COLUMNS.items()]
+    kinds = COLUMNS | ASKED_COLUMNS
+    columns = [functions.lit(None).cast(kinds[name]).alias(name) for name in pipeline.columns]
     options = {"pipeline": pipeline.name, "input": name, "source": ",".join(pipeline.inputs[name])}
     return spark.readStream.format("rate").options(**pretend(options)).load().select(*columns)
 
@@ -82,7 +83,10 @@ def start_attempt(
         if bind and pipeline.sinks:
             with CoordinatorClient(settings.worker) as coordinator:
                 coordinator.bind(pipeline.name, pipeline.sinks)
-        inputs = {name: _load(spark, generation.input(name, min_partitions=settings.cores)) for name in pipeline.inputs}
+        inputs = {
+            name: _load(spark, pipeline, generation.input(name, min_partitions=settings.cores))
+            for name in pipeline.inputs
+        }
         writer = _writer(_left(pipeline, inputs), pipeline, generation).queryName(pipeline.name)
         writer = _triggered(writer, pipeline, settings).option("checkpointLocation", checkpoint)
         with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"):
@@ -98,8 +102,9 @@ def _left(pipeline: Pipeline, inputs: Mapping[str, DataFrame]) -> Leaving:
         return leaving(pipeline(**inputs), pipeline.outputs)
 
 
-def _load(spark: SparkSession, options: dict[str, Any]) -> DataFrame:
-    return spark.readStream.format("penstock").options(**options).load()
+def _load(spark: SparkSession, pipeline: Pipeline, options: dict[str, Any]) -> DataFrame:
+    columns = {} if pipeline.columns == tuple(COLUMNS) else {"columns": ",".join(pipeline.columns)}
+    return spark.readStream.format("penstock").options(**options, **columns).load()
 
 
 def _writer(left: Leaving, pipeline: Pipeline, generation: Generation) -> DataStreamWriter:

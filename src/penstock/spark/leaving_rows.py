@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.spark.letter import LETTER, REASON_CHARACTERS_MAX
@@ -95,6 +96,20 @@ def _metadata(letter: Column) -> Column:
         _text_pair("segment", letter["segment"]),
         *(_number_pair(name, number) for name, number in numbers.items()),
     ]
+    return _map(pairs)
+
+
+def text_map(texts: Mapping[str, Column]) -> Column:
+    """A map in msgpack, of those texts that are not null: made by Spark, as a letter's. At most 15 of them, with names
+    of at most 31 bytes.
+    """
+    return _map([_text_pair(name, text) for name, text in texts.items()])
+
+
+def _map(pairs: Sequence[Column]) -> Column:
+    """Of those pairs that are not null."""
+    from pyspark.sql import functions
+
     count = sum((pair.isNotNull().cast("int") for pair in pairs), functions.lit(0))
     nothing = functions.lit(b"")
     return functions.concat(_unhexed(count + 0x80, 2), *(functions.coalesce(pair, nothing) for pair in pairs))

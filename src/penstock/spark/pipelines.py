@@ -8,11 +8,12 @@ from typing import Any, Literal, TypeAlias, get_args, overload
 
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.messages import AtSegments, AtTime, Limits, Starting
+from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.declared_sinks import Declared, sinks_of
-from penstock.spark.durations import parse_duration_ms
+from penstock.spark.source_schema import COLUMNS
 
 Function: TypeAlias = Callable[..., Any]
 Mode: TypeAlias = Literal["append", "complete"]
@@ -29,6 +30,8 @@ class Pipeline:
     function: Function
     inputs: Mapping[str, tuple[str, ...]]
     """Parameter → the sources that it reads."""
+    columns: tuple[str, ...] = tuple(COLUMNS)
+    """Of the DataFrames that the function is given."""
     outputs: tuple[str, ...] | None = None
     """Its ports; None: what the function gives says it."""
     mode: Mode = "append"

@@ -139,11 +139,36 @@ class Runner:
         pipelines: Sequence[Pipeline],
         settings: RunSettings,
         show: Callable[[Sequence[RunningPipeline]], None] = lambda _: None,
+        *,
+        change: Callable[[], None] = lambda: None,
+        until_stopped: bool = False,
     ) -> None:
-        self.pipelines = [RunningPipeline(spark, pipeline, settings) for pipeline in pipelines]
+        """`change` is called before every turn, and may add, replace and remove pipelines. `until_stopped`: also when
+        there is none that runs.
+        """
+        self.pipelines: list[RunningPipeline] = []
         self._spark = spark
+        self._settings = settings
         self._show = show
+        self._change = change
+        self._until_stopped = until_stopped
         self._stopping = threading.Event()
+        for pipeline in pipelines:
+            self.put(pipeline)
+
+    def put(self, pipeline: Pipeline) -> None:
+        """Run this one too, or in the place of the one of its name: that is stopped first, and it goes on where that
+        was. All others run on untouched.
+        """
+        self.remove(pipeline.name)
+        self.pipelines = [*self.pipelines, RunningPipeline(self._spark, pipeline, self._settings)]
+
+    def remove(self, name: str) -> None:
+        """Stop it, in order. It is well if there is none."""
+        for running in self.pipelines:
+            if running.pipeline.name == name:
+                running.stop()
+        self.pipelines = [running for running in self.pipelines if running.pipeline.name != name]
 
     def stop(self) -> None:
         """Returns at once; may be called from a signal handler."""
@@ -167,6 +192,7 @@ class Runner:
 
     def _turn(self) -> None:
         try:
+            self._change()
             for pipeline in self.pipelines:
                 if not self._stopping.is_set():
                     pipeline.turn(time.monotonic())
@@ -181,7 +207,8 @@ class Runner:
 
     def _is_over(self, deadline: float | None) -> bool:
         late = deadline is not None and time.monotonic() >= deadline
-        return late or self._stopping.is_set() or all(pipeline.is_done for pipeline in self.pipelines)
+        is_done = not self._until_stopped and all(pipeline.is_done for pipeline in self.pipelines)
+        return late or self._stopping.is_set() or is_done
 
     def _on_progress(self, query_id: str, progress: Progress) -> None:
         for pipeline in self.pipelines:

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted
 from penstock.protocol.stored.layout import NO_TIME
 from penstock.protocol.stored.names import Form, Source, kind_of
-from penstock.spark.source_schema import arrow_schema
+from penstock.spark.source_metadata import content_types, metadata_json
+from penstock.spark.source_schema import ASKED_COLUMNS, arrow_schema
 from penstock.spark.stream_names import StreamNames
 
 _INT64, _STRING, _BINARY, _TIMESTAMP = pa.int64(), pa.string(), pa.binary(), pa.timestamp("us", "UTC")
@@ -27,7 +28,7 @@ class SegmentBatches:
             keys="key" in columns,
             values="value" in columns,
             origins=source.form is Form.OUTPUT and ("source" in columns or "stream" in columns),
-            metadata="metadata" in columns,
+            metadata=not ASKED_COLUMNS.keys().isdisjoint(columns),
         )
         self._schema = arrow_schema(columns)
         self._is_output = source.form is Form.OUTPUT
@@ -67,6 +68,12 @@ class SegmentBatches:
 
     def _metadata_column(self, events: Events) -> Any:
         return pa.nulls(len(events), _BINARY) if events.metadata is None else _bytes(_BINARY, events.metadata)
+
+    def _content_type_column(self, events: Events) -> Any:
+        return content_types(self._metadata_column(events))
+
+    def _metadata_json_column(self, events: Events) -> Any:
+        return metadata_json(self._metadata_column(events))
 
     def _segment_column(self, events: Events) -> Any:
         return self._segment.array(len(events))

@@ -24,8 +24,8 @@ COLUMNS = {
 }
 """Name → Spark's name of its type."""
 
-ASKED_COLUMNS = {"metadata": "binary"}
-"""Those that are given only to a load whose option `columns` names them."""
+ASKED_COLUMNS = {"metadata": "binary", "content_type": "string", "metadata_json": "string"}
+"""Those that are given only to a load whose option `columns` names them: a map in msgpack, and what is made of it."""
 
 CONTROL_COLUMNS = {
     "bucket": "int",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.spark.control import control_rows
-from penstock.spark.durations import parse_duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,0 +1,147 @@
+"""What people are told of types of connectors and interceptors: on the terminal, and in pages of documentation."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from penstock.config.options import Option, options_of
+from penstock.config.types import AboutConnector, CapabilitiesOf, Types
+
+_PAUSES = {
+    "stream": "one stream at a time",
+    "session": "all streams of one connection together",
+    "whole": "the whole connector",
+}
+_INDEX = "README.md"
+_NO_EDIT = "<!-- Written by `penstock connectors --write-docs docs/connectors`: change the connector's own file. -->"
+
+
+@dataclass(frozen=True, slots=True)
+class TypePage:
+    name: str
+    text: str
+    ports: tuple[str, ...]
+    facts: dict[str, str]
+    """What it promises and does, by short words."""
+    options: tuple[Option, ...]
+    of_options: str
+    """What holds for all of them."""
+    example: str = ""
+    """A connector in YAML."""
+    install: str = ""
+
+
+def page_of(types: Types, name: str) -> TypePage:
+    """Of a type of connectors, or else of interceptors. Raises RequestError: nobody has this name."""
+    if name in types.interceptors() and name not in types.names():
+        interceptor = types.interceptor(name)
+        options = interceptor.options
+        return TypePage(name, interceptor.text, (), {}, tuple(options_of(options)), _of_options(options))
+    about = types.about(name)
+    can = about.capabilities
+    return TypePage(
+        name=name,
+        text=about.text,
+        ports=_ports(can),
+        facts=dict(_facts(can)),
+        options=tuple(options_of(about.options)),
+        of_options=_of_options(about.options),
+        example=_example(about),
+        install=f"pip install 'penstock[{about.extra}]'" if about.extra else "",
+    )
+
+
+def _of_options(model: type[BaseModel]) -> str:
+    """The model's own docstring, not that of a general one."""
+    return " ".join((model.__dict__.get("__doc__") or "").split())
+
+
+def _ports(can: CapabilitiesOf) -> tuple[str, ...]:
+    return (*(("out", "err") if can.source is not None else ()), *(("in",) if can.sink is not None else ()))
+
+
+def _facts(can: CapabilitiesOf) -> Iterator[tuple[str, str]]:
+    if can.source is not None:
+        yield "as a source", f"{can.source.value}"
+        yield "a stream", "resumes where it was" if can.resumes else "is over with its connection"
+        yield "pauses", _PAUSES.get(can.pauses.value, str(can.pauses.value))
+    if can.sink is not None:
+        yield "as a sink", f"{can.sink.value}"
+        yield "on stream-started", can.on_stream_started
+    if can.is_linked:
+        yield "replies", "go to the connection that the event came from"
+    yield "interceptors", ", ".join(sorted(can.interceptors)) or "none"
+    yield "codec", "must be named" if can.has_codec else "need not be named"
+
+
+def _example(about: AboutConnector) -> str:
+    connector: dict[str, Any] = {"id": f"my-{about.name}", "type": about.name}
+    connector |= {"config": dict(about.example)} if about.example else {}
+    connector |= {"codec": "json"} if about.capabilities.has_codec else {}
+    written: str = yaml.safe_dump({"connector": [connector]}, sort_keys=False, allow_unicode=True)
+    return written
+
+
+def pages(types: Types) -> dict[str, str]:
+    """The files of the documentation, by their names."""
+    found = [page_of(types, name) for name in sorted(types.names())]
+    chains = [page_of(types, name) for name in sorted(types.interceptors())]
+    return {_INDEX: _index(found, chains)} | {f"{page.name}.md": markdown(page) for page in found}
+
+
+def write_pages(types: Types, folder: Path) -> list[Path]:
+    """Those of types that are gone are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = pages(types)
+    for stale in set(folder.glob("*.md")) - {folder / name for name in written}:
+        stale.unlink()
+    for name, text in written.items():
+        (folder / name).write_text(text)
+    return [folder / name for name in written]
+
+
+def markdown(page: TypePage) -> str:
+    lines = [f"# {page.name}", "", _NO_EDIT, "", page.text, ""]
+    lines += [f"Ports: {', '.join(f'`{port}`' for port in page.ports)}.", ""]
+    lines += [f"It needs `{page.install}`.", ""] if page.install else []
+    lines += ["| | |", "|---|---|", *(f"| {word} | {_cell(fact)} |" for word, fact in page.facts.items()), ""]
+    lines += ["## Options", "", *([page.of_options, ""] if page.of_options else []), *_option_lines(page), ""]
+    lines += ["## Example", "", "```yaml", page.example.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _option_lines(page: TypePage) -> list[str]:
+    if not page.options:
+        return ["It has none."]
+    rows = [f"| `{one.name}` | {_cell(one.values)} | {_default(one)} | {_cell(one.text)} |" for one in page.options]
+    return ["| option | value | default | |", "|---|---|---|---|", *rows]
+
+
+def _default(option: Option) -> str:
+    if option.required:
+        return "**required**"
+    return f"`{option.default}`" if option.default else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _index(found: list[TypePage], interceptors: list[TypePage]) -> str:
+    head = "\n".join(
+        ["# Types of connectors", "", _NO_EDIT, "", "| type | as a source | as a sink | |", "|---|---|---|---|"]
+    )
+    rows = [
+        f"| [{page.name}]({page.name}.md) | {page.facts.get('as a source', '')} | {page.facts.get('as a sink', '')} "
+        f"| {_cell(page.text)} |"
+        for page in found
+    ]
+    lines = [head, *rows, "", "# Interceptors", ""]
+    for page in interceptors:
+        lines += [f"## {page.name}", "", page.text, *([page.of_options] if page.of_options else []), ""]
+        lines += [*_option_lines(page), ""]
+    return "\n".join(lines)

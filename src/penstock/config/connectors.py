@@ -1,0 +1,189 @@
+"""A connector of the file for one instance: all its keys checked, and what is deployed of it."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from penstock.config.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
+from penstock.config.lint import validated
+from penstock.config.mistakes import nearest
+from penstock.config.models import ConnectorSection, InterceptorSection
+from penstock.config.secrets import NoSecret, resolve
+from penstock.config.sections import Item
+from penstock.config.types import CapabilitiesOf, Types
+from penstock.config.yaml_document import Document, KeyPath
+from penstock.core.errors import RequestError
+
+_CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedConnector:
+    spec: ConnectorSpec | None
+    """None: it has mistakes."""
+    capabilities: CapabilitiesOf
+    """Of its options; where those have mistakes, all that its type can."""
+
+
+class ConnectorCheck:
+    """Of one connector with one instance's variables filled in: `value`."""
+
+    def __init__(self, document: Document, types: Types, item: Item, value: Mapping[str, Any]) -> None:
+        self._document = document
+        self._types = types
+        self._item = item
+        self._value = value
+
+    def check(self, name: str, instance: str) -> CheckedConnector | None:
+        """None if there is a mistake that leaves no type of it. Every key is looked at, whatever the others are."""
+        section = validated(self._document, ConnectorSection, self._value, self._item.path, (), self._item.what)
+        capabilities = self._capabilities()
+        for way in ("in", "out"):
+            self._check_interceptors(way, capabilities)
+        self._check_codecs(capabilities)
+        if capabilities is None:
+            return None
+        return CheckedConnector(None if section is None else _spec(section, name, instance), capabilities)
+
+    def check_schema(self) -> None:
+        """Of a connector whose port `out` is linked."""
+        if self._value.get("schema") is not None:
+            return
+        for key, codec in self._codecs().items():
+            if codec in self._types.codecs() and self._types.needs_schema(codec):
+                text = f"{self._item.what}: the codec {codec} needs a schema"
+                self._document.complain((*self._item.path, *key), text, "Add schema: id BIGINT, name STRING.")
+
+    def _capabilities(self) -> CapabilitiesOf | None:
+        kind = self._value.get("type")
+        if not isinstance(kind, str):
+            return None
+        path = (*self._item.path, "type")
+        if kind not in self._types.names():
+            self._unknown(path, "type of connector", kind, self._types.names())
+            return None
+        try:
+            about = self._types.about(kind)
+            options = self._options(about.options, self._value, self._item.path)
+            return about.capabilities if options is None else self._types.capabilities(kind, options)
+        except RequestError as error:
+            self._document.complain(path, f"{self._item.what}: {error}", error.hint)
+            return None
+
+    def _unknown(self, path: KeyPath, what: str, name: str, known: Collection[str]) -> None:
+        if path not in self._document.unset:
+            hint = nearest(name, known) if path not in self._document.written else f"There are: {', '.join(known)}."
+            self._document.complain(path, f'there is no {what} "{self._document.shown(path, name)}"', hint)
+
+    def _options(self, model: type[BaseModel], value: Mapping[str, Any], path: KeyPath) -> BaseModel | None:
+        """Of `config`, with the secrets that files hold: only to see whether they are right."""
+        config = value.get("config", {})
+        if not isinstance(config, dict):
+            return None  # the section's own model has said so
+        where = (*path, "config")
+        if not self._check_files(config, where):
+            return None
+        within = where[len(self._item.path) :]
+        return validated(self._document, model, resolve(config), self._item.path, within, self._item.what)
+
+    def _check_files(self, config: Any, path: KeyPath) -> bool:
+        if isinstance(config, dict | list):
+            inner = config.items() if isinstance(config, dict) else enumerate(config)
+            found = [self._check_files(each, (*path, key)) for key, each in inner]
+            return all(found)
+        try:
+            resolve(config)
+        except NoSecret as error:
+            if path not in self._document.unset:
+                self._document.complain(path, str(error), error.hint)
+            return False
+        return True
+
+    def _check_interceptors(self, way: str, capabilities: CapabilitiesOf | None) -> None:
+        given = self._value.get("interceptors")
+        chain = given.get(way) if isinstance(given, dict) else None
+        if chain and capabilities is not None and way not in capabilities.interceptors:
+            path = (*self._item.path, "interceptors", way)
+            text = f'{self._item.what}: interceptors cannot stand under "{way}" of this connector'
+            self._document.complain(path, text, "With these options its events pass none: leave them out.")
+        for index, each in enumerate(chain if isinstance(chain, list) else []):
+            if isinstance(each, dict) and isinstance(each.get("type"), str):
+                self._check_interceptor(way, each, (*self._item.path, "interceptors", way, index))
+
+    def _check_interceptor(self, way: str, value: Mapping[str, Any], path: KeyPath) -> None:
+        kind = value["type"]
+        known = self._types.interceptors()
+        if kind not in known:
+            self._unknown((*path, "type"), "interceptor", kind, known)
+            return
+        options = self._options(self._types.interceptor(kind).options, value, path)
+        if options is not None and way not in (ways := self._types.directions(kind, options)):
+            hint = f"It can stand under: {', '.join(sorted(ways))}."
+            self._document.complain((*path, "type"), f'the interceptor "{kind}" cannot stand under "{way}"', hint)
+
+    def _codecs(self) -> dict[KeyPath, str]:
+        """By the key that names them."""
+        found: dict[KeyPath, Any] = {("codec",): self._value.get("codec")}
+        chosen = self._value.get("codec_map")
+        found |= {("codec_map", key): codec for key, codec in (chosen if isinstance(chosen, dict) else {}).items()}
+        return {key: codec for key, codec in found.items() if isinstance(codec, str)}
+
+    def _check_codecs(self, capabilities: CapabilitiesOf | None) -> None:
+        known = self._types.codecs()
+        for key, codec in self._codecs().items():
+            if codec not in known:
+                self._unknown((*self._item.path, *key), "codec", codec, known)
+            if len(key) > 1 and not _CONTENT_TYPE.fullmatch(str(key[1])):
+                text = f'"{key[1]}" is no content type'
+                hint = "Write it like application/json, or text/* for all of a kind."
+                self._document.complain((*self._item.path, *key), text, hint, key=True)
+        if capabilities is not None and capabilities.has_codec and self._value.get("codec") is None:
+            hint = f"Add codec: {', '.join(sorted(known))}."
+            self._document.complain((*self._item.path, "codec"), f"{self._item.what} has no codec", hint)
+
+
+def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
+    return ConnectorSpec(
+        name=name,
+        id=section.id,
+        instance=instance,
+        type=section.type,
+        config=section.config,
+        codec=section.codec,
+        codec_map=section.codec_map,
+        schema=section.schema_,
+        interceptors_in=tuple(map(_interceptor, section.interceptors.in_)),
+        interceptors_out=tuple(map(_interceptor, section.interceptors.out)),
+        reconnect=_reconnect(section),
+        breaker=_breaker(section),
+        segments=section.segments,
+        quota_bytes=section.quota,
+        ack=section.ack,
+        max_disorder_us=round(section.watermark.max_disorder * 1_000_000),
+        idle_timeout_seconds=section.watermark.idle_timeout,
+        event_time_unit=section.event_time.unit,
+        event_time_ingest=section.event_time.ingest,
+    )
+
+
+def _interceptor(section: InterceptorSection) -> InterceptorSpec:
+    return InterceptorSpec(type=section.type, config=section.config)
+
+
+def _reconnect(section: ConnectorSection) -> ReconnectSpec:
+    given = section.reconnect
+    return ReconnectSpec(first_seconds=given.first, factor=given.factor, max_seconds=given.max, tries=given.tries)
+
+
+def _breaker(section: ConnectorSection) -> BreakerSpec:
+    given = section.breaker
+    return BreakerSpec(
+        failing_streams=given.failing_streams,
+        within_seconds=given.within,
+        half_open_seconds=given.half_open,
+        half_open_seconds_max=given.half_open_max,
+        held_bytes_max=given.held_max,
+    )

@@ -1,0 +1,222 @@
+"""From pydantic's errors to mistakes at their place: what was expected, what was found, and the nearest valid name."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from penstock.config.mistakes import nearest
+from penstock.config.names import NAME_PATTERN, PORT_PATTERN
+from penstock.config.yaml_document import Document, KeyPath
+
+M = TypeVar("M", bound=BaseModel)
+Errors: TypeAlias = list[ErrorDetails]
+
+_FOUND_LENGTH_MAX = 60
+"""Of a value in a message."""
+_SECRET_KEY = re.compile(r"pass(word|wd)?$|secret|token|cookie|credential|api_?key|private", re.IGNORECASE)
+_WORDS = {
+    "string": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "dict": "a mapping (key: value)",
+    "mapping": "a mapping (key: value)",
+    "model": "a mapping (key: value)",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "frozen_set": "a list",
+    "bytes": "a text",
+    "none_required": "nothing",
+    "path": "a path",
+    "url": "a URL",
+}
+_RANGES = {"greater_than": ("gt", "more than"), "greater_than_equal": ("ge", "at least")}
+_RANGES |= {"less_than": ("lt", "less than"), "less_than_equal": ("le", "at most")}
+_OWN = ("value_error", "assertion_error")
+_EMPTY = ("too_short", "string_too_short")
+_PATTERNS = {NAME_PATTERN: "1 to 100 letters, digits, dots, dashes and underscores"}
+_PATTERNS |= {PORT_PATTERN: "1 to 100 letters, digits, dashes and underscores"}
+
+
+def validated(document: Document, model: type[M], value: Any, item: KeyPath, within: KeyPath, what: str) -> M | None:
+    """The model of what stands `within` the `item` that people call `what`, filled in; None if something is wrong: then
+    the document knows it.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        lint = _Lint(document, model, what, item, len(item) + len(within))
+        for where, errors in _by_place(document, (*item, *within), error.errors(include_url=False)).items():
+            lint.tell(where, errors)
+        return None
+
+
+def _by_place(document: Document, path: KeyPath, errors: Errors) -> dict[KeyPath, Errors]:
+    """A union complains once for each of its members, at places that the file does not have."""
+    found: dict[KeyPath, Errors] = {}
+    for error in errors:
+        whole = (*path, *error["loc"])
+        if document.known(whole) in document.unset:
+            continue
+        stays = error["type"] in ("missing", "extra_forbidden")
+        found.setdefault(whole if stays else document.known(whole), []).append(error)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Lint:
+    """Of one value: where its item begins, and how deep it lies."""
+
+    document: Document
+    model: type[BaseModel]
+    what: str
+    item: KeyPath
+    depth: int
+
+    def tell(self, where: KeyPath, errors: Errors) -> None:
+        inner, key = where[self.depth :], str(where[-1]) if where else ""
+        if errors[0]["type"] == "extra_forbidden":
+            text = f'unknown key "{key}" in {self._named(where[:-1])}'
+            self.document.complain(where, text, nearest(key, keys_of(self.model, inner[:-1])), key=True)
+        elif errors[0]["type"] == "missing":
+            text = f'the key "{key}" is missing in {self._named(where[:-1])}'
+            self.document.complain(where, text, _described(self.model, inner))
+        else:
+            self._tell_value(where, inner, errors)
+
+    def _tell_value(self, where: KeyPath, inner: KeyPath, errors: Errors) -> None:
+        if self.document.is_outside(where):
+            self.document.complain(where, f"{self._named(where)}: {self._outside(where, errors)}")
+            return
+        expected = " or ".join(dict.fromkeys(map(_expected, errors)))
+        found = self._found(inner, errors[0])
+        self.document.complain(where, f"{self._named(where)}: {expected}{found}", _near_literal(errors[0]))
+
+    def _outside(self, where: KeyPath, errors: Errors) -> str:
+        """What a validator says may hold the value: its words are not shown."""
+        shown = self.document.written.get(where, "${…}")
+        known = dict.fromkeys(_expected(error) for error in errors if error["type"] not in _OWN)
+        return f"{' or '.join(known)}, and {shown} is not" if known else f"{shown} does not stand for what can be here"
+
+    def _found(self, inner: KeyPath, error: ErrorDetails) -> str:
+        if (error["type"] in _OWN and not inner) or error["type"] in _EMPTY:
+            return ""
+        return f", found {shown(error['input'])}" if not _is_secret(self.model, inner) else ", and it is something else"
+
+    def _named(self, where: KeyPath) -> str:
+        inner = where[len(self.item) :]
+        return f"{self.what}: {_dotted(inner)}" if inner else self.what
+
+
+def _expected(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in _OWN:
+        return _own_words(error)
+    if kind in _RANGES:
+        limit, words = _RANGES[kind]
+        return f"expected {words} {context[limit]:g}" if isinstance(context[limit], int | float) else error["msg"]
+    if kind in ("literal_error", "enum"):
+        return f"expected {context['expected']}".replace("'", '"')
+    if kind == "string_pattern_mismatch" and context["pattern"] in _PATTERNS:
+        return f"expected {_PATTERNS[context['pattern']]}"
+    if kind in _EMPTY:
+        return "expected something, and there is nothing"
+    word = _WORDS.get(kind) or _WORDS.get(kind.rpartition("_")[0])
+    return f"expected {word}" if word else _decapitalised(error["msg"])
+
+
+def _own_words(error: ErrorDetails) -> str:
+    """Of a validator that a connector's author has written."""
+    raised = error.get("ctx", {}).get("error")
+    told = str(raised) if raised is not None else error["msg"].partition(", ")[2]
+    hint = getattr(raised, "hint", "")
+    return f"{told}. {hint}".rstrip() if hint else told
+
+
+def as_seen(document: Document, path: KeyPath, value: Any) -> str:
+    """The value as people may see it."""
+    return document.written[path] if path in document.written else shown(value)
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | int | float | bool) else "something else"
+    return text if len(text) <= _FOUND_LENGTH_MAX else f"{text[:_FOUND_LENGTH_MAX]}…"
+
+
+def _near_literal(error: ErrorDetails) -> str:
+    if error["type"] not in ("literal_error", "enum") or not isinstance(error["input"], str):
+        return ""
+    names = re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
+    hint = nearest(error["input"], names)
+    return hint if hint.startswith("Did") else ""
+
+
+def _dotted(inner: KeyPath) -> str:
+    made = ""
+    for each in inner:
+        made += f"[{each}]" if isinstance(each, int) else f".{each}"
+    return made.removeprefix(".")
+
+
+def _decapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _described(model: type[BaseModel], inner: KeyPath) -> str:
+    """What the documentation says of a key."""
+    owners = list(_models(model, inner[:-1]))
+    for owner in owners:
+        for name, field in owner.model_fields.items():
+            if inner and (field.alias or name) == inner[-1] and field.description:
+                return " ".join(field.description.split())
+    return ""
+
+
+def keys_of(model: type[BaseModel], inner: KeyPath) -> list[str]:
+    """The keys that a file may have there."""
+    return [field.alias or name for owner in _models(model, inner) for name, field in owner.model_fields.items()]
+
+
+def _is_secret(model: type[BaseModel], inner: KeyPath) -> bool:
+    if any(isinstance(each, str) and _SECRET_KEY.search(each) for each in inner):
+        return True
+    fields = (owner.model_fields.items() for owner in _models(model, inner[:-1]))
+    types = [
+        field.annotation for found in fields for name, field in found if inner and (field.alias or name) == inner[-1]
+    ]
+    return any({SecretStr, SecretBytes} & {each, *get_args(each)} for each in types)
+
+
+def _models(model: type[BaseModel], inner: KeyPath) -> Iterator[type[BaseModel]]:
+    """The models that stand there; several where a union leaves the choice."""
+    if not inner:
+        yield model
+        return
+    head, rest = inner[0], inner[1:]
+    for name, field in model.model_fields.items():
+        if (field.alias or name) == head:
+            for each in _within(field.annotation):
+                yield from _models(each, tuple(one for one in rest if isinstance(one, str)))
+
+
+def _within(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models in an annotation, also those in its lists and unions."""
+    if get_origin(annotation) is not None or isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        for each in get_args(annotation):
+            yield from _within(each)
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation

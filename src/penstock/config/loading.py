@@ -1,0 +1,164 @@
+"""`load`: from a file to a Deployment, or all that is wrong with it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.config.connectors import CheckedConnector, ConnectorCheck
+from penstock.config.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
+from penstock.config.expansion import Reached, Route, expand, fill
+from penstock.config.guarantees import check_guarantees
+from penstock.config.linking import Linking
+from penstock.config.mistakes import ConfigErrors, Mistake, Place
+from penstock.config.pipelines import CheckedPipeline, check_pipeline, passthrough
+from penstock.config.secrets import from_environment
+from penstock.config.sections import Instance, Item, Sections, cut
+from penstock.config.types import CapabilitiesOf, Types
+from penstock.config.yaml_document import Document, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A file that is right."""
+
+    file: Path
+    deployment: Deployment
+    capabilities: Mapping[str, CapabilitiesOf]
+    """Of each connector of the deployment, by its name."""
+    notes: tuple[str, ...] = ()
+    """What is no mistake, and may still be none of what was meant."""
+    written: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    """By kind, name and key: what stands in the file where the deployment has something from outside."""
+
+    def shown(self, kind: str, name: str, key: str, value: object) -> str:
+        """The value of an artefact's key as people may see it."""
+        return self.written.get((kind, name, key), str(value))
+
+
+def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
+    """Raises ConfigErrors with every mistake. Nothing is started, no function is run and nothing outside looked at, but
+    for the files that it names: those of functions, and those of secrets.
+    """
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigErrors([Mistake(str(path), Place(1, 1), f"the file cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError:
+        raise ConfigErrors([Mistake(str(path), Place(1, 1), "the file is no text", "Write it as UTF-8.")]) from None
+    return loads(text, path, types, environ)
+
+
+def loads(text: str, path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
+    """As `load`, of what would stand in the file."""
+    folder = path.absolute().parent
+    document = parse(text, str(path), lambda written: from_environment(written, environ, folder))
+    return _Loading(document, types).loaded(path)
+
+
+@dataclass(slots=True)
+class _Used:
+    """An artefact as it is deployed, and the link that names it first."""
+
+    item: Item
+    instance: Instance
+    by: Reached
+
+
+@dataclass(slots=True)
+class _Loading:
+    document: Document
+    types: Types
+    connectors: dict[str, CheckedConnector] = field(default_factory=dict)
+    pipelines: dict[str, CheckedPipeline] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def loaded(self, path: Path) -> Loaded:
+        sections = cut(self.document)
+        routes = expand(self.document, sections)
+        used = list(self._used(routes).values())
+        for each in used:
+            self._check(each.item, each.by.name, each.instance)
+        self._check_unused(sections, routes)
+        links = Linking(self.document, self.connectors, self.pipelines).links(routes)
+        check_guarantees(self.document, self.connectors, self.pipelines, links, routes)
+        self._check_schemas(routes)
+        self._check_secrets()
+        self.document.check()
+        deployment = Deployment(
+            connectors=self._connector_specs(), pipelines=self._pipeline_specs(), links=tuple(links)
+        )
+        found = {name: checked.capabilities for name, checked in self.connectors.items()}
+        return Loaded(path, deployment, found, tuple(self.notes), dict(self._written(used)))
+
+    def _written(self, used: Iterable["_Used"]) -> Iterator[tuple[tuple[str, str, str], str]]:
+        """A key with something from outside deep in it is not shown at all."""
+        for each in used:
+            depth = len(each.item.path)
+            for path, text in self.document.written.items():
+                if path[:depth] == each.item.path:
+                    yield (each.item.kind, each.by.name, str(path[depth])), text if len(path) == depth + 1 else "…"
+
+    def _connector_specs(self) -> dict[str, ConnectorSpec]:
+        return {name: checked.spec for name, checked in self.connectors.items() if checked.spec is not None}
+
+    def _pipeline_specs(self) -> dict[str, PipelineSpec]:
+        return {name: checked.spec for name, checked in self.pipelines.items()}
+
+    def _used(self, routes: Sequence[Route]) -> dict[tuple[str, str], _Used]:
+        found: dict[tuple[str, str], _Used] = {}
+        for reached in (end for route in routes for end in (route.source, route.target)):
+            if reached.item is None:
+                if reached.url.kind == "pipeline":
+                    self.pipelines[reached.name] = passthrough(reached.name, reached.instance.name)
+                continue
+            first = found.setdefault((reached.url.kind, reached.name), _Used(reached.item, reached.instance, reached))
+            self._check_same(first, reached)
+        return found
+
+    def _check_same(self, first: _Used, other: Reached) -> None:
+        assert other.item is not None
+        what = f'there would be two {other.url.kind}s of the name "{other.name}"'
+        if other.item is not first.item:
+            self.document.complain(other.path, what, "Give one another id.", key=other.is_key)
+        elif other.instance is not first.instance and self._filled(other.item, other.instance) != self._filled(
+            first.item, first.instance
+        ):
+            hint = f'Give the instance "{other.instance.name}" the same variables, or another name.'
+            self.document.complain(other.path, what, hint, key=other.is_key)
+
+    def _filled(self, item: Item, instance: Instance) -> Mapping[str, object]:
+        filled: dict[str, object] = fill(self.document, dict(item.value), item.path, instance)
+        return {**filled, **({"id": item.value["id"]} if "id" in item.value else {})}
+
+    def _check(self, item: Item, name: str, instance: Instance, *, keep: bool = True) -> None:
+        value = self._filled(item, instance)
+        if item.kind == "connector":
+            connector = ConnectorCheck(self.document, self.types, item, value).check(name, instance.name)
+            if connector is not None and keep:
+                self.connectors[name] = connector
+        else:
+            pipeline = check_pipeline(self.document, item, value, name, instance.name)
+            if pipeline is not None and keep:
+                self.pipelines[name] = pipeline
+
+    def _check_unused(self, sections: Sections, routes: Sequence[Route]) -> None:
+        """They are looked at too, with the variables of the first instance that there is."""
+        used = {id(end.item) for route in routes for end in (route.source, route.target)}
+        first = [each for binding in sections.bindings for each in (binding.instances or {}).values()][:1]
+        instance = first[0] if first else Instance(DEFAULT_INSTANCE, {"instance": DEFAULT_INSTANCE})
+        for item in sections.items:
+            if id(item) not in used:
+                self._check(item, item.id, instance, keep=False)
+                self.notes.append(f"{item.what} is in no link, so it does not run")
+
+    def _check_secrets(self) -> None:
+        """The worker puts them into what it makes: the options of connectors and interceptors."""
+        for path, written in self.document.written.items():
+            if "${file:" in written and "config" not in path and "instances" not in path:
+                self.document.complain(path, f"{written} can only stand in a config", "Take a variable: ${NAME}.")
+
+    def _check_schemas(self, routes: Sequence[Route]) -> None:
+        for source in (route.source for route in routes):
+            if source.item is not None and source.url.kind == "connector" and source.url.port == "out":
+                value = self._filled(source.item, source.instance)
+                ConnectorCheck(self.document, self.types, source.item, value).check_schema()

@@ -1,0 +1,17 @@
+"""Peers that have vanished from the network are found by TCP itself."""
+
+import asyncio
+import socket
+
+
+def find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:
+    """A half-open session must not shut out its successor."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    third = max(1, seconds // 3)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)

@@ -1,0 +1,78 @@
+"""`penstock check app.yaml`: what would be deployed, or every mistake; nothing from outside is printed."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.app import app
+from penstock.config import ConfigErrors
+from penstock.core.errors import RequestError
+from tests.config.test_deploying import RFC
+
+
+def check(folder: Path, text: str, *arguments: str, **environ: str) -> Result:
+    (folder / "app.yaml").write_text(text)
+    (folder / "mine.py").write_text("def mine(events): return events\n")
+    return CliRunner().invoke(app, ["check", str(folder / "app.yaml"), *arguments], env=environ)
+
+
+def words(result: Result) -> list[list[str]]:
+    lines = (line.replace("│", " ").replace("┃", " ") for line in result.output.splitlines())
+    return [line.split() for line in lines if any(each.isalnum() for each in line)]
+
+
+def test_it_shows_connectors_with_their_guarantee_pipelines_and_links(tmp_path: Path) -> None:
+    result = check(tmp_path, RFC)
+    assert result.exit_code == 0
+    assert words(result) == [
+        ["connector", "type", "as", "a", "source", "as", "a", "sink", "codec", "interceptors"],
+        ["my-ws-server", "ws-server", "at-most-once", "at-most-once", "json", "in:", "split,", "out:", "join"],
+        ["pipeline", "function", "settings"],
+        ["passthrough.example", "system::passthrough"],
+        ["from", "to"],
+        ["connector/my-ws-server/out", "pipeline/passthrough.example/in"],
+        ["pipeline/passthrough.example/out", "connector/my-ws-server/in"],
+        ["pipeline/passthrough.example/err", "connector/my-ws-server/in"],
+        [str(tmp_path / "app.yaml"), "is", "right"],
+    ]
+
+
+def test_every_mistake_is_told_and_it_ends_with_an_error(tmp_path: Path) -> None:
+    result = check(tmp_path, RFC.replace("codec: json", "codec: jsn").replace("port: 8888", "port: x"))
+    assert isinstance(result.exception, ConfigErrors)
+    assert str(result.exception).splitlines() == [
+        f'{tmp_path}/app.yaml:7:13: connector "my-ws-server": config.port: expected a whole number, found "x".',
+        f'{tmp_path}/app.yaml:8:12: there is no codec "jsn". Did you mean "json"?',
+    ]
+
+
+def test_what_comes_from_outside_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    text = """
+connector:
+  id: s
+  type: ${TYPE}
+  config: {port: "${PORT}", host: "${file:secret}"}
+  codec: ${CODEC}
+pipeline: {id: p, spark: "${FILE}.py:mine", max_rows_per_epoch: "${ROWS}", trigger: 10s}
+binding: {id: b, links: {connector/s/out: pipeline/p/in}}
+"""
+    environ = {"TYPE": "tcp-server", "PORT": "4711", "CODEC": "msgpack", "FILE": "mine", "ROWS": "815"}
+    result = check(tmp_path, text, **environ)
+    assert result.exit_code == 0, result.exception
+    for value in ("hunter2", "tcp-server", "4711", "msgpack", "mine.py", "815"):
+        assert value not in result.output.replace(str(tmp_path), "")
+    for written in ("${TYPE}", "${CODEC}", "${FILE}.py:mine", "max_rows_per_epoch: ${ROWS}", "trigger: 10s"):
+        assert written in result.output
+
+
+def test_what_does_not_run_is_noted(tmp_path: Path) -> None:
+    result = check(tmp_path, 'connector: {id: alone, type: "null", codec: json}')
+    assert 'note: connector "alone" is in no link, so it does not run' in result.output
+    assert result.exit_code == 0
+
+
+def test_sinks_of_the_command_line_are_for_python_files(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="--sink is for Python files"):
+        raise check(tmp_path, RFC, "--sink", "stdout:").exception or AssertionError

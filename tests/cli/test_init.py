@@ -1,0 +1,88 @@
+"""`penstock init`: what it writes is right, it runs, and nothing is overwritten."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.app import app
+from penstock.core.errors import RequestError
+
+_RUN_SECONDS_MAX = 240.0
+"""Until the first result: Spark starts, on a machine that does other things too."""
+
+
+def test_what_it_writes_is_an_application_that_is_right(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    made = CliRunner().invoke(app, ["init", str(folder)])
+    assert made.exit_code == 0
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "app.yaml", "pipeline.py"]
+    checked = CliRunner().invoke(app, ["check", str(folder / "app.yaml")], env={})
+    assert checked.exit_code == 0, checked.exception
+    assert "app.yaml is right" in checked.output
+    assert "note:" not in checked.output
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text("mine")
+    made = CliRunner().invoke(app, ["init", str(tmp_path)])
+    assert isinstance(made.exception, RequestError)
+    assert "pipeline.py is there already" in str(made.exception)
+    assert (tmp_path / "pipeline.py").read_text() == "mine"
+    assert not (tmp_path / "app.yaml").exists()
+
+
+@pytest.mark.spark
+def test_what_it_writes_runs(tmp_path: Path) -> None:
+    CliRunner().invoke(app, ["init", str(tmp_path)])
+    port = _free_port()
+    command = [sys.executable, "-m", "penstock", "run", "app.yaml"]
+    log = (tmp_path / "run.out").open("wb")
+    running = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PORT": str(port)}, stdout=log, stderr=log, start_new_session=True
+    )
+    try:
+        _send(port, b'{"room": "attic", "celsius": 31.5}\n{"room": "cellar", "celsius": 11}\nno reading\n', running)
+        assert _first_result(tmp_path, running) == '{"room":"attic","celsius":31.5}\n'
+        running.send_signal(signal.SIGINT)
+        assert running.wait(120) == 130
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+        log.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _send(port: int, data: bytes, running: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + _RUN_SECONDS_MAX
+    while running.poll() is None and time.monotonic() < until:
+        try:
+            with socket.create_connection(("127.0.0.1", port), 5) as peer:
+                peer.sendall(data)
+                return
+        except ConnectionRefusedError:
+            time.sleep(0.2)
+    pytest.fail("nobody listens")
+
+
+def _first_result(folder: Path, running: "subprocess.Popen[bytes]") -> str:
+    until = time.monotonic() + _RUN_SECONDS_MAX
+    while running.poll() is None and time.monotonic() < until:
+        found = "".join(file.read_text() for file in (folder / "warm").glob("part-*"))
+        if found:
+            return found
+        time.sleep(0.2)
+    return f"nothing: {(folder / 'run.out').read_text()}"

@@ -1,0 +1,121 @@
+"""Some types for files in tests: the configuration knows no others than those that it is given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from penstock.config.values import Size, SomeSeconds
+from penstock.connectors.api import Capabilities
+from penstock.core.errors import RequestError
+from penstock.core.guarantee import Guarantee
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Tls(Strict):
+    certificate: Path
+    """A file in PEM."""
+    verify: bool = True
+
+
+class Server(Strict):
+    host: str = "127.0.0.1"
+    """Where it listens."""
+    port: int = Field(ge=0, le=65535)
+    """The port that it listens on."""
+    tls: Tls | None = None
+    timeout: SomeSeconds = 30.0
+    password: SecretStr | None = None
+    """What peers must know."""
+    token: str = ""
+    level: Literal["low", "high"] = "low"
+
+    @model_validator(mode="after")
+    def _check(self) -> "Server":
+        if self.token == "bad" or len(self.token) > 20:
+            raise ValueError(f"the token {self.token} is too weak")
+        return self
+
+
+class Clock(Strict):
+    interval: SomeSeconds = 1.0
+
+
+class Nothing(Strict):
+    pass
+
+
+class Archive(Strict):
+    path: Path
+    mode: Literal["read", "write"] = "write"
+    size: Size = 1 << 20
+
+
+class Delimiter(Strict):
+    delimiter: str = "\n"
+
+
+class Batches(Delimiter):
+    max_elements: int = Field(default=1000, ge=1)
+    max_wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    name: str
+    options: type[BaseModel]
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    text: str = "One for tests."
+    extra: str = ""
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+
+_ONCE, _LEAST, _MOST = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE
+CONNECTORS = {
+    about.name: about
+    for about in (
+        About("ws-server", Server, Capabilities(source=_MOST, sink=_LEAST, is_linked=True)),
+        About("tcp-server", Server, Capabilities(source=_MOST, sink=_LEAST)),
+        About("metronome", Clock, Capabilities(source=_LEAST, has_codec=False)),
+        About("null", Nothing, Capabilities(sink=_ONCE, has_codec=False)),
+        About("file", Archive, Capabilities(source=_ONCE, sink=_ONCE, resumes=True)),
+        About("queue", Nothing, Capabilities(source=_ONCE, sink=_LEAST, interceptors=frozenset({"out"}))),
+    )
+}
+INTERCEPTORS = {"split": ("in", Delimiter), "join": ("out", Batches)}
+
+
+class SmallTypes:
+    def names(self) -> list[str]:
+        return list(CONNECTORS)
+
+    def about(self, name: str) -> About:
+        return CONNECTORS[name]
+
+    def capabilities(self, name: str, options: BaseModel) -> Capabilities:
+        """A file is read or written, never both."""
+        if isinstance(options, Archive):
+            return Capabilities(source=_ONCE) if options.mode == "read" else Capabilities(sink=_ONCE)
+        if isinstance(options, Clock) and options.interval > 3600:
+            raise RequestError("this clock needs clockwork, which is not installed", "pip install clockwork")
+        return CONNECTORS[name].capabilities
+
+    def interceptors(self) -> list[str]:
+        return list(INTERCEPTORS)
+
+    def interceptor(self, name: str) -> About:
+        return About(name, INTERCEPTORS[name][1])
+
+    def directions(self, name: str, options: BaseModel) -> frozenset[str]:
+        return frozenset({INTERCEPTORS[name][0]})
+
+    def codecs(self) -> tuple[str, ...]:
+        return ("json", "string", "csv")
+
+    def needs_schema(self, codec: str) -> bool:
+        return codec == "csv"

@@ -1,0 +1,79 @@
+"""The JSON schema for editors: files that are right pass, and what an editor can see of mistakes is seen."""
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.application.known_types import KnownTypes
+from penstock.config.json_schema import DIALECT, schema
+from penstock.config.types import Types
+from penstock.config.yaml_document import parse
+from tests.config.schema_checker import SchemaChecker
+from tests.config.small_types import SmallTypes
+from tests.config.test_deploying import EVERYTHING, RFC
+from tests.config.test_instances import TEXT as INSTANCES
+
+
+def wrong(text: str, types: Types | None = None) -> list[str]:
+    return SchemaChecker(schema(types or SmallTypes())).wrong(parse(text, "app.yaml", str).value)
+
+
+@pytest.mark.parametrize("text", [RFC, EVERYTHING, INSTANCES], ids=["the RFC's", "every key", "instances"])
+def test_files_that_are_right_pass(text: str) -> None:
+    assert wrong(text) == []
+
+
+def test_the_example_of_the_rfc_passes_with_the_types_that_are_installed() -> None:
+    assert wrong(RFC, KnownTypes()) == []
+
+
+@pytest.mark.parametrize("name", KnownTypes().names())
+def test_the_example_of_every_type_passes(name: str) -> None:
+    about = KnownTypes().about(name)
+    connector = {"id": "x", "type": name, "config": dict(about.example), "codec": "json"}
+    assert wrong(json.dumps({"connector": connector}), KnownTypes()) == []
+    about.options.model_validate(dict(about.example))
+
+
+@pytest.mark.parametrize(
+    ("connector", "said"),
+    [
+        ("{id: a, type: websocket}", "/connector: anyOf"),
+        ("{id: a, typ: null}", "/connector: anyOf"),
+        ("{type: 'null'}", "/connector: anyOf"),
+        ("{id: a, type: ws-server, codec: json}", "/connector: anyOf"),
+        ("{id: a, type: ws-server, codec: json, config: {port: eighty}}", "/connector: anyOf"),
+        ("{id: a, type: ws-server, codec: json, config: {prot: 1}}", "/connector: anyOf"),
+        ("{id: a, type: ws-server, codec: jsn, config: {port: 1}}", "/connector: anyOf"),
+        ("{id: a, type: 'null', ack: never}", "/connector: anyOf"),
+        ("{id: a, type: 'null', interceptors: {in: [{type: splt}]}}", "/connector: anyOf"),
+    ],
+)
+def test_an_editor_sees_mistakes(connector: str, said: str) -> None:
+    assert wrong(f"connector: {connector}") == [said]
+
+
+@pytest.mark.parametrize("port", ["'${PORT}'", "'${PORT:-80}'", "'{port}'", "80"])
+def test_something_may_be_put_in_wherever_a_value_stands(port: str) -> None:
+    assert wrong(f"connector: {{id: a, type: ws-server, codec: json, config: {{port: {port}}}}}") == []
+
+
+def test_every_key_is_described_and_nothing_of_ours_is_left_in_it() -> None:
+    made = schema(KnownTypes())
+    assert made["$schema"] == DIALECT
+    assert "x-penstock" not in json.dumps(made)
+    for name in ("ConnectorSection", "PipelineSection", "BindingSection"):
+        for key, field in made["$defs"][name]["properties"].items():
+            assert field.get("description") or "$ref" in field, f"{name}.{key}"
+
+
+def test_defaults_are_told_as_they_would_be_written() -> None:
+    breaker: dict[str, Any] = schema(SmallTypes())["$defs"]["BreakerSection"]["properties"]
+    assert {key: field.get("default") for key, field in breaker.items()} == {
+        "failing_streams": None,
+        "within": "1s",
+        "half_open": "1s",
+        "half_open_max": "1m",
+        "held_max": "256MiB",
+    }
