@@ -7,7 +7,7 @@
 Streams, admission, segments, quotas, reconnects with back-off, breakers, metrics and draining are the frame's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -40,9 +40,15 @@ class Pause(Enum):
 
 
 class Options(BaseModel):
-    """`config:` of a connector or an interceptor. Every field has a description: it is the documentation."""
+    """`config:` of a connector or an interceptor. Every field has a description: it is the documentation. Texts may
+    come from the environment or from files of secrets: neither `repr` nor errors show them.
+    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, value if isinstance(value, int | float | Enum | None) else "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,8 @@ class Capabilities:
     """Whether bytes go in and out, so that a codec must be named."""
     own_interceptors: bool = False
     """The frame leaves the interceptors of `out` … `in` alone: the connector asks for `Host.outgoing_chain` itself."""
+    interceptors: frozenset[str] = frozenset({"in", "out"})
+    """The ways on which they stand: none where the gateway or delivery brings events by itself."""
 
     @property
     def ports(self) -> frozenset[Port]:
@@ -91,7 +99,8 @@ class Outgoing:
     event_times_us: Sequence[int | None] = ()
     metadata: Sequence[Mapping[str, Any]] = ()
     name: str = ""
-    """`pipeline:incarnation:epoch/number`, the same when it is given again."""
+    """`pipeline:incarnation:epoch/number` of the last row in it, the same when it is given again; it may then begin
+    earlier or later, so that a value is known by its distance from the end."""
 
 
 class Lost(PenstockError):
@@ -105,7 +114,13 @@ class StreamLost(Lost):
 
 
 class StreamGone(PenstockError):
-    """Of `deliver`: the stream it belongs to will never be back. What was to leave is a dead letter."""
+    """Of `deliver`: the stream it belongs to will never be back, or it is refused for good. What was to leave is a dead
+    letter: all of it, or only the values at these places, where the others have left.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, *, places: Sequence[int] | None = None) -> None:
+        super().__init__(message, hint)
+        self.places = places
 
 
 class Stream(Protocol):
@@ -119,9 +134,13 @@ class Stream(Protocol):
 
     @property
     def position(self) -> int:
-        """Of a stream that resumes: how many of its raw bytes are stored as events, or the last id given to `put`;
-        0 if there is nothing yet. The next `send` must begin there.
+        """Of a stream that resumes and is sent as bytes: how many of them are stored as events. The next `send` must
+        begin there.
         """
+
+    @property
+    def last_id(self) -> int:
+        """Of the events that are stored, as `put` was given it, or counted; 0 if there is none."""
 
     async def ready(self) -> None:
         """Return when it may send: all sinks downstream have opened it, nobody has paused it, and there is room. Wait
@@ -156,6 +175,11 @@ class Stream(Protocol):
         a part of one. Gives the last id, as `send`.
         """
 
+    async def cut_off(self, reason: str) -> None:
+        """The peer has gone away, or nothing more is read of it, perhaps in the middle of a record. What interceptors
+        hold is a letter with this reason; of a stream that resumes it is nothing yet, and is read again. Then `close`.
+        """
+
     async def durable(self, event_id: int) -> None:
         """Return when all events up to this one are on disk."""
 
@@ -166,7 +190,8 @@ class Stream(Protocol):
 
     async def close(self) -> None:
         """After `finish`, which it calls if nobody has. The stream has ended: `stream-closed` follows its last event to
-        every sink. Idempotent.
+        every sink. One that resumes and was not finished has not ended: it goes on at its position when it is opened
+        again. Idempotent.
         """
 
 
@@ -190,11 +215,21 @@ class Host(Protocol):
         """Whether something is linked to its port `in`: whether there will ever be replies."""
 
     @property
+    def segment_address(self) -> str:
+        """`host:port` of this worker's own segment server."""
+
+    @property
+    def has_out(self) -> bool:
+        """Whether something is linked to its port `out`: else what a peer sends is read for nobody."""
+
+    @property
     def is_draining(self) -> bool:
         """Nothing more is to be read."""
 
     async def draining(self) -> None:
-        """Return when nothing more is to be read: `run` closes its streams and returns."""
+        """Return when nothing more is to be read: `run` closes its streams. It may return then, or hold its connections
+        for what is still to leave through `in`: a drain waits for the streams, not for `run`, which is cancelled later.
+        """
 
     async def open_stream(
         self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
@@ -268,7 +303,7 @@ class Connector(Generic[O]):
 
     async def run(self, host: Host) -> None:
         """Hold the connection to the outside. Return when a bounded source has ended or all is drained; raise Lost (or
-        OSError) when the connection is gone, to be called again.
+        OSError) when the connection is gone, to be called again. Cancelled: let go of everything at once.
         """
         host.connected()
         await host.draining()

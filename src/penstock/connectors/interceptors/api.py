@@ -9,18 +9,23 @@ from penstock.core.errors import PenstockError
 
 
 class BadBytes(PenstockError):
-    """What came cannot be a record. `data` is kept as a letter, and the stream ends."""
+    """What came cannot be a record. `data` is kept as a letter, and the stream ends. `records` are whole ones that came
+    before it in the same bytes: they are events as any other.
+    """
 
-    def __init__(self, message: str, data: bytes) -> None:
+    def __init__(self, message: str, data: bytes, records: Sequence[bytes] = ()) -> None:
         super().__init__(message)
         self.data = data
+        self.records = list(records)
 
 
 class Incoming(Protocol):
     """From the peer. Bounded: a record over its limit is BadBytes."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """What is whole now. Raises BadBytes."""
+        """What is whole now. Raises BadBytes, with all that is left of `data` and of what was held; afterwards nothing
+        more is fed.
+        """
 
     @property
     def held(self) -> int:
@@ -39,6 +44,10 @@ class OutgoingInterceptor(Protocol):
     @property
     def held(self) -> int:
         """Values that wait."""
+
+    @property
+    def counts(self) -> Sequence[int] | None:
+        """Of the last `feed` or `flush`: how many values end in each result; None: one in each, and none waits."""
 
     @property
     def wait_seconds(self) -> float | None:

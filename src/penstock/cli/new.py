@@ -1,0 +1,80 @@
+"""`penstock new connector`: the skeleton of a connector that works, with its test."""
+
+import keyword
+import re
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.connectors.registry import CONNECTORS
+from penstock.core.errors import RequestError
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+_FILES = {
+    "connector.py.txt": "$module.py",
+    "test_connector.py.txt": "test_$module.py",
+    "pyproject.toml.txt": "pyproject.toml",
+    "README.md.txt": "README.md",
+}
+"""Of the skeleton, and how they are named in the new project."""
+
+app = typer.Typer(help="Begin something of your own.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Begin something of your own."""
+
+
+@app.command("connector")
+def connector(
+    name: Annotated[str, typer.Argument(help="The type's name, as it is written in `type:`, like my-queue.")],
+    folder: Annotated[Path | None, typer.Option(help="Where to put it; by default ./NAME.")] = None,
+) -> None:
+    """Write a connector that works, with its test and its package.
+
+    One file for the connector, one for its conformance test with a real
+    peer, and a pyproject.toml by which Penstock finds it once it is
+    installed.
+    """
+    written = write_connector(name, folder or Path(name))
+    for path in written:
+        typer.echo(f"  {path}")
+    place = written[0].parent
+    typer.echo(f"Try it: cd {place} && pip install -e . && python -m pytest && penstock connectors {name}")
+
+
+def write_connector(name: str, folder: Path) -> list[Path]:
+    """The files, which are new. Raises RequestError for a name that cannot be one, or a folder that is not empty."""
+    words = _names(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RequestError(f"{folder} is there already", "Choose another place: --folder DIR")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for source, target in _FILES.items():
+        path = folder / Template(target).substitute(words)
+        text = files("penstock.cli").joinpath("skeleton", source).read_text(encoding="utf-8")
+        path.write_text(Template(text).substitute(words), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _names(name: str) -> dict[str, str]:
+    """By what the skeleton calls them."""
+    if not _NAME.fullmatch(name):
+        raise RequestError(f"{name!r} is no name for a type", "Lower-case words and digits with dashes, like my-queue.")
+    if name in CONNECTORS.names():
+        raise RequestError(f"there is a connector type {name} already", f"See: penstock connectors {name}")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module) or find_spec(module) is not None:
+        raise RequestError(
+            f"{module}.py would hide Python's own, or an installed package", f"Say my-{name}, for example."
+        )
+    words = "".join(word.capitalize() for word in name.split("-"))
+    return {"name": name, "module": module, "class_name": words, "version": __version__.partition(".dev")[0]}

@@ -1,0 +1,1 @@
+"""Files of a `file` connector: read once, followed while they grow, or appended to."""

@@ -1,0 +1,171 @@
+"""A connection of a client, which is a stream: its requests one after the other, each with its answer."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from http import HTTPStatus as Status
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from penstock.connectors.api import Host, Outgoing, Stream, StreamGone
+from penstock.connectors.first_of import first_of
+from penstock.connectors.http.answers import Answer, says
+from penstock.connectors.http.exchange import Exchange
+from penstock.connectors.http.requests import RefusedRequest, metadata_of, read_body, route
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.connectors.types.http_server import HttpServerOptions
+
+
+class ClientConnection:
+    """Nothing of a request is stored before all of it has come: a client that goes away before leaves nothing."""
+
+    def __init__(
+        self, peer: str, host: Host, options: "HttpServerOptions", opened: "Callable[[int, ClientConnection], None]"
+    ) -> None:
+        self._peer = peer
+        self._host = host
+        self._options = options
+        self._opened = opened
+        self.stream_id: int | None = None
+        self._opening: asyncio.Task[Stream] | None = None
+        self._exchange: Exchange | None = None
+        self._last = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._gone = asyncio.Event()
+        self._is_cut = False
+        """A request was not stored to its end."""
+
+    def begin(self) -> None:
+        """The client has connected."""
+        self._opening = asyncio.create_task(self._open())
+        self._opening.add_done_callback(_retrieve)
+
+    async def end(self) -> None:
+        """The client is gone: its request ends, and the stream with it."""
+        self._gone.set()
+        await self._is_idle.wait()
+        if self._opening is None:
+            return
+        try:
+            stream = await self._opening
+        except PenstockError:
+            return
+        if self._is_cut:
+            await stream.cut_off("the request ended before all of it was stored")
+        await stream.close()
+
+    def deliver(self, outgoing: Outgoing) -> None:
+        """Raises StreamGone for what no request waits for any more."""
+        left = [*range(len(outgoing.values))] if self._exchange is None else self._exchange.take(outgoing)
+        if left:
+            whole = len(left) == len(outgoing.values)
+            raise StreamGone("no request waits for this reply any more", places=None if whole else left)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application of ASGI, for one request."""
+        request = Request(scope, receive)
+        self._is_idle.clear()
+        try:
+            answer = await self._answered(request)
+            await _response(answer)(scope, receive, send)
+        except ClientDisconnect:
+            self._host.count("aborted_requests")
+        finally:
+            self._exchange = None
+            self._is_idle.set()
+
+    async def _answered(self, request: Request) -> Answer:
+        try:
+            route(request, self._options)
+            stream = await self._admitted()
+            body = await read_body(request, self._options)
+            if not stream.may_send:
+                raise self._unavailable("nothing is taken now")
+            return await self._processed(stream, body, metadata_of(request))
+        except RefusedRequest as refused:
+            self._host.count(f"answers_{refused.answer.status}")
+            return refused.answer
+
+    async def _open(self) -> Stream:
+        stream = await self._host.open_stream(self._peer, metadata={"peer": self._peer})
+        self.stream_id = stream.ref.stream_id
+        self._opened(self.stream_id, self)
+        return stream
+
+    async def _admitted(self) -> Stream:
+        """When the stream may send; a client is told soon if it may not."""
+        if self._host.is_draining:
+            raise self._unavailable("nothing is taken any more", closes=True)
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self.begin()
+        assert self._opening is not None
+        try:
+            async with asyncio.timeout(self._options.admission):
+                stream = await asyncio.shield(self._opening)
+                await stream.ready()
+        except TimeoutError:
+            raise self._unavailable("nothing is taken now") from None
+        except PenstockError as error:
+            raise self._unavailable(str(error)) from None
+        return stream
+
+    def _unavailable(self, why: str, *, closes: bool = False) -> RefusedRequest:
+        after = ("retry-after", str(self._options.retry_after_seconds))
+        return RefusedRequest(says(Status.SERVICE_UNAVAILABLE, why, after, closes=closes))
+
+    async def _processed(self, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> Answer:
+        exchange = Exchange(self._last, metadata["headers"], self._options.reply_bytes_max)
+        self._exchange = exchange
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                if await first_of(self._exchanged(exchange, stream, body, metadata), self._gone.wait()) == 1:
+                    raise ClientDisconnect
+        except TimeoutError:
+            raise RefusedRequest(self._timed_out()) from None
+        except BadBytes as bad:
+            raise RefusedRequest(says(Status.BAD_REQUEST, str(bad), closes=True)) from None
+        if exchange.last == exchange.after:
+            return Answer(Status.NO_CONTENT)
+        if not self._host.has_in:
+            return Answer(Status.ACCEPTED)
+        return exchange.answer(self._host.outgoing_chain(), self._options.content_type)
+
+    async def _exchanged(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
+        """Return when all that answers the request has come."""
+        self._is_cut = True
+        await stream.send(body, metadata=metadata)
+        self._last = exchange.last = await stream.finish()
+        self._is_cut = False
+        if exchange.last == exchange.after:
+            return
+        if self._options.answer == "reply" and self._host.has_in:
+            await exchange.replied.wait()
+        else:
+            await stream.complete(exchange.last)
+
+    def _timed_out(self) -> Answer:
+        """The connection ends with it: a reply that comes later must not be taken for that of another request."""
+        text = f"no reply within {self._options.timeout:g} s; what was sent may still be processed"
+        return says(Status.GATEWAY_TIMEOUT, text, closes=True)
+
+
+def _retrieve(opening: asyncio.Task[Stream]) -> None:
+    """Whoever makes a request hears of it; perhaps nobody does."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _response(answer: Answer) -> Response:
+    response = Response(answer.body, answer.status, {"date": formatdate(usegmt=True)})
+    for name, value in answer.headers:
+        response.headers[name] = value
+    if answer.closes:
+        response.headers["connection"] = "close"
+    return response

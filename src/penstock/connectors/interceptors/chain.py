@@ -1,0 +1,205 @@
+"""All interceptors of one stream, one behind the other.
+
+peer ──▶ first ──▶ … ──▶ last ──▶ events            IncomingChain: bytes in, records out
+peer ◀── last ◀── … ◀── first ◀── events            OutgoingChain: values in, fewer or as many out
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from penstock.connectors.interceptors.api import BadBytes, Incoming, OutgoingInterceptor
+
+WAITING_BYTES_MAX = 16 << 20
+"""Of whole records that a stream that resumes keeps back until there is a place between records in its raw bytes."""
+
+
+class IncomingChain:
+    """From the peer's bytes to records. With no interceptor what is fed is a record.
+
+    `consumed` raw bytes have become records that are all out, and no record that is out holds any byte behind them: a
+    peer that goes on there repeats nothing and leaves nothing out. Where one interceptor's records cross those of the
+    next, a stream that `resumes` keeps records back until that holds.
+    """
+
+    def __init__(self, stages: Sequence[Incoming] = (), *, resumes: bool = False, position: int = 0) -> None:
+        """`position`: how many raw bytes of the stream came before the first that is fed."""
+        self._stages = tuple(stages)
+        self._resumes = resumes
+        self._fed = self._consumed = position
+        self._waiting: list[bytes] = []
+
+    @property
+    def consumed(self) -> int:
+        return self._consumed
+
+    @property
+    def held(self) -> int:
+        """Raw bytes that were fed and are not in a record that is out."""
+        return self._fed - self._consumed
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """What is whole now. Raises BadBytes, which has the records that came before and all that is left: nothing is
+        fed afterwards.
+        """
+        self._fed += len(data)
+        records, failures = [data], {}
+        for number, stage in enumerate(self._stages):
+            records, bad = _fed(stage, records)
+            if bad is not None:
+                failures[number] = bad
+        if failures:
+            raise self._failure(records, failures)
+        return self._released(records)
+
+    def finish(self) -> list[bytes]:
+        """The peer has said all: what is held becomes records, as far as it can. Raises BadBytes with the rest, and
+        with the records. The chain is empty afterwards, and may be fed again.
+        """
+        records: list[bytes] = []
+        failures: dict[int, BadBytes] = {}
+        for number, stage in enumerate(self._stages):
+            records, bad = _fed(stage, records)
+            if bad is None and not failures:
+                last, bad = _finished(stage)
+                records += last
+            if bad is not None:
+                failures[number] = bad
+        if failures:
+            raise self._failure(records, failures)
+        return self._let_go(records)
+
+    def cut_off(self) -> bytes:
+        """There is no more, in the middle of a record: what is held, as it stands between the interceptors; empty where
+        nothing is. The chain is empty afterwards. Records that were kept back for a place to resume are left out: they
+        are read again.
+        """
+        data = b"".join(_left(stage) for stage in reversed(self._stages))
+        self._let_go([])
+        return data
+
+    def _released(self, records: list[bytes]) -> list[bytes]:
+        between = any(stage.held for stage in self._stages[1:])
+        if not between:
+            self._consumed = self._fed - (self._stages[0].held if self._stages else 0)
+        if not (between and self._resumes):
+            waiting, self._waiting = self._waiting, []
+            return waiting + records if waiting else records
+        self._waiting += records
+        if sum(map(len, self._waiting)) > WAITING_BYTES_MAX:
+            raise self._failure([], {0: BadBytes(_NO_PLACE, _left(self._stages[0]))})
+        return []
+
+    def _failure(self, records: list[bytes], failures: dict[int, BadBytes]) -> BadBytes:
+        """What stands behind an interceptor came before what stands in front of it."""
+        numbers = reversed(range(len(self._stages)))
+        data = b"".join(failures[n].data if n in failures else _left(self._stages[n]) for n in numbers)
+        return BadBytes(str(failures[min(failures)]), data, self._let_go(records))
+
+    def _let_go(self, records: list[bytes]) -> list[bytes]:
+        self._consumed = self._fed
+        waiting, self._waiting = self._waiting, []
+        return waiting + records
+
+
+_NO_PLACE = f"no place between records to go on from in {WAITING_BYTES_MAX:,} bytes"
+
+
+def _fed(stage: Incoming, records: list[bytes]) -> tuple[list[bytes], BadBytes | None]:
+    """The interceptor's records; where some bytes are bad, also these with all that stands behind them."""
+    made: list[bytes] = []
+    for at, record in enumerate(records):
+        try:
+            found = stage.feed(record)
+        except BadBytes as bad:
+            return made + bad.records, BadBytes(str(bad), bad.data + b"".join(records[at + 1 :]))
+        made = made + found if made else found
+    return made, None
+
+
+def _finished(stage: Incoming) -> tuple[list[bytes], BadBytes | None]:
+    try:
+        return stage.finish(), None
+    except BadBytes as bad:
+        return bad.records, bad
+
+
+def _left(stage: Incoming) -> bytes:
+    if not stage.held:
+        return b""
+    records, bad = _finished(stage)
+    return b"".join(records) + (bad.data if bad is not None else b"")
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """An interceptor with how many of the chain's values end in each of those that wait in it."""
+
+    interceptor: OutgoingInterceptor
+    waiting: list[int] = field(default_factory=list)
+
+    def counted(self, counts: list[int]) -> list[int]:
+        """For each result of the last call: how many of the chain's values end in it."""
+        own = self.interceptor.counts
+        if own is None:
+            return counts
+        ends = self.waiting + counts
+        places = iter(ends)
+        found = [sum(_next(places, one)) for one in own]
+        self.waiting = list(places)
+        return found
+
+
+class OutgoingChain:
+    """From values to what the peer gets. With no interceptor they leave as they are.
+
+    Who has it looks at `wait_seconds` after each call: if values wait, `flush` is due that long after the last `feed`
+    that gave a result, or the first since the chain was empty.
+    """
+
+    def __init__(self, interceptors: Sequence[OutgoingInterceptor] = ()) -> None:
+        self._stages = [_Outgoing(interceptor) for interceptor in interceptors]
+        self._counts: list[int] = []
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Values that were fed and are in no result yet."""
+        return self._held
+
+    @property
+    def counts(self) -> list[int]:
+        """Of the last `feed` or `flush`: how many of the values, those that had waited first, end in each result."""
+        return self._counts
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """How long what waits may, counted from the first of it; None: nothing waits, or only for `flush`."""
+        waits = (stage.interceptor.wait_seconds for stage in self._stages if stage.interceptor.held)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def feed(self, values: Sequence[bytes]) -> list[bytes]:
+        """What is ready now. Raises BadBytes where one of the values can never leave so: then nothing of this chain has
+        left since its last result, and it is not used again.
+        """
+        return self._passed(list(values), is_flush=False)
+
+    def flush(self) -> list[bytes]:
+        """What waits, now."""
+        return self._passed([], is_flush=True)
+
+    def _passed(self, results: list[bytes], *, is_flush: bool) -> list[bytes]:
+        counts = [1] * len(results)
+        self._held += len(results)
+        for stage in self._stages:
+            fed, counts = stage.interceptor.feed(results), stage.counted(counts)
+            if is_flush:
+                flushed = stage.interceptor.flush()
+                fed, counts = fed + flushed, counts + stage.counted([])
+            results = fed
+        self._counts = counts
+        self._held -= sum(counts)
+        return results
+
+
+def _next(places: Iterator[int], amount: int) -> Iterator[int]:
+    return (next(places) for _ in range(amount))

@@ -1,0 +1,38 @@
+"""Delimiters as people write them: in YAML's single quotes `'\\n'` is a backslash and an n."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from penstock.core.errors import RequestError
+
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\"}
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+
+
+def delimiter_bytes(text: str) -> bytes:
+    """With `\\n`, `\\r`, `\\t`, `\\0`, `\\\\` and `\\xNN` for what they stand for. Raises RequestError."""
+    return _ESCAPE.sub(_meant, text.encode())
+
+
+def _meant(match: re.Match[bytes]) -> bytes:
+    written = match[1]
+    if len(written) == 3:
+        return bytes.fromhex(written[1:].decode())
+    if written not in _ESCAPES:
+        raise RequestError(f"\\{written.decode(errors='replace')} is no escape", r"Write \n \r \t \0 \\ or \xNN.")
+    return _ESCAPES[written]
+
+
+def _checked(text: str) -> str:
+    try:
+        found = delimiter_bytes(text)
+    except RequestError as error:
+        raise ValueError(f"{error}. {error.hint}") from error
+    if not found:
+        raise ValueError("a delimiter has at least one byte")
+    return text
+
+
+Delimiter = Annotated[str, AfterValidator(_checked)]

@@ -1,0 +1,76 @@
+"""Records that end with a delimiter, such as lines."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from penstock.connectors.api import Options
+from penstock.connectors.interceptors.api import AboutInterceptor, BadBytes, Incoming, Interceptor
+from penstock.connectors.interceptors.delimiters import Delimiter, delimiter_bytes
+from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+
+
+class SplitOptions(Options):
+    delimiter: Delimiter = r"\n"
+    r"""What ends a record. The escapes \n \r \t \0 \\ and \xNN are understood."""
+    skip_empty: bool = True
+    """Whether an empty record, such as an empty line, is no event."""
+    unterminated: Literal["event", "letter"] = "event"
+    """What a last record without its delimiter is when the peer ends well: an event, or a letter of the port `err`."""
+    record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
+    """A longer record ends the stream and is a letter."""
+
+
+class Split(Interceptor[SplitOptions]):
+    about = AboutInterceptor("split", "Makes an event of what stands between two delimiters.", SplitOptions)
+
+    def incoming(self) -> Incoming:
+        return Splitting(self.options)
+
+
+class Splitting:
+    """Of one stream. The delimiter is looked for once in each byte, however small the pieces are."""
+
+    def __init__(self, options: SplitOptions) -> None:
+        self._options = options
+        self._delimiter = delimiter_bytes(options.delimiter)
+        self._kept = bytearray()
+        """The beginning of a record."""
+
+    @property
+    def held(self) -> int:
+        return len(self._kept)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if not self._ends_in(data):
+            self._kept += data
+            return self._bounded([])
+        *records, rest = b"".join((self._kept, data)).split(self._delimiter)
+        self._kept = bytearray(rest)
+        return self._bounded(records)
+
+    def finish(self) -> list[bytes]:
+        last, self._kept = bytes(self._kept), bytearray()
+        if last and self._options.unterminated == "letter":
+            raise BadBytes(f"{len(last)} bytes without the delimiter that ends a record", last)
+        return [last] if last else []
+
+    def _ends_in(self, data: bytes) -> bool:
+        """Whether a delimiter ends in it, also one that began before."""
+        reach = len(self._delimiter) - 1
+        return self._delimiter in data or (reach > 0 and self._delimiter in self._kept[-reach:] + data[:reach])
+
+    def _bounded(self, records: list[bytes]) -> list[bytes]:
+        limit = self._options.record_bytes_max
+        if max(map(len, records), default=0) > limit or len(self._kept) > limit:
+            raise self._too_long([*records, bytes(self._kept)], limit)
+        return self._without_empty(records)
+
+    def _too_long(self, parts: list[bytes], limit: int) -> BadBytes:
+        first = next(at for at, part in enumerate(parts) if len(part) > limit)
+        self._kept = bytearray()
+        message = f"a record of more than {limit} bytes (record_bytes_max)"
+        return BadBytes(message, self._delimiter.join(parts[first:]), self._without_empty(parts[:first]))
+
+    def _without_empty(self, records: list[bytes]) -> list[bytes]:
+        return list(filter(None, records)) if self._options.skip_empty else records

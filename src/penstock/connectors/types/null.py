@@ -1,0 +1,20 @@
+"""Takes everything and keeps nothing."""
+
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing
+from penstock.core.guarantee import Guarantee
+
+
+class NullOptions(Options):
+    pass
+
+
+class Null(Connector[NullOptions]):
+    about = About(
+        name="null",
+        text="Takes everything and keeps nothing; as a source it says nothing.",
+        options=NullOptions,
+        capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, sink=Guarantee.EXACTLY_ONCE, has_codec=False),
+    )
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        host.count("discarded", len(outgoing.values))

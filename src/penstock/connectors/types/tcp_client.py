@@ -1,0 +1,64 @@
+"""Connects to a TCP server: what leaves goes to it, what it says comes in."""
+
+import asyncio
+
+from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
+from penstock.connectors.sockets.connection import Connection
+from penstock.connectors.sockets.dialling import dialling
+from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, Port, client_context
+from penstock.core.guarantee import Guarantee
+
+
+class TcpClientOptions(ClientOptions):
+    """What has left is what the server's machine has acknowledged; the rest is sent again over the next connection.
+    What the server says is a stream for each connection, or is read and dropped where nothing is linked to `out`.
+    """
+
+    host: str = "127.0.0.1"
+    """The server's name or address."""
+    port: Port
+    """The server's port."""
+
+
+class TcpClient(Connector[TcpClientOptions]):
+    """What has left is what the server's machine has acknowledged; the rest is sent again over the next connection."""
+
+    about = About(
+        name="tcp-client",
+        text="Connects to a TCP server: what leaves goes to it, and what it says comes in.",
+        options=TcpClientOptions,
+        capabilities=Capabilities(
+            source=Guarantee.AT_MOST_ONCE,
+            sink=Guarantee.AT_LEAST_ONCE,
+            on_stream_started=CLIENT_ON_STREAM_STARTED,
+        ),
+        example={"host": "127.0.0.1", "port": 9000, "connections": "per-stream"},
+    )
+
+    def __init__(self, options: TcpClientOptions) -> None:
+        super().__init__(options)
+        self._dialling = dialling(options, f"{options.host}:{options.port}", self._connect)
+
+    async def _connect(self) -> Connection:
+        options, tls = self.options, client_context(self.options.tls)
+        name = None if options.tls is None else options.tls.server_name or options.host
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(dead_peer_seconds=options.dead_peer_after),
+            options.host,
+            options.port,
+            ssl=tls,
+            server_hostname=name,
+        )
+        return connection
+
+    async def run(self, host: Host) -> None:
+        await self._dialling.run(host)
+
+    async def stream_started(self, stream: StreamRef, host: Host) -> None:
+        await self._dialling.stream_started(stream, host)
+
+    async def stream_closed(self, stream: StreamRef, host: Host) -> None:
+        await self._dialling.stream_closed(stream, host)
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        await self._dialling.deliver(outgoing, host)

@@ -1,0 +1,87 @@
+"""Connects to a WebSocket server: what leaves goes to it, what it says comes in."""
+
+from typing import Any
+
+from pydantic import Field
+
+from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
+from penstock.connectors.sockets.dialling import dialling
+from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, client_context
+from penstock.connectors.sockets.peer import Peer
+from penstock.connectors.sockets.ws_options import WsOptions, connection_arguments
+from penstock.core.guarantee import Guarantee
+
+
+class WsClientOptions(ClientOptions, WsOptions):
+    """What has left is what the server's library has answered a ping behind; the rest is sent again over the next
+    connection. Without interceptors a message is an event. What the server says is a stream for each connection, or is
+    read and dropped where nothing is linked to `out`.
+    """
+
+    url: str = Field(pattern=r"^wss?://")
+    """Like ws://127.0.0.1:8888/path; wss:// for TLS."""
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """To send when it connects, such as Authorization."""
+
+
+class WsClient(Connector[WsClientOptions]):
+    """What has left is what the server's library has answered a ping behind; the rest is sent again over the next
+    connection. Without interceptors a message is an event.
+    """
+
+    about = About(
+        name="ws-client",
+        text="Connects to a WebSocket server: what leaves goes to it, and what it says comes in.",
+        options=WsClientOptions,
+        capabilities=Capabilities(
+            source=Guarantee.AT_MOST_ONCE,
+            sink=Guarantee.AT_LEAST_ONCE,
+            on_stream_started=CLIENT_ON_STREAM_STARTED,
+        ),
+        extra="ws",
+        example={"url": "ws://127.0.0.1:8888/"},
+    )
+
+    def __init__(self, options: WsClientOptions) -> None:
+        super().__init__(options)
+        self._dialling = dialling(options, options.url.partition("?")[0], self._connect)
+
+    async def _connect(self) -> Peer:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        from penstock.connectors.sockets.websocket import WsPeer
+
+        options = self.options
+        try:
+            connection = await connect(
+                options.url,
+                additional_headers=options.headers,
+                open_timeout=None,  # whoever asks for it has a limit
+                **self._tls(),
+                **connection_arguments(options),
+            )
+        except WebSocketException as error:
+            raise ConnectionRefusedError(str(error)) from error
+        peer = WsPeer(connection, options)
+        peer.keep_alive(options.dead_peer_after)
+        return peer
+
+    def _tls(self) -> dict[str, Any]:
+        context = client_context(self.options.tls)
+        if context is None:
+            return {}
+        name = self.options.tls.server_name if self.options.tls is not None else ""
+        return {"ssl": context, **({"server_hostname": name} if name else {})}
+
+    async def run(self, host: Host) -> None:
+        await self._dialling.run(host)
+
+    async def stream_started(self, stream: StreamRef, host: Host) -> None:
+        await self._dialling.stream_started(stream, host)
+
+    async def stream_closed(self, stream: StreamRef, host: Host) -> None:
+        await self._dialling.stream_closed(stream, host)
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        await self._dialling.deliver(outgoing, host)

@@ -1,0 +1,86 @@
+"""`penstock new connector`: what it writes works as it is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.new import write_connector
+from penstock.core.errors import RequestError
+
+SOURCES = Path(__file__).parents[2] / "src"
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Where the new project can be imported, and its metadata are found."""
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{SOURCES}", "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+@pytest.mark.process
+def test_the_connector_that_is_written_passes_its_own_conformance_test(tmp_path: Path) -> None:
+    write_connector("my-queue", tmp_path / "mine")
+    done = run(tmp_path / "mine", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = next(word for word in done.stdout.rsplit("\n", 2)[-2].split() if word.isdigit())
+    assert int(passed) >= 10, done.stdout
+
+
+@pytest.mark.process
+def test_the_connector_that_is_written_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    write_connector("my-queue", folder)
+    built = run(folder, "-c", "from setuptools import setup; setup()", "-q", "egg_info")
+    assert built.returncode == 0, built.stderr
+    listed = run(folder, "-m", "penstock", "connectors", "my-queue")
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert "my-queue" in listed.stdout
+    assert "The server's port." in listed.stdout
+
+
+@pytest.mark.process
+def test_what_is_written_passes_the_strictest_type_checker(tmp_path: Path) -> None:
+    write_connector("my-queue", tmp_path)
+    done = run(tmp_path, "-m", "mypy", "--strict", "my_queue.py", "test_my_queue.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_names_of_files_and_class_follow_the_type_s(tmp_path: Path) -> None:
+    written = write_connector("my-2nd-queue", tmp_path / "a" / "b")
+    assert [path.name for path in written] == ["my_2nd_queue.py", "test_my_2nd_queue.py", "pyproject.toml", "README.md"]
+    assert "class My2ndQueue(Connector[My2ndQueueOptions]):" in written[0].read_text()
+    assert 'my-2nd-queue = "my_2nd_queue:My2ndQueue"' in written[2].read_text()
+    assert not any("$" in path.read_text() for path in written)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("My-Queue", "is no name for a type"),
+        ("../queue", "is no name for a type"),
+        ("tcp-server", "there is a connector type tcp-server already"),
+        ("queue", "queue.py would hide"),
+        ("class", "class.py would hide"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused_and_nothing_is_written(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        write_connector(name, tmp_path / "mine")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RequestError, match="is there already"):
+        write_connector("my-queue", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -1,0 +1,64 @@
+"""HTTP connectors in the real frame, each with a real peer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.connectors.api import Port
+from penstock.connectors.types.http_client import HttpClient
+from penstock.connectors.types.http_server import HttpServer
+from penstock.testing.connector_conformance import ConnectorConformance
+from penstock.testing.frame import Frame
+from penstock.testing.peer import Peer
+from tests.connectors.conformance.http_peers import HttpClients, HttpServing
+
+
+class TestHttpServerRequests(ConnectorConformance):
+    """A request is over when it is answered, so that no record is broken off, and nothing waits for the next one."""
+
+    connector = HttpServer
+    breaks_off = False
+
+    def make_peer(self, folder: Path) -> Peer:
+        return HttpClients("epoch")
+
+    def run(self, *args: Any, needs: Port | None = None, **options: Any) -> None:
+        if needs is Port.IN:
+            pytest.skip("replies are the other class's")
+        super().run(*args, needs=needs, **options)
+
+
+class TestHttpServerReplies(ConnectorConformance):
+    """What answers a request has the id of one of its events, and a request has one answer."""
+
+    connector = HttpServer
+    speaks = False
+
+    def make_peer(self, folder: Path) -> Peer:
+        return HttpClients("reply")
+
+    def test_what_leaves_reaches_the_peer_in_order(self, tmp_path: Path) -> None:
+        async def scenario(frame: Frame, peer: Peer) -> None:
+            line = await peer.line(frame)
+            for number in range(50):
+                await line.send(b"question %d\n" % number)
+                event = (await frame.until_stored(number + 1))[-1]
+                frame.give(frame.streams()[0], [b"answer %d" % number], [event.event_id])
+            answers = b"".join(b"answer %d\n" % number for number in range(50))
+            await frame.until(lambda: peer.received() == answers, "the last answer")
+            assert frame.dead_letters == 0
+
+        self.run(tmp_path, scenario, needs=Port.IN)
+
+    def test_a_line_that_takes_nothing_holds_up_no_other_and_gets_all_in_the_end(self, tmp_path: Path) -> None:
+        pytest.skip("a reply is bounded by reply_bytes_max, and whole before it is sent")
+
+
+class TestHttpClient(ConnectorConformance):
+    connector = HttpClient
+    speaks = False
+    is_dialled = True
+
+    def make_peer(self, folder: Path) -> Peer:
+        return HttpServing()

@@ -1,0 +1,123 @@
+"""Chains: raw bytes that are consumed, what is held, what is left when something is bad."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.connectors.interceptors.api import BadBytes, Incoming
+from penstock.connectors.interceptors.chain import IncomingChain, OutgoingChain
+from penstock.connectors.interceptors.join import Joining, JoinOptions
+from penstock.connectors.interceptors.length_prefixed import LengthPrefixedOptions, Prefixing, Unprefixing
+from penstock.connectors.interceptors.split import SplitOptions, Splitting
+from tests.connectors.interceptors.test_split import cut
+
+
+def lines(**options: object) -> Splitting:
+    return Splitting(SplitOptions.model_validate(options))
+
+
+def prefixed(**options: object) -> Unprefixing:
+    return Unprefixing(LengthPrefixedOptions.model_validate({"length_bytes": 1, **options}))
+
+
+def framed(*records: bytes) -> bytes:
+    return b"".join(bytes([len(record)]) + record for record in records)
+
+
+def test_without_interceptors_what_is_fed_is_a_record() -> None:
+    chain = IncomingChain()
+    assert chain.feed(b"any") == [b"any"]
+    assert (chain.consumed, chain.held, chain.finish()) == (3, 0, [])
+
+
+def test_consumed_bytes_are_those_of_the_records_that_are_out() -> None:
+    chain = IncomingChain([lines()], resumes=True, position=100)
+    assert chain.feed(b"one\ntw") == [b"one"]
+    assert (chain.consumed, chain.held) == (104, 2)
+    assert chain.feed(b"o\n") == [b"two"]
+    assert chain.consumed == 108
+
+
+def stages() -> list[Incoming]:
+    return [prefixed(), lines()]
+
+
+@given(
+    st.lists(st.sampled_from([b"a\n", b"bb\ncc\n", b"d", b"e\nf", b""]), max_size=12),
+    st.lists(st.integers(0, 60), max_size=8),
+)
+def test_a_stream_that_goes_on_at_what_is_consumed_repeats_and_loses_nothing(
+    frames: list[bytes], places: list[int]
+) -> None:
+    data = framed(*frames)
+    whole = IncomingChain(stages())
+    expected = whole.feed(data) + whole.finish()
+    for stop in range(len(data) + 1):
+        first = IncomingChain(stages(), resumes=True)
+        found = [record for piece in cut(data[:stop], places) for record in first.feed(piece)]
+        rest = IncomingChain(stages(), resumes=True, position=first.consumed)
+        found += rest.feed(data[first.consumed :]) + rest.finish()
+        assert found == expected
+
+
+def test_what_is_bad_leaves_the_records_before_it_and_every_byte_in_order() -> None:
+    chain = IncomingChain([prefixed(), lines(record_bytes_max=3)])
+    with pytest.raises(BadBytes) as raised:
+        chain.feed(framed(b"a\nb", b"b\nlonger", b"x\n") + b"\x09part")
+    assert raised.value.records == [b"a", b"bb"]
+    assert raised.value.data == b"longerx\n\x09part"
+    assert chain.held == 0
+
+
+def test_what_is_bad_in_front_cuts_off_what_waits_behind() -> None:
+    chain = IncomingChain([prefixed(record_bytes_max=4), lines()])
+    with pytest.raises(BadBytes) as raised:
+        chain.feed(framed(b"a\nb") + b"\x09too long")
+    assert raised.value.records == [b"a"]
+    assert raised.value.data == b"b\x09too long"
+
+
+def test_at_the_end_what_is_held_comes_out_and_what_is_only_a_part_is_bad() -> None:
+    chain = IncomingChain([prefixed(), lines()])
+    assert chain.feed(framed(b"a\nb")) == [b"a"]
+    assert chain.finish() == [b"b"]
+    assert chain.feed(framed(b"c\nd") + b"\x05") == [b"c"]
+    with pytest.raises(BadBytes) as raised:
+        chain.finish()
+    assert (raised.value.records, raised.value.data) == ([], b"d\x05")
+
+
+def test_cut_off_gives_what_is_held_and_no_record() -> None:
+    chain = IncomingChain([lines()])
+    chain.feed(b"a\nhal")
+    assert chain.cut_off() == b"hal"
+    assert (chain.held, chain.finish()) == (0, [])
+
+
+def test_values_pass_through_one_interceptor_after_the_other_with_how_many_end_in_each() -> None:
+    chain = OutgoingChain(
+        [Joining(JoinOptions(max_elements=2, max_wait_ms=500)), Prefixing(LengthPrefixedOptions(length_bytes=1))]
+    )
+    assert chain.feed([b"1", b"2", b"3"]) == [b"\x041\n2\n"]
+    assert (chain.counts, chain.held, chain.wait_seconds) == ([2], 1, 0.5)
+    assert chain.feed([b"4"]) == [b"\x043\n4\n"]
+    assert (chain.counts, chain.held, chain.wait_seconds) == ([2], 0, None)
+    chain.feed([b"5"])
+    assert chain.flush() == [b"\x025\n"]
+    assert (chain.counts, chain.held) == ([1], 0)
+
+
+def test_two_joiners_count_the_values_that_were_fed() -> None:
+    chain = OutgoingChain([Joining(JoinOptions(max_elements=2)), Joining(JoinOptions(delimiter=";", max_elements=2))])
+    assert chain.feed([b"1", b"2", b"3"]) == []
+    assert chain.held == 3
+    assert chain.feed([b"4", b"5"]) == [b"1\n2\n;3\n4\n;"]
+    assert (chain.counts, chain.held) == ([4], 1)
+    assert chain.flush() == [b"5\n;"]
+    assert chain.counts == [1]
+
+
+def test_without_interceptors_values_leave_as_they_are() -> None:
+    chain = OutgoingChain()
+    assert chain.feed([b"1", b"2"]) == [b"1", b"2"]
+    assert (chain.counts, chain.held, chain.flush()) == ([1, 1], 0, [])

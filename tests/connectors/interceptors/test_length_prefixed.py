@@ -1,0 +1,54 @@
+"""Length-prefixed: whatever the pieces, what one side wrote the other reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.interceptors.length_prefixed import LengthPrefixed, LengthPrefixedOptions
+from tests.connectors.interceptors.test_split import cut
+
+
+def interceptor(**options: object) -> LengthPrefixed:
+    return LengthPrefixed(LengthPrefixedOptions.model_validate(options))
+
+
+@given(
+    st.lists(st.binary(max_size=20)),
+    st.lists(st.integers(0, 300)),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(["big", "little"]),
+)
+def test_what_is_written_is_read(records: list[bytes], places: list[int], width: int, order: str) -> None:
+    both = interceptor(length_bytes=width, order=order)
+    data = b"".join(both.outgoing().feed(records))
+    reading = both.incoming()
+    found, fed = [], 0
+    for piece in cut(data, places):
+        found += reading.feed(piece)
+        fed += len(piece)
+        assert fed - reading.held == sum(width + len(record) for record in found)
+    assert found == records
+    assert reading.finish() == []
+
+
+def test_a_length_over_the_limit_is_bad_before_its_record_comes() -> None:
+    reading = interceptor(record_bytes_max=10).incoming()
+    with pytest.raises(BadBytes, match="record_bytes_max") as raised:
+        reading.feed(b"\0\0\0\2ok" + b"\0\0\1\0x")
+    assert raised.value.records == [b"ok"]
+    assert raised.value.data == b"\0\0\1\0x"
+
+
+def test_a_record_that_is_cut_off_is_bad() -> None:
+    reading = interceptor().incoming()
+    assert reading.feed(b"\0\0\0\5abc") == []
+    with pytest.raises(BadBytes) as raised:
+        reading.finish()
+    assert raised.value.data == b"\0\0\0\5abc"
+    assert reading.held == 0
+
+
+def test_a_value_that_is_longer_than_its_length_can_say_does_not_leave() -> None:
+    with pytest.raises(BadBytes):
+        interceptor(length_bytes=1).outgoing().feed([b"x" * 256])

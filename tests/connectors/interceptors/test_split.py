@@ -1,0 +1,89 @@
+"""Split: whatever the pieces, the same records."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.interceptors.split import SplitOptions, Splitting
+
+
+def splitting(**options: object) -> Splitting:
+    return Splitting(SplitOptions.model_validate(options))
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({min(place, len(data)) for place in places} | {len(data)})
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@given(
+    st.lists(st.binary(max_size=8).filter(lambda one: b"\r\n" not in one)),
+    st.lists(st.integers(0, 200)),
+)
+def test_records_do_not_depend_on_where_the_pieces_are_cut(records: list[bytes], places: list[int]) -> None:
+    data = b"".join(record + b"\r\n" for record in records)
+    tested = splitting(delimiter=r"\r\n", skip_empty=False)
+    found: list[bytes] = []
+    fed = 0
+    for piece in cut(data, places):
+        found += tested.feed(piece)
+        fed += len(piece)
+        assert fed - tested.held == len(b"\r\n".join([*data[:fed].split(b"\r\n")[:-1], b""]))
+    assert found == data.split(b"\r\n")[:-1]
+    assert tested.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"\n", b"\n"),
+        ("\n", b"\n"),
+        (r"\r\n", b"\r\n"),
+        (r"\0", b"\0"),
+        (r"\x1e", b"\x1e"),
+        (r"\\n", b"\\n"),
+        ("§", "§".encode()),
+    ],
+)
+def test_a_delimiter_is_written_with_escapes(written: str, meant: bytes) -> None:
+    assert splitting(delimiter=written).feed(b"a" + meant + b"b" + meant) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("written", ["", r"\q", "\\", r"\x1"])
+def test_what_is_no_delimiter_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match=r"escape|at least one byte"):
+        SplitOptions(delimiter=written)
+
+
+def test_empty_records_are_left_out_unless_they_are_wanted() -> None:
+    assert splitting().feed(b"a\n\nb\n") == [b"a", b"b"]
+    assert splitting(skip_empty=False).feed(b"a\n\nb\n") == [b"a", b"", b"b"]
+
+
+def test_a_record_over_the_limit_is_bad_and_those_before_it_are_not() -> None:
+    tested = splitting(record_bytes_max=4)
+    with pytest.raises(BadBytes, match="record_bytes_max") as raised:
+        tested.feed(b"good\nsome more\nrest")
+    assert raised.value.records == [b"good"]
+    assert raised.value.data == b"some more\nrest"
+    assert tested.held == 0
+
+
+def test_a_record_that_never_ends_is_bad_before_it_fills_the_memory() -> None:
+    tested = splitting(record_bytes_max=10)
+    assert tested.feed(b"0123456789") == []
+    with pytest.raises(BadBytes) as raised:
+        tested.feed(b"x")
+    assert raised.value.data == b"0123456789x"
+
+
+def test_a_last_record_without_its_delimiter_is_an_event_or_a_letter() -> None:
+    tested = splitting()
+    assert tested.feed(b"a\nb") == [b"a"]
+    assert tested.finish() == [b"b"]
+    strict = splitting(unterminated="letter")
+    assert strict.feed(b"a\nb") == [b"a"]
+    with pytest.raises(BadBytes) as raised:
+        strict.finish()
+    assert raised.value.data == b"b"

@@ -1,0 +1,150 @@
+"""A connector at work in a real frame, on a real store: without pipelines, whose part a test plays."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+from penstock.config.deployment import ConnectorSpec, InterceptorSpec
+from penstock.connectors.api import Connector, Outgoing, StreamRef
+from penstock.connectors.making import make_chains, make_connector
+from penstock.gateway.gateway import Gateway
+from penstock.gateway.settings import GatewaySettings
+from penstock.hosting.source_host import SourceHost
+from penstock.protocol.stored.names import connector_segment
+from penstock.segment_server.server import SegmentServer
+from penstock.segment_server.settings import ServerSettings
+from penstock.store.committer import Committer
+from penstock.store.durability import Durability
+from penstock.store.file_journal import FileJournal
+from penstock.store.real_files import RealFiles
+from penstock.store.settings import StoreSettings
+from penstock.store.store import SegmentStore
+from tests.gateway.stored_events import parse
+
+NAME = "mine"
+LINES = (InterceptorSpec(type="split", config={"delimiter": "\n"}),)
+SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
+
+
+class Event(NamedTuple):
+    stream_id: int
+    event_id: int
+    value: bytes
+    metadata: Mapping[str, Any]
+
+
+class Hosted:
+    def __init__(
+        self,
+        store: SegmentStore,
+        gateway: Gateway,
+        connector: Connector[Any],
+        host: SourceHost,
+        connector_address: str,
+    ) -> None:
+        self.connector_address = connector_address
+        self.store = store
+        self.gateway = gateway
+        self.connector = connector
+        self.host = host
+
+    def events(self, name: str = NAME) -> list[Event]:
+        found = []
+        for segment in _segments(self.store, name):
+            for event in parse(self._data(segment)):
+                metadata = msgpack.unpackb(event.metadata) if event.metadata else {}
+                found.append(Event(event.stream_id, event.event_id, event.payload, metadata))
+        return found
+
+    def letters(self) -> list[Event]:
+        return self.events(f"{NAME}.err")
+
+    def values(self) -> list[bytes]:
+        return [event.value for event in self.events()]
+
+    def _data(self, segment: str) -> bytes:
+        offset, parts = self.store.info(segment).start, []
+        while data := self.store.read(segment, offset, 1 << 20):
+            parts.append(data)
+            offset += len(data)
+        return b"".join(parts)
+
+    def hold(self) -> None:
+        """From now on a pipeline reads the connector."""
+        self.gateway.completion(NAME).hold({})
+
+    def complete(self) -> None:
+        """The pipeline has completed all that is stored."""
+        ends = {segment: int(self.store.length(segment)) for segment in _segments(self.store, NAME)}
+        self.gateway.completion(NAME).advance(ends)
+
+    async def deliver(
+        self, values: list[bytes], ids: list[int], stream_id: int | None = None, name: str = "p:1:1/0", **more: Any
+    ) -> None:
+        stream = None if stream_id is None else StreamRef(NAME, stream_id)
+        await self.connector.deliver(Outgoing(stream, values, ids, name=name, **more), self.host)
+
+    async def connected(self) -> None:
+        await eventually(lambda: self.host.status().state == "connected", lambda: str(self.host.status()))
+
+
+def _segments(store: SegmentStore, name: str) -> list[str]:
+    return [found for number in range(2) if store.exists(found := connector_segment(name, number))]
+
+
+async def eventually(
+    is_so: Callable[[], bool], told: Callable[[], object] = lambda: "it did not come", seconds: float = 20.0
+) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            while not is_so():  # noqa: ASYNC110  whatever it looks at has no event
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(told()) from None
+
+
+@asynccontextmanager
+async def hosting(
+    folder: Path,
+    type_name: str,
+    config: Mapping[str, Any],
+    *,
+    interceptors_in: tuple[InterceptorSpec, ...] = (),
+    interceptors_out: tuple[InterceptorSpec, ...] = (),
+    has_in: bool = False,
+    has_out: bool = True,
+    **spec: Any,
+) -> AsyncIterator[Hosted]:
+    """The connector of this type and config, running. A later one in the same folder finds what this one has stored."""
+    journal = FileJournal(RealFiles(folder / "journal"), SMALL)
+    store = SegmentStore(journal, SMALL)
+    committer = Committer(journal, SMALL.idle_proof_seconds)
+    committer.start()
+    durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
+    gateway = Gateway(store, durability, GatewaySettings(port=0))
+    connector_address = f"127.0.0.1:{await gateway.start()}"
+    segments = SegmentServer(store, durability, ServerSettings(port=0))
+    segment_address = f"127.0.0.1:{await segments.start()}"
+    connector = make_connector(type_name, config)
+    host = SourceHost(
+        ConnectorSpec(name=NAME, id=NAME, instance="01", type=type_name, config=dict(config), **spec),
+        connector,
+        gateway,
+        chains=make_chains(interceptors_in, interceptors_out),
+        has_in=has_in,
+        has_out=has_out,
+        segment_address=segment_address,
+    )
+    host.start()
+    try:
+        yield Hosted(store, gateway, connector, host, connector_address)
+    finally:
+        await host.stop()
+        await gateway.stop()
+        await segments.stop()
+        committer.stop()
+        journal.close()

@@ -1,0 +1,394 @@
+"""`http-server` with real clients: httpx, and raw sockets for what no client would send."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from penstock.config.deployment import InterceptorSpec
+from penstock.connectors.api import StreamGone
+from penstock.connectors.making import make_connector
+from penstock.connectors.types.http_server import HttpServer
+from penstock.core.errors import RequestError
+from tests.connectors.real_host import LINES, Hosted, eventually, hosting
+
+
+@asynccontextmanager
+async def serving(folder: Path, *, has_in: bool = True, **config: Any) -> AsyncIterator[tuple[Hosted, str]]:
+    host_options = {key: config.pop(key) for key in [*config] if key in HOST_OPTIONS}
+    async with hosting(folder, "http-server", {"port": 0, **config}, has_in=has_in, **host_options) as hosted:
+        await hosted.connected()
+        assert isinstance(hosted.connector, HttpServer)
+        yield hosted, hosted.connector.addresses[0]
+
+
+JOIN = InterceptorSpec(type="join", config={"delimiter": "|", "max_elements": 100})
+BODY = (b"x" * 99 + b"\n") * 6000
+PREFIXED = InterceptorSpec(type="length-prefixed")
+HOST_OPTIONS = ("interceptors_in", "interceptors_out", "quota_bytes", "ack", "segments")
+
+
+async def answered(
+    hosted: Hosted, asked: "asyncio.Task[httpx.Response]", make: Callable[[bytes], bytes | None] = bytes.upper
+) -> httpx.Response:
+    """The pipeline's part: replies to the events that have come, and completes their epoch."""
+    await eventually(lambda: bool(hosted.values()))
+    for event in hosted.events():
+        if (reply := make(event.value)) is not None:
+            with suppress(StreamGone):
+                await hosted.deliver([reply], [event.event_id], event.stream_id)
+    hosted.complete()
+    return await asked
+
+
+async def raw(address: str, data: bytes, *, end: bool = False) -> bytes:
+    """All that comes back until the server closes."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        if end:
+            writer.write_eof()
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_a_request_is_answered_with_what_the_pipeline_makes_of_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        asked = asyncio.create_task(client.post(f"http://{address}/a?b=c", content=b"hello"))
+        response = await answered(hosted, asked)
+        assert (response.status_code, response.content) == (200, b"HELLO")
+        assert response.headers["content-type"] == "application/octet-stream"
+
+
+async def test_an_event_tells_of_its_request_but_not_its_secrets(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False) as (hosted, address), httpx.AsyncClient() as client:
+        headers = {"content-type": "text/plain", "x-mine": "1", "authorization": "Bearer s3cret", "cookie": "a=s3cret"}
+        await client.put(f"http://{address}/a%20b?c=d", content=b"x", headers=headers)
+        (event,) = hosted.events()
+        told = event.metadata
+        assert (told["method"], told["path"], told["query"], told["content_type"]) == (
+            "PUT",
+            "/a b",
+            "c=d",
+            "text/plain",
+        )
+        assert told["headers"]["x-mine"] == "1"
+        assert told["peer"].startswith("127.0.0.1:")
+        assert "s3cret" not in json.dumps(told)
+
+
+async def test_a_body_of_many_lines_is_many_events_and_one_reply(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, interceptors_in=LINES, interceptors_out=(JOIN,)) as (hosted, address),
+        httpx.AsyncClient() as client,
+    ):
+        hosted.hold()
+        headers = {"content-type": "application/x-ndjson"}
+        asked = asyncio.create_task(client.post(f"http://{address}/", content=b"a\nb\nc", headers=headers))
+        await eventually(lambda: len(hosted.values()) == 3)
+        assert hosted.values() == [b"a", b"b", b"c"]
+        assert {event.metadata.get("content_type") for event in hosted.events()} == {"application/x-ndjson"}
+        response = await answered(hosted, asked)
+        assert response.content == b"A|B|C|"
+
+
+async def test_a_request_for_which_nothing_comes_back_is_answered_204(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        asked = asyncio.create_task(client.post(f"http://{address}/", content=b"quiet"))
+        response = await answered(hosted, asked, lambda _: None)
+        assert (response.status_code, response.content) == (204, b"")
+
+
+async def test_where_nothing_is_linked_to_in_a_request_is_answered_202_when_it_is_safe(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False, ack="durable") as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        response = await client.post(f"http://{address}/", content=b"x")
+        assert response.status_code == 202
+        assert hosted.values() == [b"x"]
+
+
+async def test_a_request_that_is_not_answered_in_time_is_answered_504_and_its_reply_is_a_letter(tmp_path: Path) -> None:
+    async with serving(tmp_path, timeout="200ms") as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        response = await client.post(f"http://{address}/", content=b"slow")
+        assert response.status_code == 504
+        assert b"no reply within 0.2 s" in response.content
+        (event,) = hosted.events()
+        await eventually(lambda: not hosted.host.streams)
+        with pytest.raises(StreamGone):
+            await hosted.deliver([b"late"], [event.event_id], event.stream_id)
+
+
+async def test_a_client_that_goes_away_ends_its_stream_and_its_reply_is_a_letter(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address):
+        hosted.hold()
+        host, _, port = address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
+        await eventually(lambda: bool(hosted.values()))
+        writer.close()
+        await eventually(lambda: not hosted.host.streams)
+        (event,) = hosted.events()
+        with pytest.raises(StreamGone, match="gone"):
+            await hosted.deliver([b"X"], [event.event_id], event.stream_id)
+        assert hosted.host.counts == {"aborted_requests": 1}
+
+
+async def test_replies_to_nobody_are_letters(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, _):
+        with pytest.raises(StreamGone):
+            await hosted.deliver([b"a window"], [0])
+        with pytest.raises(StreamGone):
+            await hosted.deliver([b"of before a restart"], [1], 77)
+
+
+async def test_a_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, interceptors_in=LINES) as (hosted, address):
+        sent = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nwhole line\nhalf a li"
+        await raw(address, sent, end=True)
+        await eventually(lambda: hosted.host.counters.streams == 1 and not hosted.host.streams)
+        assert (hosted.values(), hosted.letters()) == ([], [])
+
+
+async def test_a_connection_is_a_stream_and_its_requests_are_events_of_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False) as (hosted, address), httpx.AsyncClient() as client:
+        for number in range(3):
+            await client.post(f"http://{address}/", content=b"%d" % number)
+        async with httpx.AsyncClient() as other:
+            await other.post(f"http://{address}/", content=b"other")
+        mine = [event for event in hosted.events() if event.value != b"other"]
+        assert [(event.event_id, event.value) for event in mine] == [(1, b"0"), (2, b"1"), (3, b"2")]
+        assert len({event.stream_id for event in mine}) == 1
+        assert len({event.stream_id for event in hosted.events()}) == 2
+
+
+async def test_pipelined_requests_are_answered_in_their_order(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address):
+        hosted.hold()
+        one = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n%d"
+        last = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\n3"
+        asked = asyncio.create_task(raw(address, one % 1 + one % 2 + last))
+        for number in (1, 2, 3):
+            await eventually(lambda wanted=number: len(hosted.values()) == wanted)  # type: ignore[misc]
+            event = hosted.events()[-1]
+            await hosted.deliver([b"<%s>" % event.value], [event.event_id], event.stream_id)
+            hosted.complete()
+        answers = await asked
+        assert [answers.find(b"<%d>" % number) > 0 for number in (1, 2, 3)] == [True] * 3
+        assert answers.find(b"<1>") < answers.find(b"<2>") < answers.find(b"<3>")
+
+
+async def test_the_pipeline_may_say_status_content_type_and_headers(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        asked = asyncio.create_task(client.post(f"http://{address}/", content=b"x"))
+        await eventually(lambda: bool(hosted.values()))
+        (event,) = hosted.events()
+        told = {
+            "status": 418,
+            "content_type": "text/x-pot",
+            "headers": {"X-Pot": "tea", "Content-Length": "9", "a b": "c"},
+        }
+        await hosted.deliver([b"short"], [event.event_id], event.stream_id, metadata=[told])
+        hosted.complete()
+        response = await asked
+        assert (response.status_code, response.content) == (418, b"short")
+        assert (response.headers["content-type"], response.headers["x-pot"]) == ("text/x-pot", "tea")
+        assert response.headers["content-length"] == "5"
+
+
+async def test_headers_of_the_request_are_not_sent_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        asked = asyncio.create_task(client.post(f"http://{address}/", content=b"x", headers={"x-mine": "1"}))
+        await eventually(lambda: bool(hosted.values()))
+        (event,) = hosted.events()
+        await hosted.deliver([b"y"], [event.event_id], event.stream_id, metadata=[event.metadata])
+        hosted.complete()
+        response = await asked
+        assert (response.status_code, "x-mine" in response.headers) == (200, False)
+
+
+async def test_an_event_that_is_a_letter_now_is_answered_400_with_the_reason(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        asked = asyncio.create_task(client.post(f"http://{address}/", content=b"{"))
+        await eventually(lambda: bool(hosted.values()))
+        (event,) = hosted.events()
+        told = {"reason": "it is no JSON", **event.metadata}
+        await hosted.deliver([b"{"], [event.event_id], event.stream_id, metadata=[told])
+        hosted.complete()
+        response = await asked
+        assert (response.status_code, response.text) == (400, "it is no JSON\n")
+
+
+async def test_with_answer_reply_the_first_reply_is_the_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path, answer="reply", ack="durable") as (hosted, address), httpx.AsyncClient() as client:
+        asked = asyncio.create_task(client.post(f"http://{address}/", content=b"x"))
+        await eventually(lambda: bool(hosted.values()))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        (event,) = hosted.events()
+        await hosted.deliver([b"X"], [event.event_id], event.stream_id)
+        assert (await asked).content == b"X"
+        with pytest.raises(StreamGone):
+            await hosted.deliver([b"another"], [event.event_id], event.stream_id)
+
+
+async def test_at_its_quota_requests_are_answered_503_with_retry_after(tmp_path: Path) -> None:
+    options = {"quota_bytes": 4096, "admission": "50ms", "retry_after_seconds": 7}
+    async with serving(tmp_path, has_in=False, **options) as (hosted, address), httpx.AsyncClient() as client:
+        answers = [await client.post(f"http://{address}/", content=b"x" * 1000) for _ in range(8)]
+        refused = [answer for answer in answers if answer.status_code == 503]
+        assert refused
+        assert {answer.headers["retry-after"] for answer in refused} == {"7"}
+        assert len(hosted.values()) == len(answers) - len(refused)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/events", 202), ("POST", "/event", 404), ("POST", "/events/1", 404), ("GET", "/events", 405)],
+)
+async def test_only_its_path_and_methods_are_taken(tmp_path: Path, method: str, path: str, status: int) -> None:
+    async with (
+        serving(tmp_path, has_in=False, path="/events") as (hosted, address),
+        httpx.AsyncClient() as client,
+    ):
+        response = await client.request(method, f"http://{address}{path}", content=b"x")
+        assert response.status_code == status
+        assert (response.headers.get("allow") == "POST, PUT") is (status == 405)
+        assert len(hosted.values()) == (status == 202)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_its_limit_is_answered_413_and_not_stored(tmp_path: Path, chunked: bool) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(30):
+            yield b"x" * 100
+
+    async with serving(tmp_path, has_in=False, body_bytes_max=2000) as (hosted, address), httpx.AsyncClient() as client:
+        response = await client.post(f"http://{address}/", content=chunks() if chunked else b"x" * 3000)
+        assert response.status_code == 413
+        assert hosted.values() == []
+        assert (await client.post(f"http://{address}/", content=b"x" * 2000)).status_code == 202
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\xff" * 500,
+        b"GET\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST / HTTP/1.1\r\nX: " + b"y" * 40_000,
+    ],
+)
+async def test_garbage_ends_its_own_connection_alone(tmp_path: Path, garbage: bytes) -> None:
+    async with serving(tmp_path, has_in=False) as (hosted, address), httpx.AsyncClient() as client:
+        assert (await client.post(f"http://{address}/", content=b"before")).status_code == 202
+        assert b" 400 " in await raw(address, garbage)
+        assert hosted.host.counts["bad_requests"] == 1
+        assert (await client.post(f"http://{address}/", content=b"after")).status_code == 202
+        assert hosted.values() == [b"before", b"after"]
+
+
+async def test_what_interceptors_refuse_is_answered_400_and_kept_as_a_letter(tmp_path: Path) -> None:
+    async with serving(tmp_path, interceptors_in=(PREFIXED,)) as (hosted, address), httpx.AsyncClient() as client:
+        response = await client.post(f"http://{address}/", content=b"\xff" * 100)
+        assert response.status_code == 400
+        await eventually(lambda: len(hosted.letters()) == 1)
+        assert hosted.values() == []
+
+
+async def test_a_client_that_begins_no_request_is_let_go(tmp_path: Path) -> None:
+    async with serving(tmp_path, idle="200ms") as (hosted, address):
+        assert await raw(address, b"POST / HT") == b""
+        await eventually(lambda: not hosted.host.streams)
+
+
+async def test_a_body_that_does_not_come_is_answered_408(tmp_path: Path) -> None:
+    async with serving(tmp_path, timeout="200ms") as (hosted, address):
+        assert b" 408 " in await raw(address, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx")
+        assert hosted.values() == []
+
+
+async def test_there_are_no_more_connections_than_its_limit(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False, connections_max=1) as (hosted, address):
+        async with httpx.AsyncClient() as client, httpx.AsyncClient() as second:
+            assert (await client.post(f"http://{address}/", content=b"x")).status_code == 202
+            with pytest.raises(httpx.TransportError):
+                await second.post(f"http://{address}/", content=b"x")
+        assert hosted.host.counts["refused_connections"] >= 1
+
+
+async def test_a_drain_answers_what_it_has_taken_and_takes_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        asked = asyncio.create_task(client.post(f"http://{address}/", content=b"last"))
+        await eventually(lambda: bool(hosted.values()))
+        draining = asyncio.create_task(hosted.host.drain())
+        await asyncio.sleep(0.05)
+        response = await answered(hosted, asked)
+        assert response.content == b"LAST"
+        await draining
+        with pytest.raises(httpx.TransportError):
+            await client.post(f"http://{address}/", content=b"too late")
+
+
+async def test_a_server_at_its_quota_can_be_stopped_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, quota_bytes=4096, interceptors_in=LINES) as (hosted, address):
+        hosted.hold()
+        asked = asyncio.create_task(
+            raw(address, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 600000\r\n\r\n" + BODY)
+        )
+        await eventually(lambda: not hosted.host.room.there)
+        async with asyncio.timeout(8):
+            await hosted.host.stop()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+
+async def test_a_server_that_is_stopped_can_be_started_again_on_its_port(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False) as (hosted, address), httpx.AsyncClient() as client:
+        await client.post(f"http://{address}/", content=b"1")
+        first = hosted.events()
+    async with (
+        serving(tmp_path, has_in=False, port=int(address.rpartition(":")[2])) as (hosted, address),
+        httpx.AsyncClient() as client,
+    ):
+        await client.post(f"http://{address}/", content=b"2")
+        assert len({event.stream_id for event in [*first, *hosted.events()]}) == 2
+
+
+async def test_it_speaks_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    made.private_key_pem.write_to_path(tmp_path / "key.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = {"cert": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
+    async with (
+        serving(tmp_path, has_in=False, tls=tls) as (hosted, address),
+        httpx.AsyncClient(verify=ssl.create_default_context(cafile=tmp_path / "ca.pem")) as client,
+    ):
+        assert (await client.post(f"https://{address}/", content=b"x")).status_code == 202
+        assert hosted.values() == [b"x"]
+
+
+def test_its_options_are_checked() -> None:
+    with pytest.raises(RequestError, match="body_bytes_max"):
+        make_connector("http-server", {"port": 1, "body_bytes_max": "1GiB"})
+    with pytest.raises(RequestError, match="methods"):
+        make_connector("http-server", {"port": 1, "methods": ["BREW"]})

@@ -1,0 +1,179 @@
+"""tcp-client: one connection for everything, or one for each stream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.connectors.api import Lost, Outgoing, StreamLost, StreamRef
+from penstock.connectors.types.tcp_client import TcpClient, TcpClientOptions
+from tests.connectors.recording_host import RecordingHost, running, until
+
+
+class RealServer:
+    """Keeps what it is sent, by connection."""
+
+    def __init__(self) -> None:
+        self.received: list[bytearray] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.port = 0
+        self.server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kept = bytearray()
+        self.received.append(kept)
+        self.writers.append(writer)
+        try:
+            while data := await reader.read(65536):
+                kept += data
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def stop(self) -> None:
+        assert self.server is not None
+        self.server.close()
+        for writer in self.writers:
+            writer.transport.abort()
+        await self.server.wait_closed()
+        await until(lambda: all(writer.transport.is_closing() for writer in self.writers))
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def real() -> AsyncIterator[RealServer]:
+    made = RealServer()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def client(real: RealServer, **options: Any) -> TcpClient:
+    return TcpClient(TcpClientOptions.model_validate({"port": real.port, **options}))
+
+
+def to(stream: StreamRef | None, *values: bytes) -> Outgoing:
+    return Outgoing(stream, values, [1] * len(values))
+
+
+A, B = StreamRef("source", 1), StreamRef("source", 2)
+
+
+async def test_what_leaves_reaches_the_server_and_what_it_says_comes_in(real: RealServer) -> None:
+    tested, host = client(real), RecordingHost()
+    async with running(tested, host):
+        await tested.deliver(to(A, b"one ", b"two"), host)
+        await until(lambda: real.received[0] == b"one two")
+        real.writers[0].write(b"hello")
+        await until(lambda: host.streams and host.streams[0].events == [b"hello"])
+
+
+async def test_a_server_that_goes_is_lost_and_nothing_leaves_without_one(real: RealServer) -> None:
+    tested, host = client(real), RecordingHost()
+    async with running(tested, host) as run:
+        await until(lambda: real.writers)
+        real.writers[0].close()
+        with pytest.raises(Lost, match="closed the connection"):
+            await run
+        with pytest.raises(Lost, match="no connection"):
+            await tested.deliver(to(A, b"x"), host)
+
+
+async def test_a_server_that_is_not_there_is_lost() -> None:
+    with pytest.raises(Lost, match="cannot be reached"):
+        await TcpClient(TcpClientOptions(port=1)).run(RecordingHost())
+
+
+async def test_what_nobody_wants_is_read_all_the_same(real: RealServer) -> None:
+    tested, host = client(real), RecordingHost(has_out=False)
+    async with running(tested, host):
+        await until(lambda: real.writers)
+        real.writers[0].write(b"x" * (1 << 20))
+        await until(lambda: host.counts["discarded_bytes"] == 1 << 20)
+    assert host.streams == []
+
+
+async def test_a_server_that_takes_nothing_is_given_up() -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await asyncio.Event().wait()
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1024)
+    port = server.sockets[0].getsockname()[1]
+    tested = TcpClient(TcpClientOptions.model_validate({"port": port, "dead_peer_after": "1s"}))
+    host = RecordingHost()
+    async with running(tested, host):
+        with pytest.raises(Lost, match="has not taken"):
+            await tested.deliver(to(A, b"x" * (32 << 20)), host)
+    server.close()
+    writers[0].transport.abort()
+
+
+async def test_per_stream_each_has_its_connection_and_is_open_while_it_is_there(real: RealServer) -> None:
+    tested, host = client(real, connections="per-stream"), RecordingHost()
+    async with running(tested, host):
+        for stream in (A, B):
+            await tested.stream_started(stream, host)
+            await until(partial(host.told.__contains__, ("opened", stream)))
+        await tested.deliver(to(A, b"of a"), host)
+        await tested.deliver(to(B, b"of b"), host)
+        await until(lambda: sorted(map(bytes, real.received)) == [b"of a", b"of b"])
+        real.writers[0].close()
+        await until(lambda: ("closed", A) in host.told)
+        assert ("closed", B) not in host.told
+        await until(lambda: host.told[-1] == ("opened", A))
+        await tested.deliver(to(A, b"again"), host)
+        await until(lambda: real.received[2] == b"again")
+
+
+async def test_per_stream_a_stream_whose_server_is_not_there_stays_closed_until_it_is(real: RealServer) -> None:
+    tested, host = client(real, connections="per-stream"), RecordingHost()
+    await real.stop()
+    async with running(tested, host):
+        await tested.stream_started(A, host)
+        await until(lambda: ("closed", A) in host.told)
+        with pytest.raises(StreamLost):
+            await tested.deliver(to(A, b"early"), host)
+        await real.start()
+        await until(lambda: host.told[-1] == ("opened", A))
+        await tested.deliver(to(A, b"now"), host)
+        await until(lambda: real.received[-1] == b"now")
+
+
+async def test_per_stream_the_connection_ends_with_its_stream_and_the_last_words_come_in(real: RealServer) -> None:
+    tested, host = client(real, connections="per-stream"), RecordingHost()
+    async with running(tested, host):
+        await tested.stream_started(A, host)
+        await until(lambda: ("opened", A) in host.told)
+        await tested.deliver(to(A, b"all"), host)
+        real.writers[0].write(b"last words")
+        await tested.stream_closed(A, host)
+        await until(lambda: host.streams and host.streams[0].is_closed)
+        assert host.streams[0].events == [b"last words"]
+    assert real.received == [b"all"]
+    assert ("closed", A) not in host.told
+
+
+async def test_per_stream_what_comes_from_no_single_stream_has_a_connection_too(real: RealServer) -> None:
+    tested, host = client(real, connections="per-stream"), RecordingHost()
+    async with running(tested, host):
+        await tested.deliver(to(None, b"a window's result"), host)
+        await until(lambda: real.received and real.received[0] == b"a window's result")
+
+
+async def test_after_a_drain_what_is_left_still_leaves(real: RealServer) -> None:
+    tested, host = client(real), RecordingHost()
+    async with running(tested, host):
+        host.drain()
+        await asyncio.sleep(0.01)
+        await tested.deliver(to(A, b"the rest"), host)
+        await until(lambda: real.received[0] == b"the rest")

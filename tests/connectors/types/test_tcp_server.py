@@ -1,0 +1,242 @@
+"""tcp-server: a connection is a stream, and has its replies."""
+
+import asyncio
+import socket
+import ssl
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from penstock.config.deployment import InterceptorSpec
+from penstock.connectors.api import Outgoing, StreamGone, StreamLost, StreamRef
+from penstock.connectors.making import make_chains
+from penstock.connectors.types.tcp_server import TcpServer, TcpServerOptions
+from tests.connectors.recording_host import RecordingHost, running, until
+
+
+def server(**options: Any) -> TcpServer:
+    return TcpServer(TcpServerOptions.model_validate({"port": 0, **options}))
+
+
+def in_lines(**more: Any) -> RecordingHost:
+    host = RecordingHost(**more)
+    host.chains = make_chains([InterceptorSpec(type="split")], [])
+    return host
+
+
+async def connect(tested: TcpServer, **more: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    name, _, port = tested.addresses[0].rpartition(":")
+    return await asyncio.open_connection(name, int(port), **more)
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def write_all(writer: asyncio.StreamWriter, line: bytes, times: int) -> None:
+    for _ in range(times):
+        writer.write(line)
+        await writer.drain()
+
+
+async def one_byte(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        await reader.readexactly(1)
+    finally:
+        writer.transport.abort()
+
+
+def to(stream: StreamRef | None, *values: bytes) -> Outgoing:
+    return Outgoing(stream, values, [1] * len(values))
+
+
+async def test_each_connection_is_a_stream_with_its_peer_in_the_metadata() -> None:
+    tested, host = server(), in_lines(has_in=False)
+    async with running(tested, host):
+        for words in (b"a\nb\n", b"c\n"):
+            _, writer = await connect(tested)
+            writer.write(words)
+            writer.close()
+            await writer.wait_closed()
+        await until(lambda: len(host.streams) == 2 and all(stream.is_closed for stream in host.streams))
+    assert sorted(stream.events for stream in host.streams) == [[b"a", b"b"], [b"c"]]
+    assert host.streams[0].metadata["peer"] == host.streams[0].name
+
+
+async def test_a_reply_goes_to_the_connection_it_belongs_to() -> None:
+    tested, host = server(), in_lines()
+    async with running(tested, host):
+        first, first_writer = await connect(tested)
+        await until(lambda: len(host.streams) == 1)
+        second, second_writer = await connect(tested)
+        await until(lambda: len(host.streams) == 2)
+        await tested.deliver(to(host.streams[1].ref, b"for ", b"two\n"), host)
+        await tested.deliver(to(host.streams[0].ref, b"for one\n"), host)
+        assert await first.readline() == b"for one\n"
+        assert await second.readline() == b"for two\n"
+        first_writer.close()
+        second_writer.close()
+
+
+async def test_a_peer_that_has_said_all_still_gets_its_replies_and_then_the_end() -> None:
+    tested, host = server(), in_lines()
+    async with running(tested, host):
+        reader, writer = await connect(tested)
+        writer.write(b"question")
+        writer.write_eof()
+        await until(lambda: host.streams and host.streams[0].is_closed)
+        assert host.streams[0].events == [b"question"]
+        await tested.deliver(to(host.streams[0].ref, b"answer"), host)
+        await tested.stream_closed(host.streams[0].ref, host)
+        assert await reader.read() == b"answer"
+        writer.close()
+
+
+async def test_a_reply_to_a_connection_that_is_gone_says_so() -> None:
+    tested, host = server(), in_lines()
+    async with running(tested, host):
+        _, writer = await connect(tested)
+        await until(lambda: host.streams)
+        writer.transport.abort()
+        await until(lambda: host.streams[0].is_closed)
+        await asyncio.sleep(0.01)
+        with pytest.raises(StreamGone, match="gone"):
+            await tested.deliver(to(host.streams[0].ref, b"late"), host)
+        reset((await connect(tested))[1])
+        await until(lambda: len(host.streams) == 2 and host.streams[1].is_closed)
+        with pytest.raises(StreamGone, match="gone"):
+            await tested.deliver(to(host.streams[1].ref, b"late"), host)
+        with pytest.raises(StreamGone, match="no connection of tested"):
+            await tested.deliver(to(StreamRef("another", 1), b"whose"), host)
+
+
+async def test_a_peer_that_is_reset_in_the_middle_of_a_record_has_its_stream_cut_off() -> None:
+    tested, host = server(), in_lines()
+    async with running(tested, host):
+        _, writer = await connect(tested)
+        writer.write(b"whole\nhal")
+        await until(lambda: host.streams and host.streams[0].events)
+        reset(writer)
+        await until(lambda: host.streams[0].cut_off_because is not None)
+    assert host.streams[0].events == [b"whole"]
+
+
+async def test_nothing_is_read_while_the_stream_may_not_send() -> None:
+    tested, host = server(), in_lines()
+    host.gate.clear()
+    async with running(tested, host):
+        _, writer = await connect(tested)
+        line = b"x" * 1023 + b"\n"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(write_all(writer, line, 64 << 10), 0.5)
+        assert host.streams[0].events == []
+        host.gate.set()
+        await until(lambda: len(host.streams[0].events) > 1000)
+        writer.transport.abort()
+
+
+async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
+    tested, host = server(slow_after="100ms"), in_lines()
+    async with running(tested, host):
+        reader, writer = await connect(tested)
+        await until(lambda: host.streams)
+        ref, much = host.streams[0].ref, b"x" * (16 << 20)
+        await tested.deliver(to(ref, much), host)
+        assert host.told[-1] == ("closed", ref)
+        with pytest.raises(StreamLost):
+            await tested.deliver(to(ref, b"more"), host)
+        assert await reader.readexactly(len(much)) == much
+        await until(lambda: host.told[-1] == ("opened", ref))
+        await tested.deliver(to(ref, b"more"), host)
+        assert await reader.readexactly(4) == b"more"
+        writer.close()
+    assert host.counts["slow_peers"] == 1
+
+
+async def test_a_slow_peer_that_has_said_all_gets_the_rest_before_the_end() -> None:
+    tested, host = server(slow_after="100ms"), in_lines()
+    async with running(tested, host):
+        reader, writer = await connect(tested)
+        writer.write(b"question")
+        writer.write_eof()
+        await until(lambda: host.streams and host.streams[0].is_closed)
+        much = b"x" * (16 << 20)
+        await tested.deliver(to(host.streams[0].ref, much), host)
+        await tested.stream_closed(host.streams[0].ref, host)
+        await asyncio.sleep(2.5)
+        assert await reader.read(-1) == much
+        writer.close()
+
+
+async def test_a_drain_stops_reading_keeps_what_was_read_and_waits_for_the_replies() -> None:
+    tested, host = server(), in_lines()
+    async with running(tested, host) as run:
+        reader, writer = await connect(tested)
+        writer.write(b"one\nhal")
+        await until(lambda: host.streams and host.streams[0].events)
+        host.drain()
+        await until(lambda: host.streams[0].is_closed)
+        assert host.streams[0].cut_off_because is not None
+        await tested.deliver(to(host.streams[0].ref, b"answer"), host)
+        await tested.stream_closed(host.streams[0].ref, host)
+        assert await reader.read() == b"answer"
+        writer.close()
+        await asyncio.wait_for(run, 10)
+
+
+async def test_connections_beyond_the_limit_are_refused_and_counted() -> None:
+    tested, host = server(connections_max=1), in_lines()
+    async with running(tested, host):
+        _, writer = await connect(tested)
+        await until(lambda: host.streams)
+        refused, second = await connect(tested)
+        assert await refused.read() == b""
+        assert host.counts["refused_connections"] == 1
+        for one in (writer, second):
+            one.close()
+
+
+async def test_broadcast_reaches_all_connections() -> None:
+    tested, host = server(broadcast=True), in_lines()
+    async with running(tested, host):
+        pairs = [await connect(tested) for _ in range(3)]
+        await until(lambda: len(host.streams) == 3)
+        await tested.deliver(to(StreamRef("another", 7), b"news\n"), host)
+        assert [await reader.readline() for reader, _ in pairs] == [b"news\n"] * 3
+        for _, writer in pairs:
+            writer.close()
+        await until(lambda: all(stream.is_closed for stream in host.streams))
+        await asyncio.sleep(0.01)
+        await tested.deliver(to(None, b"to nobody"), host)
+    assert host.counts["sent_to_nobody"] == 1
+
+
+@pytest.fixture
+def tls_files(tmp_path: Path) -> dict[str, Path]:
+    authority = trustme.CA()
+    paths = {name: tmp_path / f"{name}.pem" for name in ("ca", "server", "client")}
+    authority.cert_pem.write_to_path(paths["ca"])
+    authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(paths["server"])
+    authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(paths["client"])
+    return paths
+
+
+async def test_with_mutual_tls_only_known_clients_come_in(tls_files: dict[str, Path]) -> None:
+    tested = server(tls={"cert": tls_files["server"], "client_ca": tls_files["ca"]})
+    host = in_lines(has_in=False)
+    known = ssl.create_default_context(cafile=tls_files["ca"])
+    known.load_cert_chain(tls_files["client"])
+    unknown = ssl.create_default_context(cafile=tls_files["ca"])
+    async with running(tested, host):
+        _, writer = await connect(tested, ssl=known)
+        writer.write(b"hello\n")
+        await until(lambda: host.streams and host.streams[0].events == [b"hello"])
+        writer.close()
+        await writer.wait_closed()
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await one_byte(*await connect(tested, ssl=unknown))
+        assert len(host.streams) == 1
