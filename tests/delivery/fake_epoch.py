@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from penstock.delivery.block import Block
-from penstock.delivery.sink import Transaction
+from penstock.delivery.sink import PLAIN, Transaction
 from penstock.protocol.stored import NO_TIME
-from penstock.protocol.stored.bulk import Bytes, decode, encode
+from penstock.protocol.stored.bulk import Bytes, Wanted, decode, encode
 
 
 class Row(NamedTuple):
@@ -72,7 +72,7 @@ class FakeEpoch:
         assert self._end is not None, "not all blocks were taken"
         return Transaction(self.transaction_id, self.number, self.start, self._end)
 
-    async def blocks(self) -> AsyncIterator[Block]:
+    async def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
         at = self.start
         for first in range(0, len(self.rows), self._block_rows):
             self.taken += 1

@@ -155,14 +155,17 @@ class Cuts:
                 limits[segment] = max(limits.get(segment, 0), upto.get(segment, 0))
         return {segment: limits[segment] for segment in segments if segment in limits}
 
-    async def reading(self, name: str, generation: int, key: str, start: InputOffset, end: InputOffset) -> None:
-        """Spark runs a batch again that its log holds: this says which epochs are in it."""
+    async def reading(self, name: str, generation: int, key: str, start: InputOffset, end: InputOffset) -> Segments:
+        """Spark runs a batch again that its log holds: this says which epochs are in it. Gives where the input really
+        begins: also in segments that `start` does not name, as those of a source that was linked since.
+        """
         shared = self._shared
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
             epochs = check_offset(pipeline, key, start), check_offset(pipeline, key, end)
             shared.keeper.commit(Read(name, generation, *epochs))
             await shared.keeper.settled()
+            return pipeline.offset(key, epochs[0])
 
     def running(self, name: str, generation: int | None) -> Running:
         """What the tasks of Spark's current batch work on: they were told of it when it was durable, so this waits for

@@ -10,7 +10,7 @@ from penstock.coordinator.machine.releasing import truncatable
 from penstock.coordinator.machine.state import State, source_of
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.errors import PenstockError, RequestError
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, OUTPUT_PREFIX, kind_of
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, OUTPUT_PREFIX, is_held, kind_of
 from penstock.store.results import SegmentInfo
 from penstock.store.store import SegmentStore
 
@@ -116,6 +116,8 @@ class Retaining:
         """The segments that hold events of connectors and pipelines."""
         for prefix in (CONNECTOR_PREFIX, OUTPUT_PREFIX):
             for info in self._store.segments(prefix):
+                if is_held(info.name):
+                    continue
                 try:
                     kind_of(info.name)
                 except RequestError:

@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from penstock.coordinator.reading.records import Records
 from penstock.core.errors import Damaged
 from penstock.delivery.block import Block
-from penstock.delivery.sink import Transaction
+from penstock.delivery.sink import PLAIN, Transaction
 from penstock.protocol.stored.bulk import Wanted, decode
 from penstock.protocol.stored.names import Kind
 
 BLOCK_BYTES = 4 << 20
 """Read and decoded at once: what a sink's delivery takes of memory, a few times over."""
-
-_WANTED = Wanted(origins=False)
 
 
 async def _at_once() -> None:
@@ -39,12 +37,12 @@ class EpochData:
     def __post_init__(self) -> None:
         self._next_id = self.start
 
-    async def blocks(self) -> AsyncIterator[Block]:
+    async def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
         self._next_id = self.start
         at, length = self.offset, self.block_bytes
         while at < self.end:
             data = await self.records.data(self.segment, at, length)
-            events = decode(memoryview(data)[: self.end - at], at, Kind.STORED, _WANTED)
+            events = decode(memoryview(data)[: self.end - at], at, Kind.STORED, wanted)
             if events.end == at:
                 length = self._longer(at, length)
                 continue

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivering import next_round, transaction_id, voters
@@ -10,7 +11,7 @@ from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.core.errors import NoRoom, PipelineError
 from penstock.delivery.backing_off import BackingOff
 from penstock.delivery.epoch_data import EpochData
-from penstock.delivery.seat import Seat
+from penstock.delivery.seat import Seat, Shown
 from penstock.delivery.sink import SinkLost, VotingSink
 from penstock.protocol.stored.names import output_segment
 
@@ -26,12 +27,16 @@ MakeSink = Callable[[str, str, Sink], VotingSink]
 class Rounds:
     """`run` goes on until `stop`, or until the pipeline has no voting sinks any more."""
 
-    def __init__(self, name: str, deliveries: Deliveries, make: MakeSink) -> None:
+    def __init__(
+        self, name: str, deliveries: Deliveries, make: MakeSink, stands: Callable[[str, Shown], None] | None = None
+    ) -> None:
+        """`stands` is told whenever a sink stands otherwise."""
         self.seats: dict[str, Seat] = {}
         self.backing_off = BackingOff()
         self._name = name
         self._deliveries = deliveries
         self._make = make
+        self._stands = stands
         self._stopping = False
 
     def stop(self) -> None:
@@ -75,7 +80,9 @@ class Rounds:
         for name, sink in bound.items():
             if name not in self.seats:
                 made = self._make(self._name, name, sink)
-                self.seats[name] = Seat(f"sink {name} of pipeline {self._name}", sink.url, made)
+                seat = self.seats[name] = Seat(f"sink {name} of pipeline {self._name}", sink.url, made)
+                if self._stands is not None:
+                    seat.shown.watcher = partial(self._stands, name)
 
     async def _open(self, bound: Mapping[str, Sink]) -> None:
         """All of them: what is in doubt at one does not wait for the next epoch. Raises SinkLost."""

@@ -42,12 +42,17 @@ class Shown:
         self.reason = ""
         self.failures = 0
         """In a row."""
+        self.watcher: Callable[[Shown], None] | None = None
+        """Told when it stands otherwise, or for another reason."""
         self._said = ""
         self._since = time.monotonic()
 
     def stands(self, standing: Standing, reason: str = "") -> None:
+        is_news = (self.standing, self.reason) != (standing, reason)
         self.standing, self.reason = standing, reason
         self._since = time.monotonic()
+        if is_news and self.watcher is not None:
+            self.watcher(self)
 
     @property
     def why(self) -> str:

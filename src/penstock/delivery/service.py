@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from penstock.coordinator.deliveries import Deliveries
@@ -12,10 +13,13 @@ from penstock.coordinator.machine.delivering import sink_of, undelivered, voters
 from penstock.coordinator.machine.state import Batch, Pipeline, Sink
 from penstock.core.errors import PenstockError, PipelineError, RequestError, StoreFailed, Unavailable
 from penstock.delivery.backing_off import BackingOff
+from penstock.delivery.followers.hosted import MakeHosted
 from penstock.delivery.following import Follower
 from penstock.delivery.rounds import Rounds
 from penstock.delivery.seat import Shown, Standing
+from penstock.delivery.sink import FollowingSink
 from penstock.delivery.unusable import Unusable
+from penstock.delivery.urls.kinds import HOSTED
 from penstock.delivery.urls.spec import make_sink, parse_sink
 
 log = logging.getLogger(__name__)
@@ -28,6 +32,9 @@ LEAVE_SECONDS = 3.0
 
 _TROUBLES = {Standing.REFUSED.value: "votes no", Standing.WAITING.value: "cannot take it now"}
 
+StandingWatcher = Callable[[str, str, Shown], None]
+"""The pipeline, its sink, and how it stands."""
+
 _WATCH_SECONDS = 60.0
 _AFTER_FAILURE_SECONDS = 1.0
 
@@ -35,8 +42,12 @@ _AFTER_FAILURE_SECONDS = 1.0
 class Delivery:
     """`start` it when the coordinator is started, and `stop` it before that one stops."""
 
-    def __init__(self, deliveries: Deliveries) -> None:
+    def __init__(self, deliveries: Deliveries, hosted: MakeHosted | None = None) -> None:
+        """`hosted` makes the sinks of connectors that are hosted beside it."""
         self._deliveries = deliveries
+        self._hosted = hosted
+        self.watchers: list[StandingWatcher] = []
+        """Called whenever a sink stands otherwise, or for another reason."""
         self._parts: dict[tuple[str, str], tuple[Rounds | Follower, asyncio.Task[None]]] = {}
         """By pipeline and sink; the rounds of a pipeline have the empty name."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,10 +87,29 @@ class Delivery:
         for name, pipeline in pipelines.items():
             for key, sink in pipeline.sinks.items():
                 if sink.votes and (name, "") not in self._parts:
-                    self._run((name, ""), Rounds(name, self._deliveries, _make))
+                    self._run((name, ""), Rounds(name, self._deliveries, _make, partial(self._stands, name)))
                 elif not sink.votes and (name, key) not in self._parts:
-                    follower = Follower(name, key, sink.url, self._deliveries, _make(name, key, sink))
-                    self._run((name, key), follower)
+                    self._run((name, key), self._follower(name, key, sink))
+
+    def _follower(self, name: str, key: str, sink: Sink) -> Follower:
+        backing_off = BackingOff()
+        made = self._make_hosted(name, key, sink, backing_off.retry) or _make(name, key, sink)
+        follower = Follower(name, key, sink.url, self._deliveries, made, backing_off)
+        follower.shown.watcher = partial(self._stands, name, key)
+        return follower
+
+    def _make_hosted(self, name: str, key: str, sink: Sink, wake: Callable[[], None]) -> FollowingSink | None:
+        """None for a sink of another kind, or where nobody hosts any."""
+        if self._hosted is None or not sink.url.startswith(f"{HOSTED}:"):
+            return None
+        try:
+            return self._hosted(name, key, parse_sink(sink.url).options.name, wake)
+        except PenstockError as error:
+            return Unusable(error)
+
+    def _stands(self, name: str, key: str, shown: Shown) -> None:
+        for watcher in self.watchers:
+            watcher(name, key, shown)
 
     def _leave(self, pipelines: Mapping[str, Pipeline]) -> None:
         """A part that goes on speaking to a sink which is not there any more is ended, and begins anew for the rest."""

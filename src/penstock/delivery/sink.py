@@ -1,12 +1,16 @@
 """What delivery asks of a sink: to vote and then do as was decided, or only to take what was decided without it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penstock.core.errors import PenstockError
 from penstock.core.guarantee import Guarantee as Guarantee
 from penstock.delivery.block import Block
+from penstock.protocol.stored.bulk import Wanted
+
+PLAIN = Wanted(origins=False)
+"""What sinks want of events that do not care where these come from."""
 
 
 class SinkLost(PenstockError):
@@ -49,7 +53,7 @@ class Epoch(Protocol):
     def start(self) -> int:
         """The id of its first message."""
 
-    def blocks(self) -> AsyncIterator[Block]:
+    def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
         """To be taken once, from the first to the last."""
 
     @property
@@ -93,10 +97,30 @@ class VotingSink(Protocol):
         """Let go of everything, in any state, without raising."""
 
 
+class Settling(Protocol):
+    """An epoch that a sink was given whole, and of which something has not left yet: it waits for company."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def result(self) -> None:
+        """Of one that is done. Raises SinkLost: it and all behind it are to be given again."""
+
+    def when_done(self, call: Callable[[], None]) -> None: ...
+
+    def flush(self) -> None:
+        """Let it leave now: nothing more is coming."""
+
+    def cancel(self) -> None:
+        """It is void, and will be given again. So are all behind it."""
+
+
 class FollowingSink(Protocol):
     """Cannot vote: it is given each epoch after the decision, in order, until it has taken it."""
 
-    async def deliver(self, epoch: Epoch) -> None:
-        """All of it. Raises SinkLost to be asked again, with all of it."""
+    async def deliver(self, epoch: Epoch) -> Settling | None:
+        """All of it. Raises SinkLost to be asked again, with all of it; what was settling before is void then. None: it
+        has taken it for good. Otherwise it may be given the next ones before this one is settled.
+        """
 
     async def close(self) -> None: ...

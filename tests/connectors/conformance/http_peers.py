@@ -86,7 +86,7 @@ class HttpClients(Peer):
 
     async def line(self, frame: Frame) -> Line:
         await frame.connected()
-        self.lines.append(HttpLine(frame, completes=self._answer == "epoch"))
+        self.lines.append(HttpLine(frame, completes=self._answer == "epoch" and frame.setup.ack == "checkpoint"))
         return self.lines[-1]
 
     async def stop(self) -> None:

@@ -146,6 +146,7 @@ def test_every_kind_says_what_it_promises_and_has_options_that_can_be_shown() ->
         "stdout": (Guarantee.AT_LEAST_ONCE, False),
         "http": (Guarantee.AT_LEAST_ONCE, False),
         "callback": (Guarantee.AT_LEAST_ONCE, False),
+        "hosted": (Guarantee.AT_LEAST_ONCE, False),
     }
 
 

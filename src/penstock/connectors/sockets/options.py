@@ -51,7 +51,7 @@ class ServerOptions(Options):
     connections_max: int = Field(default=CONNECTIONS_MAX, ge=1, le=1_000_000)
     """Beyond it a new connection is closed at once, and counted."""
     dead_peer_after: SomeSeconds = 60.0
-    """A peer that has vanished from the network, or takes nothing of what is sent to it, is given up after this long."""
+    """A peer that has vanished from the network, or takes nothing of what is sent to it, is then given up."""
     slow_after: SomeSeconds = 1.0
     """A peer that has not taken what was sent to it for so long is closed for more until it has."""
     half_closed: SomeSeconds = 60.0

@@ -32,6 +32,7 @@ from penstock.coordinator.machine.commands import (
 from penstock.coordinator.machine.delivering import bind, check_sinks, decide, follow, park, unbind
 from penstock.coordinator.machine.effects import Effect, Sweep, Truncate
 from penstock.coordinator.machine.epochs import ask, attach, plan, read
+from penstock.coordinator.machine.linking import relinked, unlinked
 from penstock.coordinator.machine.merging import batch_prefix, merge, staging_prefix
 from penstock.coordinator.machine.releasing import settled, truncatable
 from penstock.coordinator.machine.replaying import done_replays, replay, with_replays
@@ -171,6 +172,7 @@ def _start(state: State, start: Start) -> Applied:
         inputs = {**old.inputs, **inputs}
     outputs = old.outputs if start.outputs is None else start.outputs
     check_sinks(outputs, old.sinks)
+    inputs = unlinked(old, inputs)
     at = old.merged if old.batches else old.proved
     state = replace(state, generations=state.generations + 1)
     new = replace(
@@ -195,7 +197,7 @@ def _input(name: str, key: str, old: Input | None, sources: tuple[str, ...], sta
     """Where an input starts is decided once. What letters are replayed into stays a source of it."""
     sources, starting = with_replays(name, key, old, sources, starting)
     if old is not None and old.resolved:
-        starting = {**starting, **old.starting}
+        starting = {**old.starting, **relinked(old, starting)}
         if old == Input(sources, starting):
             return old
     return Input(sources, starting)

@@ -76,7 +76,9 @@ def plan(pipeline: Pipeline, command: Plan) -> Pipeline:
     proven = replace(pipeline, leader=command.load).proven(epoch)
     if epoch - proven.complete >= CUTS_MAX:
         raise LimitExceeded(f"{CUTS_MAX} epochs wait for completion")
-    cuts = {**proven.cuts, epoch + 1: Cut({**proven.cuts[epoch].segments, **command.ends}, command.watermark)}
+    sources = proven.sources
+    before = {name: at for name, at in proven.cuts[epoch].segments.items() if source_of(name) in sources}
+    cuts = {**proven.cuts, epoch + 1: Cut({**before, **command.ends}, command.watermark)}
     first = min(epoch + 2 - CUTS_MAX, proven.floor)
     for old in [*cuts]:
         if old >= first:

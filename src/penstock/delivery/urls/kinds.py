@@ -19,6 +19,10 @@ Make = Callable[[type[Any], Any, str], VotingSink | FollowingSink]
 """Of the sink's class, its options, and `PIPELINE/SINK`."""
 
 
+HOSTED = "hosted"
+"""Of connectors' ports `in`: who hosts them gives the sinks."""
+
+
 class NotInstalled(RequestError):
     """What a kind of sink needs is not here. It may be elsewhere, where the worker runs."""
 
@@ -194,6 +198,19 @@ KINDS = (
         sink_class="followers.callback:CallbackSink",
         place=url_places.function,
         fixed=("path", "function"),
+        make=_following,
+    ),
+    Kind(
+        name=HOSTED,
+        schemes=(HOSTED,),
+        written=f"{HOSTED}:NAME",
+        about="a connector of the application that the worker runs",
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        votes=False,
+        options_class="followers.hosted:HostedOptions",
+        sink_class="followers.hosted:NotHosted",
+        place=url_places.name,
+        fixed=("name",),
         make=_following,
     ),
 )

@@ -43,6 +43,12 @@ def path(parts: SplitResult) -> Place:
     return Place({"path": Path(unquote(parts.path))}, _given(parts))
 
 
+def name(parts: SplitResult) -> Place:
+    if parts.netloc or not parts.path or "/" in unquote(parts.path):
+        raise RequestError("a name is wanted", f"Write {parts.scheme}:NAME.")
+    return Place({"name": unquote(parts.path)}, _given(parts))
+
+
 def address(parts: SplitResult) -> Place:
     host, port = _host(parts), _port(parts)
     if port is None:

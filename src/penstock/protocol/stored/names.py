@@ -3,6 +3,7 @@
     sensors               a connector: `connector/sensors/0`, `/1`, …             stored events
     pipeline:counts/out   an output port of a pipeline: `pipeline/counts/out`     stored events
     segment:NAME          any other segment, written over the segment protocol    raw events
+    system/streams        the connector `system.streams`: that streams begin and end, as the worker itself says
 
 What belongs to nobody but the worker itself (tables of streams, the coordinator's ledger, what is staged) is no source.
 """
@@ -19,8 +20,15 @@ OUTPUT_PREFIX = "pipeline/"
 STAGING_PREFIX = "staging/"
 COORDINATOR_PREFIX = "coordinator/"
 LEDGER = "coordinator/ledger"
+SYSTEM_PREFIX = "system."
+"""Connectors whose names begin so are the worker's own."""
+SYSTEM_STREAMS = "system.streams"
 REPLAY_PREFIX = "replay."
 """Ports whose names begin so hold letters that are sent through again."""
+
+_SYSTEM_STREAMS_WRITTEN = "system/streams"
+HELD_PREFIX = "held."
+"""Ports whose names begin so hold what a sink does not take yet: no retention takes anything of them."""
 
 _OUTPUT_SCHEME, _SEGMENT_SCHEME = "pipeline:", "segment:"
 _OWN_PREFIXES = (CONNECTOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX, COORDINATOR_PREFIX)
@@ -59,6 +67,8 @@ class Source:
     def parse(cls, text: str) -> "Source":
         """Raises RequestError for what cannot be a source. Whether it exists is another question."""
         text = text.strip()
+        if text == _SYSTEM_STREAMS_WRITTEN:
+            return cls(Form.CONNECTOR, SYSTEM_STREAMS)
         if text.startswith(_OUTPUT_SCHEME):
             return _output(text, text.removeprefix(_OUTPUT_SCHEME))
         if text.startswith(_SEGMENT_SCHEME):
@@ -110,6 +120,11 @@ def check_pipeline_name(name: str, what: str = "pipeline") -> str:
 def replay_source(pipeline: str, input: str) -> Source:  # noqa: A002  the word for it
     """Letters of the pipeline that are sent through again, which this input reads beside its own sources."""
     return Source(Form.OUTPUT, f"{pipeline}/{REPLAY_PREFIX}{input}")
+
+
+def is_held(segment: str) -> bool:
+    """Whether it holds rows for a sink: whoever holds them gives them up."""
+    return segment.startswith(OUTPUT_PREFIX) and segment.rpartition("/")[2].startswith(HELD_PREFIX)
 
 
 def connector_segment(connector: str, number: int) -> str:

@@ -6,6 +6,7 @@ and the buffer protocol. The fallback needs nothing but Python.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core.errors import Damaged, LimitExceeded, RequestError
@@ -47,7 +48,10 @@ class Bytes:
         return bytes(memoryview(self.data)[int(self.offsets[index]) : int(self.offsets[index + 1])])
 
     def rows(self) -> list[bytes]:
-        return [self.row(index) for index in range(len(self))]
+        ends = self.offsets.tolist()
+        first = ends[0]
+        data = bytes(memoryview(self.data)[first : ends[-1]])  # a slice of bytes costs a third of one of a view
+        return [data[start - first : end - first] for start, end in pairwise(ends)]
 
 
 class Wanted(NamedTuple):

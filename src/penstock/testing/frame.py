@@ -1,0 +1,299 @@
+"""One connector in the real frame, on a real store: streams, admission, segments, breakers, interceptors, letters.
+
+    async with Frame(folder, MyConnector, config) as frame:
+        …                                # a peer says something
+        await frame.until(lambda: …)
+        events = await frame.events()    # what is stored, durably
+
+The test plays the pipelines' part: `take` completes what is stored, `give` brings an epoch to the port `in`. Beside the
+connector there is another sink downstream of its streams, `frame.other`, which opens every stream unless it is told not
+to.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.config.deployment import (
+    BreakerSpec,
+    ConnectorSpec,
+    Deployment,
+    End,
+    InterceptorSpec,
+    Link,
+    PipelineSpec,
+)
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
+from penstock.connectors.making import make_chains, parse_options
+from penstock.core.guarantee import Guarantee
+from penstock.gateway.gateway import Gateway
+from penstock.gateway.settings import GatewaySettings
+from penstock.hosting.breakers import Breakers
+from penstock.hosting.hosted_sinks import HostedSinks
+from penstock.hosting.instance import Instance, Surroundings
+from penstock.hosting.made import HOSTED_SCHEME, Made
+from penstock.hosting.signals import Signals
+from penstock.protocol.stored.event import parse_event
+from penstock.protocol.stored.names import connector_segment
+from penstock.store.committer import Committer
+from penstock.store.durability import Durability
+from penstock.store.file_journal import FileJournal
+from penstock.store.real_files import RealFiles
+from penstock.store.settings import StoreSettings
+from penstock.store.store import SegmentStore
+from penstock.testing.outflow import GivenEpochs
+
+NAME = "tested"
+_OTHER, _PIPELINE = "other", "pipeline"
+
+_STORE = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
+"""Small: tests make many."""
+
+_READ_BYTES = 1 << 20
+_SEGMENTS = 2
+
+_QUICK = BreakerSpec(half_open_seconds=0.1)
+"""Probes come soon."""
+
+WAIT_SECONDS = 20.0
+"""For anything that a test waits for."""
+
+
+class Event(NamedTuple):
+    """As it is stored."""
+
+    stream_id: int
+    event_id: int
+    value: bytes
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How the connector is deployed."""
+
+    interceptors_in: Sequence[InterceptorSpec] = ()
+    interceptors_out: Sequence[InterceptorSpec] = ()
+    quota_bytes: int | None = None
+    ack: str = "checkpoint"
+    breaker: BreakerSpec = _QUICK
+    is_linked_in: bool = True
+    """Whether a pipeline leads to its port `in`, if it has one."""
+
+
+class Other(Connector[Options]):
+    """The sink beside: opens what it is not told to leave closed."""
+
+    about = About("other", "Of a test.", Options, Capabilities(sink=Guarantee.AT_LEAST_ONCE))
+
+    def __init__(self, breakers: Breakers) -> None:
+        super().__init__(Options())
+        self._breakers = breakers
+        self.opens = True
+
+    async def stream_started(self, stream: StreamRef, host: Host) -> None:  # noqa: ARG002
+        if self.opens:
+            self._breakers.opened(_OTHER, stream)
+
+    def open(self, stream: StreamRef) -> None:
+        self._breakers.opened(_OTHER, stream)
+
+    def close(self, stream: StreamRef) -> None:
+        self._breakers.closed(_OTHER, stream, "the test has closed it")
+
+
+class Frame:
+    """`start` and `stop` once each, or `async with`. Owns the folder's journal meanwhile."""
+
+    def __init__(
+        self,
+        folder: Path,
+        connector: type[Connector[Any]],
+        config: Mapping[str, Any],
+        setup: Setup | None = None,
+    ) -> None:
+        self.folder = folder
+        self.type = connector
+        self._config = config
+        self.setup = setup or Setup()
+        self.taken: list[Event] = []
+        """By `take`, while this frame stands."""
+
+    # Its life.
+
+    async def __aenter__(self) -> "Frame":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._journal = FileJournal(RealFiles(self.folder / "journal"), _STORE)
+        self.store = SegmentStore(self._journal, _STORE)
+        self._committer = Committer(self._journal, _STORE.idle_proof_seconds)
+        self._committer.start()
+        self._durability = Durability(self._journal, loop, lambda: None)
+        self.gateway = Gateway(self.store, self._durability, GatewaySettings(port=0))
+        await self.gateway.start()
+        self.breakers = Breakers()
+        self.signals = Signals(self.breakers, loop.time, self.gateway.knows)
+        self.gateway.guard(self.signals)
+        self._sinks = HostedSinks(self.store, self._durability, self.signals, loop.time)
+        self._begin()
+
+    def _begin(self) -> None:
+        made = self._made()
+        self.connector = made.connector
+        self.instance = Instance(
+            made, self._deployment(made), Surroundings(self.gateway, self.signals, self._sinks, lambda: "")
+        )
+        self.breakers.configure(_OTHER, BreakerSpec(), per_stream=True, is_open=True)
+        self.other = Other(self.breakers)
+        self.signals.attach(_OTHER, self.other, self.instance.host)
+        self.signals.relink(NAME, {_OTHER, NAME} if self.has_in else {_OTHER})
+        self.gateway.completion(NAME).hold({})
+        self._given = GivenEpochs(self._sinks, _PIPELINE, NAME)
+        self.instance.start()
+
+    @property
+    def has_in(self) -> bool:
+        return self.instance.made.delivers and self.setup.is_linked_in
+
+    def _made(self) -> Made:
+        options = parse_options(self.type.about.options, self._config, self.type.about.name)
+        spec = ConnectorSpec(
+            name=NAME,
+            id=NAME,
+            instance="01",
+            type=self.type.about.name,
+            config=dict(self._config),
+            interceptors_in=tuple(self.setup.interceptors_in),
+            interceptors_out=tuple(self.setup.interceptors_out),
+            segments=_SEGMENTS,
+            quota_bytes=self.setup.quota_bytes,
+            ack=self.setup.ack,
+            breaker=self.setup.breaker,
+        )
+        chains = make_chains(spec.interceptors_in, spec.interceptors_out)
+        url = self.type.sink_url(options, NAME) or f"{HOSTED_SCHEME}{NAME}"
+        return Made(spec, self.type(options), chains, url)
+
+    def _deployment(self, made: Made) -> Deployment:
+        links = []
+        if made.capabilities.source is not None:
+            links.append(Link(End("connector", NAME, "out"), End("pipeline", _PIPELINE, "in")))
+        if made.delivers and self.setup.is_linked_in:
+            links.append(Link(End("pipeline", _PIPELINE, "out"), End("connector", NAME, "in")))
+        pipeline = PipelineSpec(name=_PIPELINE, id=_PIPELINE, instance="01", spark="system::passthrough")
+        return Deployment(connectors={NAME: made.spec}, pipelines={_PIPELINE: pipeline}, links=tuple(links))
+
+    async def stop(self) -> None:
+        """At once; what interceptors of the way in hold is stored."""
+        await self._given.stop()
+        await self.instance.leave()
+        await self.signals.detach(_OTHER)
+        self._sinks.stop()
+        await self.gateway.stop()
+        self._committer.stop()
+        self._journal.close()
+
+    async def drain(self) -> None:
+        """As `penstock stop` does: nothing more is read, what was is stored; what interceptors hold leaves."""
+        await self.instance.drain()
+        if self.instance.sink is not None:
+            await self.instance.sink.flush()
+
+    def lift_quota(self) -> None:
+        self.instance.configure(replace(self.instance.made.spec, quota_bytes=None))
+
+    def image(self, folder: Path) -> None:
+        """What a crash now would leave: another frame can be made of it."""
+        shutil.copytree(self.folder, folder)
+
+    # What is stored.
+
+    async def events(self, name: str = NAME) -> list[Event]:
+        """Those that are there, durably; each stream's in order."""
+        await self._durability.caught_up()
+        return [event for segment in self._segments(name) for event in self._events(segment)]
+
+    async def values(self) -> list[bytes]:
+        return [event.value for event in await self.events()]
+
+    async def letters(self) -> list[Event]:
+        """What could not become an event, with the reason in its metadata."""
+        return await self.events(f"{NAME}.err")
+
+    async def take(self) -> None:
+        """The pipelines have completed all that is stored; it is removed, and makes room."""
+        await self._durability.caught_up()
+        for segment in self._segments(NAME):
+            self.taken += self._events(segment)
+            end = int(self.store.info(segment).length)
+            self.gateway.completion(NAME).advance({segment: end})
+            self.store.truncate(segment, end)
+
+    def _segments(self, name: str) -> list[str]:
+        return [found for route in range(_SEGMENTS) if self.store.exists(found := connector_segment(name, route))]
+
+    def _events(self, segment: str) -> list[Event]:
+        at, data = self.store.info(segment).start, b""
+        while part := self.store.read(segment, at, _READ_BYTES):
+            data += part
+            at += len(part)
+        return _parsed(data)
+
+    def streams(self) -> list[StreamRef]:
+        """Those that are open."""
+        return [stream.ref for stream in self.instance.host.streams.values()]
+
+    # What leaves.
+
+    def give(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None = None) -> int:
+        """An epoch with these events of a stream, to the port `in`, behind those given before. Its number."""
+        return self._given.add(stream, values, ids)
+
+    def has_left(self, epoch: int) -> bool:
+        """Whether all of it is out, held for a closed stream, or a dead letter; and of all epochs before."""
+        return self._given.done >= epoch
+
+    @property
+    def dead_letters(self) -> int:
+        sink = self.instance.sink
+        return 0 if sink is None else sink.letters
+
+    # Waiting.
+
+    async def until(self, is_so: Callable[[], object], what: str = "it", seconds: float = WAIT_SECONDS) -> None:
+        """Raises AssertionError with how the connector stands."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not is_so():  # noqa: ASYNC110  anything may make it true
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(f"{what} did not come in {seconds:g} s: {self.instance.host.status()}") from None
+
+    async def connected(self) -> None:
+        await self.until(lambda: self.instance.host.status().state == "connected", "the connection")
+
+    async def until_stored(self, count: int) -> list[Event]:
+        """Return when so many events are."""
+        host = self.instance.host
+        await self.until(lambda: host.counters.events >= count, f"{count} events")
+        return await self.events()
+
+
+def _parsed(data: bytes) -> list[Event]:
+    found, at = [], 0
+    while at < len(data):
+        end = at + 8 + int.from_bytes(data[at + 4 : at + 8], "big")
+        event = parse_event(data[at + 8 : end])
+        if event is not None:
+            found.append(Event(event.stream_id, event.event_id, event.payload, event.metadata))
+        at = end
+    return found

@@ -1,0 +1,13 @@
+"""What docs/streams.md promises is shown by tests that are there."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_test_that_the_docs_name_is_there() -> None:
+    named = [part for part in (ROOT / "docs" / "streams.md").read_text().split("`") if part.startswith("tests/")]
+    assert named
+    for name in named:
+        file, _, test = name.partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text() if test else (ROOT / file).exists(), name
