@@ -3,15 +3,19 @@
 import asyncio
 import socket
 
+_KEEPALIVE_SECONDS_MAX = 32_767
+_TIMEOUT_MS_MAX = (1 << 31) - 1
+"""The kernel takes no more of either, and refuses what is above."""
+
 
 def find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:
     """A half-open session must not shut out its successor."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    third = max(1, seconds // 3)
+    third = min(max(1, seconds // 3), _KEEPALIVE_SECONDS_MAX)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(seconds * 1000, _TIMEOUT_MS_MAX))

@@ -8,7 +8,7 @@ of what it stored is the time of the oldest (`ack_lag.py`).
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -75,6 +75,9 @@ class Completion:
         self._waiters: set[Waiter] = set()
         self._task: asyncio.Task[None] | None = None
         self._again = self._is_stopped = False
+        self._watchers: list[Callable[[], None]] = []
+        self.has_sessions = True
+        """Whether there are sources that are told; else no head is read."""
 
     # The coordinator calls these.
 
@@ -84,12 +87,14 @@ class Completion:
         self._released = dict(start)
         if self._connector is not None:
             self._begin()
+        self._moved()
 
     def advance(self, ends: Mapping[str, int]) -> None:
         """Every pipeline has completed the segments up to these offsets: acknowledge it. Smaller ones do nothing."""
         for name, end in ends.items():
             self._released[name] = max(end, self._released.get(name, 0))
         self._wake()
+        self._moved()
 
     def let_go(self) -> None:
         """No pipeline holds the connector any more: what is durable is acknowledged."""
@@ -97,6 +102,24 @@ class Completion:
         if self._mode is Mode.HELD:
             self._mode = Mode.CATCHING_UP
             self._wake()
+        self._moved()
+
+    def _moved(self) -> None:
+        for moved in self._watchers:
+            moved()
+
+    # Hosts of connectors call these.
+
+    def completed(self, route: int) -> float:
+        """Up to where every pipeline has completed the segment, whatever `ack` says: all of it if none reads it."""
+        return self._released.get(self._segments[route], 0) if self.is_held else inf
+
+    def watch(self, moved: Callable[[], None]) -> None:
+        """Call it whenever `completed` has changed, from now on."""
+        self._watchers.append(moved)
+
+    def unwatch(self, moved: Callable[[], None]) -> None:
+        self._watchers.remove(moved)
 
     # The gateway calls these.
 
@@ -109,6 +132,12 @@ class Completion:
         self._looked = list(self._durable)
         if self.is_held:
             self._begin()
+
+    def grown(self) -> None:
+        """The connector has more segments than before: they are empty."""
+        more = [self._gateway.store.length(name) for name in self._segments[len(self._durable) :]]
+        for column in (self._durable, self._cursors, self._looked):
+            column.extend(more)
 
     def _begin(self) -> None:
         assert self._connector is not None
@@ -156,6 +185,8 @@ class Completion:
             self._task.cancel()
 
     def status(self) -> CompletionStatus:
+        if not self.has_sessions:
+            self._look()
         acknowledged = self._durable if self._mode is Mode.AT_ONCE else self._cursors
         waiting = sum(d - min(d, self.passed(r)) for r, d in enumerate(self._durable))
         return CompletionStatus(
@@ -165,11 +196,18 @@ class Completion:
             int(waiting),
         )
 
+    def _look(self) -> None:
+        """Where nobody tells of what has become durable, and nobody is to be told."""
+        store = self._gateway.store
+        self._durable = [store.info(name).length if store.exists(name) else 0 for name in self._segments]
+        self._cursors = [self._target(route) for route in range(len(self._segments))]
+
     # Acknowledging.
 
     def _wake(self) -> None:
         self._again = True
-        if self._mode is not Mode.AT_ONCE and self._task is None and not self._is_stopped:
+        is_wanted = self._mode is not Mode.AT_ONCE and self.has_sessions
+        if is_wanted and self._task is None and not self._is_stopped:
             self._task = self._gateway.loop.create_task(self._work())
             self._task.add_done_callback(self._worked)
 

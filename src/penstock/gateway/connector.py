@@ -5,18 +5,20 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from penstock.core.attributes import QUOTA
+from penstock.core.attributes import INCARNATION, QUOTA
 from penstock.core.errors import NoRoom, PenstockError, StoreFailed
 from penstock.core.types import Buffer, Offset, Position
 from penstock.gateway.counters import ConnectorCounters
+from penstock.gateway.fleeting import is_fleeting
 from penstock.gateway.idle_clocks import AwayClock
 from penstock.gateway.settings import ConnectorSettings
 from penstock.gateway.stream_log import KnownStream, Standing, StreamLog, stands
 from penstock.protocol.connector.credits import LargestFrame
 from penstock.protocol.stored.head import NO_COLUMNS, Mark, MarkKind, StreamColumns, encode_head
-from penstock.store.plan import Addition
+from penstock.store.plan import Addition, AttributeUpdate
+from penstock.store.results import Appended
 from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,22 @@ class Batch(NamedTuple):
     streams: StreamColumns = NO_COLUMNS
 
 
+class Signals(Protocol):
+    """Hears of streams that start and end, in the record that says so."""
+
+    def rows(self, connector: "Connector", marks: Iterable[Mark]) -> "Beside | None":
+        """What is to be stored beside these marks; None: nothing."""
+        ...
+
+
+class Beside(NamedTuple):
+    """A batch of another connector's stream."""
+
+    connector: "Connector"
+    stream_id: int
+    batch: Batch
+
+
 class Connector:
     """Owned by the gateway; outlives its sessions. All changes go through the store's one thread."""
 
@@ -76,11 +94,18 @@ class Connector:
         self.streams, self.has_finished = self._log.recover()
         self.idle = {i for i, stream in self.streams.items() if stream.standing is Standing.IDLE}
         """Streams whose next message is to say that they are active again."""
+        self.finished: Callable[[int], float] = lambda _: 0
+        """Up to where a segment, by its route, does not count against the quota though it is held."""
+        self.may_send: Callable[[int], bool] = lambda _: True
+        """Whether a stream could send, if its program were there."""
         self.away = AwayClock(settings.idle_timeout_seconds or inf)
         for stream_id in self.streams:
             self.stays_away(stream_id)
         self.current_ids: Callable[[], None] = lambda: None
         """Brings `last_id` of the streams that are open in sessions up to date."""
+        self.signals: Signals | None = None
+        self.incarnation = store.attribute(streams_segment(name), INCARNATION) or 0
+        """Of the streams that cannot resume."""
 
     def _open_segments(self) -> list[str]:
         """Those that exist, and more if the setting has grown: a stream stays where it was put.
@@ -113,21 +138,77 @@ class Connector:
         """No session has the stream. If it counts, its silence begins now."""
         stream = self.streams.get(stream_id)
         has_timeout = self.settings.idle_timeout_seconds is not None
-        if has_timeout and stream is not None and stream.standing is Standing.ACTIVE:
+        if has_timeout and stream is not None and stream.standing is Standing.ACTIVE and self.may_send(stream_id):
             self.away.add(stream_id)
+
+    def reconfigure(self, settings: ConnectorSettings) -> None:
+        """From now on. What has begun goes on: streams stay where they are, and their silence counts anew."""
+        had, self.settings = self.settings, settings
+        if settings.segments > len(self.segments):
+            self.segments[:] = self._open_segments()
+            self._events_end += [self._store.length(segment) for segment in self.segments[len(self._events_end) :]]
+        if settings.idle_timeout_seconds != had.idle_timeout_seconds:
+            self.away = AwayClock(settings.idle_timeout_seconds or inf)
+            for stream_id in self.streams:
+                self.stays_away(stream_id)
+
+    # Streams that cannot resume.
+
+    def raise_incarnation(self) -> Position:
+        """The next one; its ids may be used when this is durable. As `append`."""
+        update = AttributeUpdate(streams_segment(self.name), INCARNATION, self.incarnation + 1)
+        position = self._store.update_attributes([update])
+        self.incarnation += 1
+        return position
+
+    def fleeting(self) -> list[int]:
+        """The streams that cannot resume, of all incarnations, as far as they are not forgotten."""
+        return [stream_id for stream_id in self.streams if self.is_fleeting(stream_id)] if self.incarnation else []
+
+    def is_fleeting(self, stream_id: int) -> bool:
+        stream = self.streams.get(stream_id)
+        return stream is not None and is_fleeting(stream_id, stream.name, self.incarnation)
+
+    def forget(self, stream_id: int) -> None:
+        """It has ended, and will never be back. Its marks are found by a start until the next snapshot: that comes the
+        sooner for it.
+        """
+        if self.streams.pop(stream_id, None) is not None:
+            self.idle.discard(stream_id)
+            self.away.remove(stream_id)
+            self._appended += _SNAPSHOT_BYTES_PER_STREAM
+            self.snapshot_if_due()
+
+    # Storing.
 
     def append(self, batches: Sequence[Batch]) -> list[Placed]:
         """Store events with the heads that tell of them, all or none. Raises DiskFull, with nothing stored."""
         additions = [self._addition(batch) for batch in batches]
+        beside = self._beside(batches) if self.signals is not None else None
+        if beside is not None:
+            additions.append(beside.connector._addition(beside.batch))  # noqa: SLF001  of the same class
         appended = self._store.append_all(additions)
+        placed = self._stored(batches, additions, appended)
+        if beside is not None:
+            beside.connector._stored([beside.batch], additions[-1:], appended[-1:])  # noqa: SLF001
+            beside.connector.stays_away(beside.stream_id)
+        return placed
+
+    def _beside(self, batches: Sequence[Batch]) -> Beside | None:
+        marks = [mark for batch in batches for mark in batch.marks]
+        return self.signals.rows(self, marks) if marks and self.signals is not None else None
+
+    def _stored(
+        self, batches: Sequence[Batch], additions: Sequence[Addition], appended: Sequence[Appended]
+    ) -> list[Placed]:
         for batch in batches:
             for mark in batch.marks:
                 self._marked(mark)
-        self._appended += sum(len(a.buffers[0]) + len(a.head) for a in additions)
-        return [
-            Placed(position, end, self._events_end_before(batch, end))
-            for batch, (end, position, _) in zip(batches, appended, strict=True)
-        ]
+        placed = []
+        for batch, addition, (end, position, _) in zip(batches, additions, appended, strict=False):
+            self._appended += len(addition.buffers[0]) + len(addition.head)
+            placed.append(Placed(position, end, self._events_end_before(batch, end)))
+        return placed
 
     def _marked(self, mark: Mark) -> None:
         """The mark is stored."""
@@ -144,13 +225,13 @@ class Connector:
 
     def rest(self, stream_ids: Iterable[int]) -> None:
         """These streams are silent: until their next message nobody waits for them. As `append`."""
-        self._mark(Mark(stream_id, MarkKind.IDLE) for stream_id in stream_ids)
+        self.mark(Mark(stream_id, MarkKind.IDLE) for stream_id in stream_ids)
 
     def declare(self, time_us: int, stream_ids: Iterable[int]) -> None:
         """No more events before this time come on these streams. What is stored of them later and is before it counts
         as any other event does: it may be late. A lower time than one before changes nothing. As `append`.
         """
-        self._mark(Mark(stream_id, MarkKind.WATERMARK, "", time_us) for stream_id in stream_ids)
+        self.mark(Mark(stream_id, MarkKind.WATERMARK, "", time_us) for stream_id in stream_ids)
 
     def finish(self) -> None:
         """The source has ended for good: where this is read in all its segments, its watermark is the end of time. What
@@ -159,7 +240,7 @@ class Connector:
         count = len(self.segments)
         self.append([Batch(route, [Mark(route, MarkKind.FINISHED, "", count)]) for route in range(count)])
 
-    def _mark(self, marks: Iterable[Mark]) -> None:
+    def mark(self, marks: Iterable[Mark]) -> None:
         """In records of their own, many at once."""
         by_route: dict[int, list[Mark]] = {}
         for mark in marks:
@@ -199,7 +280,7 @@ class Connector:
     def has_room(self) -> bool:
         """Whether sources may send more: within the quota, and on a disk that has room."""
         quota = self.settings.quota_bytes
-        if quota is not None and self.held_bytes >= quota:
+        if quota is not None and self.unfinished_bytes >= quota:
             return False
         try:
             self._store.journal.room_for(0, draining=False)
@@ -211,6 +292,15 @@ class Connector:
     def held_bytes(self) -> int:
         there = filter(self._store.exists, self.segments)  # somebody may delete one over the segment protocol
         return sum(info.length - info.start for info in map(self._store.info, there))
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Held, without what every pipeline has completed and is kept only because Spark may read it again: that goes
+        when more has come, so a quota which counted it could stand in its own way for ever.
+        """
+        found = ((self.finished(route), name) for route, name in enumerate(self.segments) if self._store.exists(name))
+        infos = ((finished, self._store.info(name)) for finished, name in found)
+        return sum(int(info.length - max(info.start, min(finished, info.length))) for finished, info in infos)
 
 
 def started(stream_id: int, stream: KnownStream) -> Mark:

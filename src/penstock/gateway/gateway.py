@@ -6,18 +6,24 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 
-from penstock.core.errors import Damaged, PenstockError, RequestError
+from penstock.connectors.api import StreamRef
+from penstock.core.errors import Damaged, NoRoom, PenstockError, RequestError
 from penstock.gateway.completion import Completion
 from penstock.gateway.connector import PREFIX, Connector
 from penstock.gateway.counters import Counters
 from penstock.gateway.declaring import Declaring
+from penstock.gateway.endings import Endings
+from penstock.gateway.gate import Gate, OpenGate
 from penstock.gateway.idling import Idling
 from penstock.gateway.opened_streams import OpenedStreams
 from penstock.gateway.registry import LocalRegistry, StreamKey, StreamRegistry, Use
 from penstock.gateway.session import SourceSession
-from penstock.gateway.settings import GatewaySettings
+from penstock.gateway.settings import ConnectorSettings, GatewaySettings
 from penstock.gateway.stream_log import Standing
+from penstock.gateway.system_streams import SystemStreams
+from penstock.protocol.stored.names import SYSTEM_PREFIX
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
 
@@ -48,10 +54,20 @@ class Gateway:
         self._connectors: dict[str, Connector] = {}
         self._completions: dict[str, Completion] = {}
         self._damaged: dict[str, str] = {}
+        self._configured: dict[str, ConnectorSettings] = {}
+        self._hosted: set[str] = set()
+        self.gate: Gate = OpenGate()
+        self.completed_goes = True
+        """Whether what pipelines have completed is removed by itself; else it counts against quotas like the rest."""
+        self.is_guarded = False
+        """Whether somebody may keep streams from sending: otherwise nobody is asked."""
+        self._kept_back: set[StreamRef] = set()
+        self.system_streams = SystemStreams(self)
         for name in self._known_names():
             self._open_again(name)
         self._idling = Idling(self.loop.time)
         self.declaring = Declaring(self)
+        self.endings = Endings(self)
         store.before_truncate(self._before_truncate)
 
     def _known_names(self) -> set[str]:
@@ -70,6 +86,7 @@ class Gateway:
     async def start(self) -> int:
         """Listen; returns the port."""
         settings = self.settings
+        self._recover_endings()
         self._listener = await self.loop.create_server(
             lambda: SourceSession(self),
             settings.host,
@@ -81,6 +98,13 @@ class Gateway:
         self._ticking = self.loop.create_task(self._tick())
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
+
+    def _recover_endings(self) -> None:
+        for connector in self._connectors.values():
+            with suppress(NoRoom):  # their host tries again, when there is room
+                self.endings.recover(connector)
+            if self.is_guarded:
+                self.endings.recover_ended(connector)
 
     async def stop(self) -> None:
         """Acknowledge what was received, as far as no pipeline holds it; take nothing new. Sources resume elsewhere or
@@ -108,6 +132,12 @@ class Gateway:
         for session in list(self._sessions):
             session.restart(address)
 
+    def end_sessions(self) -> None:
+        """In order: what can be acknowledged is, and the sources come back when they like."""
+        for session in list(self._sessions):
+            session.flush()
+            session.close()
+
     def connector(self, name: str) -> Connector:
         """The connector of this name, made at first use. Raises RequestError when it may not be."""
         connector = self._connectors.get(name)
@@ -117,11 +147,84 @@ class Gateway:
             raise Damaged(f"source {name!r} is refused: {self._damaged[name]}")
         if not self.settings.auto_create:
             raise RequestError(f"there is no source {name!r} here, and none is made (--no-auto-create)")
+        return self._make(name)
+
+    def _make(self, name: str) -> Connector:
         if not 0 < len(name) <= _NAME_MAX or "/" in name or not name.isprintable():
             raise RequestError(f"{name[:_NAME_MAX]!r} is no name for a source: 1 to {_NAME_MAX} characters, no '/'")
         if len(self._connectors) >= self.settings.connectors_max:
             raise RequestError(f"there are {len(self._connectors)} sources already (connectors_max)")
         return self._open(name)
+
+    def joined_by_program(self, name: str) -> Connector:
+        """As `connector`, for a program that says HELLO: not every source is for these."""
+        if name.startswith(SYSTEM_PREFIX):
+            raise RequestError(f"source {name!r} is the worker's own", f"Choose a name without {SYSTEM_PREFIX!r}.")
+        if name in self._hosted:
+            raise RequestError(f"the events of source {name!r} come from a connector of the application")
+        return self.connector(name)
+
+    def configure(self, name: str, settings: ConnectorSettings) -> None:
+        """Set a connector up, whether it is there already or will be; from now on, and until the worker ends."""
+        self._configured[name] = settings
+        if name in self._connectors:
+            self._connectors[name].reconfigure(settings)
+            self.completion(name).grown()
+
+    def settings_of(self, name: str) -> ConnectorSettings:
+        return self._configured.get(name) or self.settings.of(name)
+
+    def made(self, name: str) -> Connector:
+        """The connector of this name, made at first use, as it is configured. Raises Damaged, RequestError."""
+        if name not in self._connectors and name not in self._damaged:
+            self._make(name)
+        return self.connector(name)
+
+    def hosted(self, name: str) -> Connector:
+        """As `made`, whose events come from the worker itself: no program joins it any more."""
+        connector = self.made(name)
+        if name not in self._hosted:
+            self._hosted.add(name)
+            self.completion(name).has_sessions = bool(self.streams_of(name))
+        return connector
+
+    def left_alone(self, name: str) -> None:
+        """What `hosted` began is over: its events come from programs again, if from anybody."""
+        if name in self._hosted:
+            self._hosted.discard(name)
+            self.completion(name).has_sessions = True
+            self.completion(name).attach(self._connectors[name])
+
+    def guard(self, gate: Gate) -> None:
+        """From now on it says which streams may send. Once, and before sources are let in."""
+        self.gate, self.is_guarded = gate, True
+        gate.subscribe(self._gate_changed)
+        for connector in self._connectors.values():
+            self._ask_gate(connector)
+
+    def knows(self, stream: StreamRef) -> bool:
+        """Whether there is more to come of the stream: it goes on, or its end is not complete yet."""
+        known = self._connectors.get(stream.connector)
+        found = None if known is None else known.streams.get(stream.stream_id)
+        return found is not None and (found.standing is not Standing.ENDED or self.endings.has(stream))
+
+    def _ask_gate(self, connector: Connector) -> None:
+        connector.may_send = lambda stream_id: StreamRef(connector.name, stream_id) not in self._kept_back
+
+    def keep_back(self, stream: StreamRef, *, is_kept: bool) -> None:
+        """What the gate says of one that has started; of others it says nothing, and they count as they did before."""
+        (self._kept_back.add if is_kept else self._kept_back.discard)(stream)
+
+    def _gate_changed(self, stream: StreamRef, may_send: bool) -> None:
+        self.keep_back(stream, is_kept=not may_send)
+        key = StreamKey(stream.connector, stream.stream_id)
+        connector, owner = self._connectors.get(key.connector), self.registry.owner(key)
+        if isinstance(owner, SourceSession):
+            owner.streams.gate_changed(key.stream_id, may_send)
+        elif connector is not None and may_send:
+            connector.stays_away(key.stream_id)
+        elif connector is not None:
+            connector.away.remove(key.stream_id)
 
     def known(self, name: str) -> Connector:
         """The connector of this name, if it was made. Raises RequestError."""
@@ -147,15 +250,23 @@ class Gateway:
 
     def full_sources(self) -> dict[str, int]:
         """The connectors that are at their quota, and the bytes they hold."""
-        held = {name: (c.held_bytes, c.settings.quota_bytes) for name, c in self._connectors.items()}
+        held = {name: (c.unfinished_bytes, c.settings.quota_bytes) for name, c in self._connectors.items()}
         return {name: size for name, (size, quota) in held.items() if quota is not None and size >= quota}
 
     def _open(self, name: str) -> Connector:
-        connector = Connector(name, self.store, self.settings.of(name), self.settings.snapshot_bytes)
+        connector = Connector(name, self.store, self.settings_of(name), self.settings.snapshot_bytes)
+        if self.is_guarded:
+            self._ask_gate(connector)
+        connector.signals = self.system_streams
         connector.current_ids = lambda: self._update_known(connector)
+        connector.finished = partial(self._finished, name)
         self._connectors[name] = connector
         self.completion(name).attach(connector)
         return connector
+
+    def _finished(self, name: str, route: int) -> float:
+        completion = self.completion(name)
+        return completion.completed(route) if completion.is_held and self.completed_goes else 0
 
     def completion(self, name: str) -> Completion:
         """What decides when this connector's messages are acknowledged; also before there is such a connector."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.connectors.api import StreamRef
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Offset, Position
 from penstock.gateway.connector import Batch, Connector, Placed, active_again, ended, started
@@ -63,6 +64,9 @@ class OpenedStreams:
         self._waiting = WaitingStreams()
         self._acks: list[tuple[int, int]] = []
         self._left: list[tuple[int, int]] = []
+        self._unopened: dict[int, Offset] = {}
+        """Streams that not all sinks have opened: their NOTIFYs are not answered yet."""
+        self._kept_back: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -107,6 +111,9 @@ class OpenedStreams:
         stream = self._streams.get(stream_id)
         if stream is None or stream.state is not StreamState.NOTIFIED:
             return
+        if self._gateway.is_guarded and not self._is_opened(stream_id):
+            self._unopened[stream_id] = before
+            return
         known = self._connector.streams[stream_id]
         stream.notify_ack(True, known.last_id, Side.OURS)
         self._table.open(stream_id, known.last_id, known.route)
@@ -114,6 +121,34 @@ class OpenedStreams:
         self._session.answer(NotifyAck(True, stream_id, known.last_id))
         if self._completion.waits and known.last_id != NOTHING_YET:
             self._acknowledge_at(before, known.route, stream_id, known.last_id)
+
+    # Streams that may not send now.
+
+    def _is_opened(self, stream_id: int) -> bool:
+        stream = StreamRef(self._connector.name, stream_id)
+        self._gateway.gate.started(stream)
+        may_send = self._gateway.gate.may_send(stream)
+        self._gateway.keep_back(stream, is_kept=not may_send)
+        return may_send
+
+    @property
+    def is_kept_back(self) -> bool:
+        """Whether one of its streams is not to send: then the session gets no credits, for these are of no stream."""
+        return bool(self._kept_back)
+
+    def gate_changed(self, stream_id: int, may_send: bool) -> None:
+        if may_send and stream_id in self._unopened:
+            self._open(stream_id, self._unopened.pop(stream_id))
+            self._send_acks()
+        elif may_send:
+            self._let_send(stream_id)
+        elif stream_id in self._table:
+            self._kept_back.add(stream_id)
+
+    def _let_send(self, stream_id: int) -> None:
+        if stream_id in self._kept_back:
+            self._kept_back.discard(stream_id)
+            self._gateway.flush_soon(self._session)
 
     # Messages.
 
@@ -166,6 +201,10 @@ class OpenedStreams:
         """All of the stream ends at `before` or earlier, and is durable: it has ended once that is released."""
         stream = self._streams.get(stream_id)
         route = self._connector.streams[stream_id].route
+        if self._gateway.is_guarded:
+            self._let_send(stream_id)
+            self._gateway.gate.ended(StreamRef(self._connector.name, stream_id))
+            self._gateway.endings.add(self._connector, stream_id, before)
         if stream is None or stream.last_id == NOTHING_YET or before <= self._completion.passed(route):
             self._ended(stream_id)
         else:
@@ -287,6 +326,8 @@ class OpenedStreams:
         for stream_id in self._streams:
             self._gateway.registry.release(self._key(stream_id), self._session)
             self._connector.stays_away(stream_id)
+        self._unopened.clear()
+        self._kept_back.clear()
 
     def await_release(self, ends: Mapping[int, Offset]) -> None:
         """After `leave`, where pipelines hold: acknowledge the streams of these routes when that is released."""

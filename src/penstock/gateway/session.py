@@ -9,12 +9,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from penstock.core.dead_peers import find_dead_peers
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.types import Offset
 from penstock.gateway.ack_lag import AckLag
 from penstock.gateway.completion import Completion
 from penstock.gateway.connector import Connector
-from penstock.gateway.dead_peers import find_dead_peers
 from penstock.gateway.opened_streams import OpenedStreams
 from penstock.gateway.run import Run
 from penstock.gateway.session_status import SessionStatus
@@ -170,7 +170,7 @@ class SourceSession(asyncio.BufferedProtocol):
                 raise AssertionError(f"the session machine lets {incoming} through")
 
     def _hello(self, hello: Hello) -> None:
-        self._connector = self._gateway.connector(hello.instance)
+        self._connector = self._gateway.joined_by_program(hello.instance)
         self._completion: Completion = self._gateway.completion(hello.instance)
         self.program = hello.program
         self._deadline.cancel()
@@ -260,7 +260,7 @@ class SourceSession(asyncio.BufferedProtocol):
 
     def _grant(self) -> int:
         assert self._connector is not None
-        self._credits.stopped = not self._connector.has_room()
+        self._credits.stopped = self.streams.is_kept_back or not self._connector.has_room()
         return self._credits.grant(self._gateway.loop.time())
 
     def restart(self, address: str) -> None:
@@ -309,8 +309,9 @@ class SourceSession(asyncio.BufferedProtocol):
 
     @property
     def can_send(self) -> bool:
-        """Whether the source could send a message: it is there, and has a credit."""
-        return not self._session.is_over and not self._is_half_closed and self._credits.available > 0
+        """Whether the source could send a message: it is there, has a credit, and none of its streams is closed."""
+        is_there = not self._session.is_over and not self._is_half_closed
+        return is_there and self._credits.available > 0 and not self.streams.is_kept_back
 
     def _is_over(self) -> bool:
         return self._session.is_over

@@ -20,8 +20,10 @@ class Load(Protocol):
     def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
         """Where the epoch that begins at `start` ends; `start` itself when nothing new came in `wait_ms`."""
 
-    def reading(self, start: InputOffset, end: InputOffset) -> None:
-        """Spark reads a range that it has not just asked for."""
+    def reading(self, start: InputOffset, end: InputOffset) -> Segments:
+        """Spark reads a range that it has not just asked for, or that has segments which `start` does not name. Gives
+        where it begins in all of them.
+        """
 
     def stop(self) -> None: ...
 
@@ -41,8 +43,8 @@ class AnonymousLoad:
         ends = self._coordinator.cut_sources(sources, start.segments, upto=upto, limits=limits, wait_ms=wait_ms)
         return Cut(start if ends == start.segments else InputOffset(ends))
 
-    def reading(self, start: InputOffset, end: InputOffset) -> None:
-        pass
+    def reading(self, start: InputOffset, end: InputOffset) -> Segments:  # noqa: ARG002  a Load
+        return start.segments
 
     def stop(self) -> None:
         pass
@@ -90,8 +92,8 @@ class PipelineLoad:
             wait_ms=wait_ms,
         )
 
-    def reading(self, start: InputOffset, end: InputOffset) -> None:
-        self._coordinator.reading(self._name, self._generation, self._input, start, end)
+    def reading(self, start: InputOffset, end: InputOffset) -> Segments:
+        return self._coordinator.reading(self._name, self._generation, self._input, start, end)
 
     def stop(self) -> None:
         if self._begun is not None:

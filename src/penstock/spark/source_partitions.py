@@ -2,13 +2,14 @@
 
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset, Range
 from penstock.core.errors import DataLoss
+from penstock.protocol.stored.names import Source
 from penstock.spark.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ def plan_partitions(
     """All that lies between the offsets, contiguous and in order. Raises DataLoss where bytes are gone, unless the
     options say to go on without them.
     """
+    start = _without_unlinked(start, end, options.sources)
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
     if not ranges:
         return []
@@ -61,6 +63,14 @@ def plan_partitions(
     for lost in found.lost:
         log.warning("%s is lost: going on without it, as failOnDataLoss says", lost)
     return packed(found.splits, parts)
+
+
+def _without_unlinked(start: InputOffset, end: InputOffset, sources: Sequence[str]) -> InputOffset:
+    """Without the segments of sources that are read no more: they are not gone."""
+    parsed = [*map(Source.parse, sources)]
+    gone = start.segments.keys() - end.segments.keys()
+    unlinked = {segment for segment in gone if not any(one.owns(segment) for one in parsed)}
+    return replace(start, segments={name: at for name, at in start.segments.items() if name not in unlinked})
 
 
 def ranges_between(start: InputOffset, end: InputOffset, *, fail_on_data_loss: bool) -> list[Range]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -173,13 +174,16 @@ class _Driver:
             time.sleep(WAIT_MS / 1000)
 
     def partitions(self, start: InputOffset, end: InputOffset) -> Sequence[InputPartition]:
-        """Spark plans a batch anew without asking for its end when it finds it in its log: then the worker is told."""
-        if self._told != (start, end):
-            self.begin().reading(start, end)
+        """Spark plans a batch anew without asking for its end when it finds it in its log: then the worker is told. It
+        says where sources begin that the last batch did not know.
+        """
+        begin = start.segments
+        if self._told != (start, end) or end.segments.keys() - begin.keys():
+            begin = {**self.begin().reading(start, end), **begin}
             self._told = start, end
         if self._options.buckets is not None:
             return [control_partition(start, end)]
-        return plan_partitions(self._coordinator, self._options, start, end)
+        return plan_partitions(self._coordinator, self._options, replace(start, segments=begin), end)
 
     def stop(self) -> None:
         if self._load is not None:

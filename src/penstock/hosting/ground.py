@@ -1,0 +1,26 @@
+"""Where a hosted connector's events go: its connector in the gateway, and what its streams share of it."""
+
+from penstock.config.deployment import ConnectorSpec
+from penstock.gateway.gateway import Gateway
+from penstock.hosting.completing import Completing
+from penstock.hosting.incarnation import Incarnation
+from penstock.hosting.room import Room
+from penstock.hosting.settings import settings_of
+from penstock.hosting.window import Window
+
+
+class Ground:
+    """Made as the spec says, or opened again with all that is stored. Raises Damaged."""
+
+    def __init__(self, spec: ConnectorSpec, gateway: Gateway) -> None:
+        gateway.configure(spec.name, settings_of(spec))
+        self.connector = gateway.made(spec.name)
+        self.completing = Completing(gateway.completion(spec.name))
+        check = gateway.store.journal.check
+        self.window = Window(gateway.durability, check)
+        self.room = Room(self.connector, self.window, check)
+        self.incarnation = Incarnation(self.connector, gateway.durability)
+
+    def close(self) -> None:
+        self.completing.close()
+        self.room.close()

@@ -1,0 +1,102 @@
+"""A connector of the application at work: its `run` and its streams, its port `in`, and how it stands."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from penstock.config.deployment import ConnectorSpec, Deployment
+from penstock.gateway.gateway import Gateway
+from penstock.hosting.diffing import has_in, has_out
+from penstock.hosting.hosted_sinks import HostedSinks
+from penstock.hosting.made import Made
+from penstock.hosting.signals import Signals
+from penstock.hosting.sink_host import SinkHost
+from penstock.hosting.source_host import SourceHost
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0
+"""For what interceptors of the way out hold, when a connector is removed or made anew; then its epochs wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every connector of a worker is given."""
+
+    gateway: Gateway
+    signals: Signals
+    sinks: HostedSinks
+    segment_address: Callable[[], str]
+
+
+class Instance:
+    """Owned by the service. Made, started, perhaps drained, and closed: once each. Raises Damaged where what is stored
+    of its streams cannot be read.
+    """
+
+    def __init__(self, made: Made, deployment: Deployment, around: Surroundings) -> None:
+        self.made = made
+        self.name = made.spec.name
+        self._around = around
+        self.sink = self._sink_host() if made.delivers else None
+        self.host = SourceHost(
+            made.spec,
+            made.connector,
+            around.gateway,
+            gate=around.signals,
+            contraflow=self.sink,
+            chains=made.chains,
+            has_in=has_in(deployment, self.name),
+            has_out=has_out(deployment, self.name),
+            segment_address=around.segment_address(),
+        )
+        if made.capabilities.sink is not None and self.sink is None:
+            around.signals.breakers.configure(self.name, made.spec.breaker, per_stream=False, is_open=True)
+
+    def _sink_host(self) -> SinkHost:
+        made = self.made
+        has_own = made.capabilities.own_interceptors or not made.spec.interceptors_out
+        clock = asyncio.get_running_loop().time
+        chain = None if has_own else made.chains.outgoing
+        return SinkHost(made.spec, made.connector, self._around.signals, chain=chain, clock=clock)
+
+    def start(self) -> None:
+        """It hears of streams before it can say anything of them."""
+        if self.sink is not None:
+            self._around.sinks.attach(self.sink, self.host)
+        self.host.start()
+
+    def configure(self, spec: ConnectorSpec) -> None:
+        """Another quota, acknowledgement, watermark, or policy of its breakers; nothing is interrupted."""
+        self.host.configure(spec)
+        if self.sink is not None:
+            self.sink.spec = spec
+        if self.made.capabilities.sink is not None:
+            self._around.signals.breakers.configure(self.name, spec.breaker, per_stream=self.sink is not None)
+
+    def relink(self, deployment: Deployment) -> None:
+        self.host.has_in = has_in(deployment, self.name)
+        self.host.has_out = has_out(deployment, self.name)
+
+    async def drain(self) -> None:
+        """It reads no more, and what it has read is stored. Its port `in` goes on."""
+        await self.host.drain()
+
+    async def close(self) -> None:
+        """What it has read is stored, what interceptors hold leaves if it can; then its connections end."""
+        await self.host.drain()
+        if self.sink is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self.sink.flush()
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Its connections end now."""
+        await self.host.stop()
+        if self.sink is not None:
+            await self._around.sinks.detach(self.name)
+        else:
+            self._around.signals.breakers.remove(self.name)

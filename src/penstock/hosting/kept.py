@@ -1,0 +1,124 @@
+"""What a worker remembers of the application it runs: DATA/application.json, whole or not at all."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from penstock.config.deployment import Deployment
+from penstock.core.errors import Damaged, NoRoom
+
+FILE = "application.json"
+
+_HINT = "Restore the file, or remove it and apply the application again: penstock apply app.yaml"
+
+
+class Phase(Enum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    """Sources read no more; what is inside finishes."""
+    DRAINED = "drained"
+    """All that came in has left, and everything is closed."""
+
+
+Paused = tuple[str, int | None]
+"""A connector, and one of its streams or None for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """`revision` counts what was deployed; 0 if nothing ever was."""
+
+    revision: int = 0
+    phase: Phase = Phase.RUNNING
+    deployment: Deployment = field(default_factory=Deployment)
+    paused: frozenset[Paused] = frozenset()
+    """By an operator."""
+    sinks: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By pipeline: the sinks that it was given by this deployment or any before it."""
+
+    @property
+    def is_deployed(self) -> bool:
+        return self.revision > 0
+
+    def with_pause(self, paused: Paused, *, is_paused: bool) -> "Application":
+        """Each pause ends by itself: a connector that is resumed may have streams that are not."""
+        return replace(self, paused=self.paused | {paused} if is_paused else self.paused - {paused})
+
+    def with_deployment(self, deployment: Deployment) -> "Application":
+        """The next revision, which runs."""
+        given = {pipeline: frozenset(deployment.sink_names(pipeline)) for pipeline in deployment.pipelines}
+        return replace(
+            self,
+            revision=self.revision + 1,
+            phase=Phase.RUNNING,
+            deployment=deployment,
+            sinks={**self.sinks, **{name: self.sinks.get(name, frozenset()) | sinks for name, sinks in given.items()}},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "revision": self.revision,
+            "state": self.phase.value,
+            "deployment": self.deployment.as_json(),
+            "sinks": {pipeline: sorted(names) for pipeline, names in self.sinks.items()},
+            "paused": sorted(([name, stream] for name, stream in self.paused), key=repr),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Application":
+        return cls(
+            revision=data["revision"],
+            phase=Phase(data["state"]),
+            deployment=Deployment.from_json(data["deployment"]),
+            sinks={pipeline: frozenset(names) for pipeline, names in data["sinks"].items()},
+            paused=frozenset((name, stream) for name, stream in data["paused"]),
+        )
+
+
+class Kept:
+    """The file. What `keep` has returned from is there after any crash; before that, what was there is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._writing = asyncio.Lock()
+
+    def load(self) -> Application:
+        """What was kept last; nothing deployed where there is no file. Raises Damaged."""
+        try:
+            return Application.from_json(json.loads(self._path.read_bytes()))
+        except FileNotFoundError:
+            return Application()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Damaged(f"{self._path} cannot be read: {error}", _HINT) from None
+
+    async def keep(self, application: Application) -> None:
+        """In the order of the calls. Raises NoRoom where it cannot be written; then what was there is."""
+        data = json.dumps(application.as_json()).encode()
+        async with self._writing:
+            try:
+                await asyncio.to_thread(self._write, data)
+            except OSError as error:
+                raise NoRoom(f"{self._path} cannot be written: {error}", "Look at the disk, and try again.") from None
+
+    def _write(self, data: bytes) -> None:
+        """For its owner alone: what stands in the environment may be a secret, and is in the connectors' options."""
+        partial = self._path.with_suffix(".tmp")
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._path)
+        _sync_folder(self._path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

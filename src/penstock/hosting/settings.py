@@ -1,0 +1,17 @@
+"""How the gateway is to set a hosted connector up."""
+
+from penstock.config.deployment import ConnectorSpec
+from penstock.gateway.settings import AckMode, ConnectorSettings
+from penstock.protocol.connector.event_time import EventTimeUnit
+
+
+def settings_of(spec: ConnectorSpec) -> ConnectorSettings:
+    return ConnectorSettings(
+        segments=spec.segments,
+        ack=AckMode(spec.ack),
+        event_time_unit=EventTimeUnit[spec.event_time_unit.upper()],
+        event_time_ingest=spec.event_time_ingest,
+        quota_bytes=spec.quota_bytes,
+        max_disorder_us=spec.max_disorder_us,
+        idle_timeout_seconds=spec.idle_timeout_seconds,
+    )

@@ -1,0 +1,377 @@
+"""A connector at work: its `run` under supervision, its streams into the store, its drain.
+
+    host = SourceHost(spec, connector, gateway, gate=gate, chains=make_chains(spec.interceptors_in, …))
+    host.start()                 # configures the gateway's connector of this name, raises the incarnation, calls `run`
+    await host.drain()           # reads no more; everything that was read is stored; all streams are closed
+    await host.stop()            # at once; also after `drain`
+
+`gateway` is a Gateway on a real store; it need not listen. Without `gate` every stream may send. `contraflow` hears
+what the connector says of its port `in`: the sink side. Its streams:
+
+    open_stream ──▶ STARTED durable ──▶ gate.started ──▶ send … ──▶ close ──▶ ENDED durable ──▶ gate.ended
+                                    every pipeline is done with its last event ──▶ gate.completed ──▶ forgotten
+
+Only a stream that resumes is never forgotten. One that cannot has ended with its connection, its `run` or its worker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from penstock.config.deployment import ConnectorSpec
+from penstock.connectors.api import Connector, OutgoingChain, Pause, StreamRef
+from penstock.connectors.making import Chains
+from penstock.core.errors import NoRoom, PenstockError, RequestError
+from penstock.core.types import Position
+from penstock.gateway.connector import Batch, Placed, started
+from penstock.gateway.connector import Connector as GatewayConnector
+from penstock.gateway.counters import ConnectorCounters
+from penstock.gateway.gateway import Gateway
+from penstock.gateway.opened_streams import STREAM_NAME_MAX
+from penstock.gateway.registry import StreamKey
+from penstock.hosting.admission import packed
+from penstock.hosting.gate import Contraflow, Gate, NoContraflow, OpenGate
+from penstock.hosting.ground import Ground
+from penstock.hosting.room import Room
+from penstock.hosting.settings import settings_of
+from penstock.hosting.source_letters import SourceLetters
+from penstock.hosting.source_status import SourceCounters, SourceStatus, State
+from penstock.hosting.stream import HostedStream
+from penstock.hosting.supervision import Supervision, text_of
+from penstock.protocol.connector import stream_id_of
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 5.0
+"""How long a connector may take to close its streams in a drain; then the host closes them."""
+
+STOP_SECONDS = 5.0
+"""How long a stop waits for room and for what streams still do; the next start ends what is left."""
+
+_KEPT_BACK_SHOWN = 20
+
+
+class SourceHost:
+    """As `connectors.api.Host`. In the worker's event loop; owned by whoever has deployed the connector."""
+
+    def __init__(
+        self,
+        spec: ConnectorSpec,
+        connector: Connector[Any],
+        gateway: Gateway,
+        *,
+        gate: Gate | None = None,
+        contraflow: Contraflow | None = None,
+        chains: Chains | None = None,
+        has_in: bool = False,
+        has_out: bool = True,
+        segment_address: str = "",
+    ) -> None:
+        """`has_in` and `has_out` may be set anew when links change, and `contraflow` before the start. Raises Damaged
+        where the connector's table of streams cannot be read.
+        """
+        self.spec = spec
+        self.name = spec.name
+        self.gateway = gateway
+        self.has_in = has_in
+        self.has_out = has_out
+        self.segment_address = segment_address
+        self.contraflow: Contraflow = contraflow or NoContraflow()
+        self.chains = chains or Chains()
+        self.gate: Gate = gate or OpenGate()
+        self.counters = SourceCounters()
+        self.counts: dict[str, int] = {}
+        self.letters = SourceLetters(gateway, spec.name)
+        self.streams: dict[int, HostedStream] = {}
+        self.is_draining = False
+        self._made = connector
+        self._capabilities = connector.capabilities(connector.options)
+        self._supervision = Supervision(spec.name, spec.reconnect, self._failed)
+        self._state, self._reason = State.STARTING, ""
+        self._draining = asyncio.Event()
+        self._closed_one = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._ground = Ground(spec, gateway) if self._has_source() else None
+
+    def _has_source(self) -> bool:
+        """Whether pipelines read a source of this connector's name."""
+        elsewhere = self._made.source_name(self._made.options, self.name)
+        return self._capabilities.source is not None and elsewhere in (None, self.name)
+
+    @property
+    def ground(self) -> Ground:
+        """Raises RequestError where there is no such source."""
+        if self._ground is None:
+            raise RequestError(f"connector {self.name!r} has no source of its own", "It cannot open streams.")
+        return self._ground
+
+    @property
+    def connector(self) -> GatewayConnector:
+        return self.ground.connector
+
+    @property
+    def room(self) -> Room:
+        return self.ground.room
+
+    @property
+    def has_interceptors(self) -> bool:
+        return bool(self.chains.towards_us)
+
+    # For whoever has deployed it.
+
+    def start(self) -> None:
+        self.gateway.system_streams.enable()
+        self._unsubscribe = self.gate.subscribe(self._gate_changed)
+        self._task = asyncio.create_task(self._run(), name=f"connector {self.name}")
+
+    def configure(self, spec: ConnectorSpec) -> None:
+        """Another quota, acknowledgement, disorder or timeout; nothing is interrupted."""
+        self.spec = spec
+        if self._ground is not None:
+            self.gateway.configure(self.name, settings_of(spec))
+
+    async def drain(self) -> None:
+        """Return when nothing more is read, and all that was is durable; `run` may hold its connections until `stop`.
+        What interceptors hold is stored, or read again if the stream resumes.
+        """
+        self._begin_drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._all_closed()
+        for stream in [*self.streams.values()]:
+            await stream.close()
+        await self.gateway.durability.caught_up()
+
+    def _begin_drain(self) -> None:
+        self.is_draining = True
+        self._draining.set()
+        if self._state not in (State.ENDED, State.FAILED, State.STOPPED):
+            self._state = State.DRAINING
+        for stream in self.streams.values():
+            stream.drain()
+
+    async def _all_closed(self) -> None:
+        while self.streams:
+            self._closed_one.clear()
+            await self._closed_one.wait()
+
+    async def stop(self) -> None:
+        """End `run`, close all streams. Those that resume are left where they are. Idempotent."""
+        if self._state is State.STOPPED:
+            return
+        self._begin_drain()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._close_streams()
+        self._unsubscribe()
+        if self._ground is not None:
+            self._ground.close()
+            self.gateway.left_alone(self.name)
+        self._state = State.STOPPED
+
+    def status(self) -> SourceStatus:
+        there, counters = self._ground, self.connector.counters if self._ground is not None else ConnectorCounters()
+        kept = [stream for stream in self.streams.values() if not stream.is_let]
+        return SourceStatus(
+            name=self.name,
+            type=self.spec.type,
+            state=self._state.value,
+            reason=self._reason,
+            streams=len(self.streams),
+            kept_back={s.ref.stream_id: self.gate.why(s.ref) for s in islice(kept, _KEPT_BACK_SHOWN)},
+            kept_back_count=len(kept),
+            has_room=there is None or there.room.there,
+            events=counters.messages,
+            bytes=counters.message_bytes,
+            duplicates=counters.duplicates,
+            streams_opened=self.counters.streams,
+            failures=self.counters.failures,
+            letters=self.letters.count,
+            counts=dict(self.counts),
+        )
+
+    # The connector's `run`.
+
+    async def _run(self) -> None:
+        try:
+            await self._prepare()
+            await self._supervision.run(self._run_once)
+        except Exception as error:
+            self._failed(text_of(error), None)
+            log.error("connector %r is given up: %s", self.name, self._reason)
+            self._state = State.FAILED
+        else:
+            self._state, self._reason = State.ENDED, ""
+
+    async def _prepare(self) -> None:
+        """Streams of an earlier process have ended; ids begin anew."""
+        if self._ground is None:
+            return
+        while True:
+            try:
+                self.gateway.endings.recover(self.connector)
+                break
+            except NoRoom:
+                await self.room.wait()
+        await self._ground.incarnation.begin()
+
+    async def _run_once(self) -> None:
+        try:
+            await self._made.run(self)
+        finally:
+            await self._close_streams()
+
+    async def _close_streams(self) -> None:
+        """Nobody sends on them any more."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                for stream in [*self.streams.values()]:
+                    await stream.close()
+        except (TimeoutError, PenstockError) as error:
+            log.warning("streams of %r are not ended: %s; the next start does", self.name, text_of(error))
+        finally:
+            for stream in [*self.streams.values()]:
+                stream.abandon()
+
+    def _failed(self, reason: str, seconds: float | None) -> None:
+        self.counters.failures += 1
+        again = "" if seconds is None else f"; next try in {seconds:.1f} s"
+        self._state, self._reason = State.DISCONNECTED, reason + again
+        self.contraflow.disconnected(reason)
+        log.warning("connector %r: %s%s", self.name, reason, again)
+
+    # For the connector: `connectors.api.Host`.
+
+    async def draining(self) -> None:
+        await self._draining.wait()
+
+    async def open_stream(
+        self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
+    ) -> HostedStream:
+        if self.is_draining:
+            raise RequestError(f"connector {self.name!r} reads no more", "It is being drained.")
+        self.gateway.hosted(self.connector.name)
+        name = name if resume else name[: STREAM_NAME_MAX - 1]
+        stream_id = stream_id_of(name) if resume else await self.ground.incarnation.next_id()
+        stream = self._claim(stream_id, name, resume, metadata)
+        try:
+            await self._begin(stream)
+        except BaseException:
+            stream.abandon()
+            with suppress(PenstockError):  # else the next start does
+                self.gateway.endings.recover(self.connector)
+            raise
+        return stream
+
+    def _claim(self, stream_id: int, name: str, resume: bool, metadata: Mapping[str, Any] | None) -> HostedStream:
+        """Raises NoRoom, and RequestError where it is open already, or metadata cannot be stored."""
+        limit = self.gateway.settings.streams_per_connector_max
+        if len(self.connector.streams) >= limit and stream_id not in self.connector.streams:
+            raise NoRoom(f"{self.name!r} has {limit} streams already (streams_per_connector_max)")
+        packed(metadata)
+        if not self.gateway.registry.claim(StreamKey(self.name, stream_id), self):
+            raise RequestError(f"stream {name!r} of {self.name!r} is open already", "Close it first.")
+        known = self.connector.find(stream_id, name[:STREAM_NAME_MAX])
+        stream = HostedStream(self, StreamRef(self.name, stream_id), name, known, metadata, resumes=resume)
+        self.streams[stream_id] = stream
+        return stream
+
+    async def _begin(self, stream: HostedStream) -> None:
+        known = self.connector.streams[stream.ref.stream_id]
+        mark = started(stream.ref.stream_id, known)
+        (placed,) = self.connector.append([Batch(known.route, [mark])])
+        await self.durable(placed.position)
+        self.counters.streams += 1
+        self.gateway.counters.streams_opened += 1
+        self.gate.started(stream.ref)
+        may_send = self.gate.may_send(stream.ref)
+        self.gateway.keep_back(stream.ref, is_kept=not may_send)
+        self._gate_changed(stream.ref, may_send)
+
+    def finished(self) -> None:
+        if not self.connector.has_finished:
+            self.connector.finish()
+
+    def connected(self) -> None:
+        self._supervision.succeeded()
+        if not self.is_draining:
+            self._state, self._reason = State.CONNECTED, ""
+        self.contraflow.connected()
+
+    def disconnected(self, reason: str) -> None:
+        if not self.is_draining:
+            self._state, self._reason = State.DISCONNECTED, reason
+        self.contraflow.disconnected(reason)
+
+    def opened(self, stream: StreamRef) -> None:
+        self.contraflow.opened(stream)
+
+    def closed(self, stream: StreamRef, reason: str) -> None:
+        self.contraflow.closed(stream, reason)
+
+    def outgoing_chain(self) -> OutgoingChain:
+        return self.chains.outgoing()
+
+    def count(self, what: str, amount: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + amount
+
+    # For its streams.
+
+    def _gate_changed(self, ref: StreamRef, may_send: bool) -> None:
+        stream = self.streams.get(ref.stream_id) if ref.connector == self.name else None
+        if stream is None:
+            return
+        if self._capabilities.pauses is not Pause.WHOLE:
+            stream.let_send(may_send)
+            return
+        may_all = may_send and all(self.gate.may_send(one.ref) for one in self.streams.values())
+        for one in self.streams.values():
+            one.let_send(may_all)
+
+    def stored(self, events: int, size: int, position: Position) -> None:
+        self.ground.window.sent(position, size)
+        self.counters.events += events
+        self.counters.bytes += size
+        for counters in (self.gateway.counters, self.connector.counters):
+            counters.messages += events
+            counters.message_bytes += size
+        self.connector.snapshot_if_due()
+
+    def count_duplicates(self, count: int) -> None:
+        self.counters.duplicates += count
+        self.gateway.counters.duplicates += count
+        self.connector.counters.duplicates += count
+
+    def completed(self, route: int) -> float:
+        """Up to where every pipeline is done with the segment."""
+        return self.gateway.completion(self.name).completed(route)
+
+    async def durable(self, position: Position) -> None:
+        done = asyncio.Event()
+        self.gateway.durability.after(position, done.set)
+        await done.wait()
+
+    def left(self, stream: HostedStream) -> None:
+        """It is closed here."""
+        self.streams.pop(stream.ref.stream_id, None)
+        self.gateway.registry.release(StreamKey(self.name, stream.ref.stream_id), self)
+        self.connector.stays_away(stream.ref.stream_id)
+        self._closed_one.set()
+        if self._capabilities.pauses is Pause.WHOLE and self.streams:
+            other = next(iter(self.streams.values())).ref
+            self._gate_changed(other, self.gate.may_send(other))
+
+    def ended(self, stream: HostedStream, placed: Placed) -> None:
+        self.gateway.counters.streams_ended += 1
+        self.gateway.durability.after(placed.position, partial(self._ended, stream.ref, placed))
+
+    def _ended(self, ref: StreamRef, placed: Placed) -> None:
+        if ref.stream_id in self.connector.streams and ref.stream_id not in self.streams:
+            self.gate.ended(ref)
+            self.gateway.endings.add(self.connector, ref.stream_id, placed.before)
