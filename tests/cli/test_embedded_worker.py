@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli import embedded_worker as embedded
 from penstock.cli.connect import get_json
 from penstock.cli.embedded_worker import embedded_worker
 from penstock.core.errors import Unavailable
@@ -50,6 +51,22 @@ def test_taken_ports_are_avoided(tmp_path: Path) -> None:
             pass  # somebody has it already, which will do
         with embedded_worker(tmp_path / "data", SMALL) as worker:
             assert not {7100, 7101, 7102} & set(worker.ports.values())
+
+
+def test_a_port_that_is_taken_between_the_look_and_the_start_is_avoided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [embedded._DEFAULT_PORTS, embedded._FREE_PORTS]
+    monkeypatch.setattr(embedded, "_ports", lambda: looks.pop(0))
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", 7101))
+            taken.listen()
+        except OSError:
+            pass
+        with embedded_worker(tmp_path / "data", SMALL) as worker:
+            assert not {7100, 7101, 7102} & set(worker.ports.values())
+    assert not looks
 
 
 def test_one_that_does_not_start_tells_its_reason(tmp_path: Path) -> None:

@@ -7,7 +7,25 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock import __version__
-from penstock.cli import bench, check, epoch, letters, pipeline, run, segment, send, sink, source, status, worker
+from penstock.cli import (
+    apply,
+    bench,
+    check,
+    connectors,
+    epoch,
+    init,
+    letters,
+    new,
+    pipeline,
+    run,
+    segment,
+    send,
+    sink,
+    source,
+    status,
+    stop,
+    worker,
+)
 from penstock.core.errors import PenstockError
 
 app = typer.Typer(
@@ -21,7 +39,12 @@ worker.register(app)
 send.register(app)
 run.register(app)
 check.register(app)
+connectors.register(app)
+init.register(app)
 status.register(app)
+apply.register(app)
+stop.register(app)
+app.add_typer(new.app, name="new")
 app.add_typer(segment.app, name="segment")
 app.add_typer(source.app, name="source")
 app.add_typer(pipeline.app, name="pipeline")

@@ -1,6 +1,7 @@
 """`penstock connectors` and `penstock schema`: what an application's file may hold."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import JsonOption
+from penstock.core.errors import RequestError
 
 if TYPE_CHECKING:
+    from penstock.application.known_types import KnownTypes
     from penstock.application.type_pages import TypePage
 
 _WIDTH = 140
@@ -39,7 +42,7 @@ def connectors(
     if write_docs is not None:
         typer.echo(f"{len(write_pages(types, write_docs))} pages in {write_docs}")
         return
-    pages = [page_of(types, each) for each in ([name] if name else [*types.names(), *types.interceptors()])]
+    pages = [page_of(types, name)] if name else list(_pages(types))
     if as_json:
         typer.echo(json.dumps([asdict(page) for page in pages], indent=2))
         return
@@ -50,6 +53,17 @@ def connectors(
         console.print("The options of one: penstock connectors TYPE", style="dim")
     else:
         _show(console, pages[0])
+
+
+def _pages(types: "KnownTypes") -> "Iterator[TypePage]":
+    """A package that is broken is told of, and hides no other."""
+    from penstock.application.type_pages import page_of
+
+    for name in (*types.names(), *types.interceptors()):
+        try:
+            yield page_of(types, name)
+        except RequestError as error:
+            typer.echo(f"{error}. {error.hint}", err=True)
 
 
 def schema() -> None:

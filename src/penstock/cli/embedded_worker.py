@@ -2,10 +2,12 @@
 
 import ctypes
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +25,9 @@ _STOP_SECONDS_MAX = 30.0
 
 _LAST_WORDS_CHARS = 2000
 _DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
+_FREE_PORTS = dict.fromkeys(_DEFAULT_PORTS, 0)
 _PR_SET_PDEATHSIG = 1
+_RELAY_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +45,33 @@ class FoundWorker:
 
 
 @contextmanager
-def embedded_worker(data: Path, options: Sequence[str] = ()) -> Iterator[FoundWorker]:
-    """The worker on this data, started if there is none, and then stopped again. Raises Unavailable."""
+def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = False) -> Iterator[FoundWorker]:
+    """The worker on this data, started if there is none, and then stopped again. `stdio`: one that is started gets our
+    own input and output; else both are closed to it. Raises Unavailable.
+    """
     ports = _running_on(data)
     if ports is not None:
         yield _local(ports, None)
         return
     data.mkdir(parents=True, exist_ok=True)
     (data / "ports.json").unlink(missing_ok=True)  # a killed worker leaves its own behind
-    process = _start(data, options)
+    found = _started(data, options, _ports(), stdio=stdio)
     try:
-        yield _local(_wait_for_ports(data, process), process)
+        yield found
     finally:
+        assert found.process is not None
+        _stop(found.process)
+
+
+def _started(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> FoundWorker:
+    process = _start(data, options, ports, stdio=stdio)
+    try:
+        return _local(_wait_for_ports(data, process), process)
+    except BaseException as error:
         _stop(process)
+        if not isinstance(error, Unavailable) or ports is not _DEFAULT_PORTS or _ports() is _DEFAULT_PORTS:
+            raise
+    return _started(data, options, _FREE_PORTS, stdio=stdio)  # another program has taken one of them since we looked
 
 
 def _local(ports: dict[str, int], process: "subprocess.Popen[bytes] | None") -> FoundWorker:
@@ -68,19 +86,32 @@ def _running_on(data: Path) -> dict[str, int] | None:
         return None
 
 
-def _start(data: Path, options: Sequence[str]) -> "subprocess.Popen[bytes]":
+def _start(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> "subprocess.Popen[bytes]":
     """In a process group of its own: Ctrl-C is for us, who stop it last."""
-    ports = [f"--{name}-port={port}" for name, port in _ports().items()]
-    command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *ports, *options]
+    given = [f"--{name}-port={port}" for name, port in ports.items()]
+    command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *given, *options]
+    relayed = stdio and sys.stdin.isatty()
     with (data / "worker.log").open("ab") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdin=subprocess.PIPE if relayed else None if stdio else subprocess.DEVNULL,
+            stdout=None if stdio else log,
             stderr=log,
             process_group=0,
             preexec_fn=_end_with_parent,  # noqa: PLW1509  no other thread runs yet
         )
+    if relayed:
+        threading.Thread(target=_relay, args=(process,), name="terminal to worker", daemon=True).start()
+    return process
+
+
+def _relay(process: "subprocess.Popen[bytes]") -> None:
+    """What is typed, to the worker: only the group in the foreground may read from a terminal, and that is ours."""
+    assert process.stdin is not None
+    with suppress(OSError, ValueError), process.stdin as typed:
+        while data := os.read(sys.stdin.fileno(), _RELAY_BYTES):
+            typed.write(data)
+            typed.flush()
 
 
 def _ports() -> dict[str, int]:
@@ -91,7 +122,7 @@ def _ports() -> dict[str, int]:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
-                return dict.fromkeys(_DEFAULT_PORTS, 0)
+                return _FREE_PORTS
     return _DEFAULT_PORTS
 
 

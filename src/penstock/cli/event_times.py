@@ -7,9 +7,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.gateway.settings import ConnectorSettings
-from penstock.spark.durations import parse_duration_ms
 
 _SOURCES = "Sources"
 _METAVAR = "[NAME=]TIME"

@@ -1,41 +1,44 @@
-"""`penstock run`: the pipelines of a file, with all they need."""
+"""`penstock run`: the pipelines of a Python file, or the application in a YAML file, with all they need."""
 
-import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from penstock.cli.connect import get_json
-from penstock.cli.embedded_worker import FoundWorker, embedded_worker
+from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, with_event_times
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
-from penstock.client.segments.retrying import retrying
-from penstock.core.errors import RequestError, Unavailable
+from penstock.cli.run_setup import (
+    Place,
+    RunOptions,
+    conf_of,
+    end_by_sigterm,
+    let_workers_import_from,
+    milliseconds,
+    say,
+    stopped_by_signals,
+    worker_of,
+)
+from penstock.core.errors import RequestError
 from penstock.gateway.settings import ConnectorSettings
-from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
-from penstock.spark.durations import parse_duration_ms
 from penstock.spark.java import use_java
 from penstock.spark.pipelines import Pipeline
 from penstock.spark.requirements import check_installed
-from penstock.spark.session import LOCAL, cores_of
+from penstock.spark.session import LOCAL
 from penstock.spark.user_code import load_pipelines
 
-if TYPE_CHECKING:
-    from penstock.spark.attempt import RunSettings
-    from penstock.spark.runner import Runner
-
-_DEFAULT_DATA = Path("penstock-data")
 _SPARK = "Spark"
+_YAML = (".yaml", ".yml")
 
-_WORKER_SECONDS_MAX = 10.0
-"""For a worker that is being started again, or together with us; a wrong address is still told soon."""
+_NOT_FOR_APPLICATIONS = {
+    "--pipeline": "All pipelines of its bindings run; take a link out, or give the binding other instances.",
+    "--sink": "Name a connector in the file, and link the pipeline to it.",
+    "--max-disorder": "Write it to the connector in the file: watermark: {max_disorder: 10s}",
+    "--idle-timeout": "Write it to the connector in the file: watermark: {idle_timeout: 10s}",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +46,9 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="A Python file with functions that are a @pipeline.")],
+    file: Annotated[
+        Path, typer.Argument(help="An application (YAML), or a Python file with functions that are a @pipeline.")
+    ],
     pipeline: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
     data: Annotated[
         Path | None,
@@ -73,62 +78,59 @@ def run(
         typer.Option(metavar="KEY=VALUE", help="A setting of Spark's; may be repeated.", rich_help_panel=_SPARK),
     ] = None,
 ) -> None:
-    """Run the pipelines of a file on Spark, until Ctrl-C.
+    """Run an application, or the pipelines of a Python file, on Spark, until Ctrl-C.
 
     Everything is started that is not there: a worker on DATA, and Spark.
     An epoch's effect is there once, however often it is stopped or killed.
     """
+    is_application = file.suffix.lower() in _YAML
+    if is_application:
+        _refuse(
+            {"--pipeline": pipeline, "--sink": sink, "--max-disorder": max_disorder, "--idle-timeout": idle_timeout}
+        )
     check_installed()
     use_java()
-    seconds_max = None if for_time is None else parse_duration_ms(for_time) / 1000
-    trigger_ms = None if trigger is None else parse_duration_ms(trigger)
-    place = _place(data, worker, checkpoint)
-    spark = _SparkSettings(master, _parsed(conf or []), place.folder / "spark.log")
-    pipelines = bound_to(_chosen(load_pipelines(file), pipeline or []), sink or [])
-    check_sinks(pipelines, worker_is_here=worker is None)
-    _let_workers_import_from(file)
-    signal.signal(signal.SIGTERM, _end_by_sigterm)
-    options = _worker_options(retention, max_disorder or [], idle_timeout or [])
-    with _worker(place, worker, options) as found:
-        settings = _run_settings(found.http, place, master, trigger_ms, available_now=available_now)
-        number = _run(found, pipelines, settings, spark, seconds_max)
-        if available_now and number is None:
-            wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], _say)
+    seconds = milliseconds(for_time)
+    options = RunOptions(
+        place=Place.of(data, worker, checkpoint),
+        worker=worker,
+        worker_options=_worker_options(retention, max_disorder or [], idle_timeout or []),
+        trigger_ms=milliseconds(trigger),
+        available_now=available_now,
+        seconds_max=None if seconds is None else seconds / 1000,
+        master=master,
+        conf=conf_of(conf or []),
+    )
+    signal.signal(signal.SIGTERM, end_by_sigterm)
+    run_it = _run_application if is_application else _run_file
+    number = run_it(file, pipeline or [], sink or [], options)
     if number == signal.SIGINT:
         raise typer.Exit(130)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """`data` is None when the worker is somebody else's. `folder` is ours to write logs to."""
-
-    data: Path | None
-    folder: Path
-    checkpoints: str
+def _refuse(given: Mapping[str, object]) -> None:
+    """Raises RequestError for what makes no sense for an application."""
+    for name, value in given.items():
+        if value:
+            raise RequestError(f"{name} is not for an application", _NOT_FOR_APPLICATIONS[name])
 
 
-@dataclass(frozen=True, slots=True)
-class _SparkSettings:
-    master: str
-    conf: dict[str, str]
-    log: Path
+def _run_application(file: Path, _: Sequence[str], __: Sequence[str], options: RunOptions) -> int | None:
+    from penstock.cli.run_application import run_application  # here: other commands need no Spark
+
+    return run_application(file, options)
 
 
-def _place(data: Path | None, worker: str | None, checkpoint: str | None) -> _Place:
-    if worker is not None:
-        if data is not None:
-            raise RequestError("--data and --worker exclude each other", "Give the one that says where the worker is.")
-        checkpoints = checkpoint or DEFAULT_FOLDER
-        return _Place(None, local_path(checkpoints) or Path(DEFAULT_FOLDER), checkpoints)
-    data = data or _DEFAULT_DATA
-    return _Place(data, data, checkpoint or str(data / "checkpoints"))
-
-
-def _parsed(settings: Sequence[str]) -> dict[str, str]:
-    for setting in settings:
-        if "=" not in setting:
-            raise RequestError(f"--conf {setting!r} has no value", "Write --conf spark.executor.memory=4g")
-    return dict(setting.split("=", 1) for setting in settings)
+def _run_file(file: Path, names: Sequence[str], sinks: Sequence[str], options: RunOptions) -> int | None:
+    """The number of the signal that ended it, if one did."""
+    pipelines = bound_to(_chosen(load_pipelines(file), names), sinks)
+    check_sinks(pipelines, worker_is_here=options.worker is None)
+    let_workers_import_from([file.absolute().parent])
+    with worker_of(options) as found:
+        number = _run(found, pipelines, options)
+        if options.available_now and number is None:
+            wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
+    return number
 
 
 def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
@@ -139,21 +141,6 @@ def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
     return [pipeline for pipeline in pipelines if not names or pipeline.name in names]
 
 
-def _let_workers_import_from(file: Path) -> None:
-    """Python workers on this machine find the modules beside the file, as the driver does."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(file.absolute().parent), before)))
-
-
-def _ports(worker: str) -> dict[str, int]:
-    """Of a worker that runs. One that is just being started again is waited for; Unavailable if none comes."""
-    for attempt in retrying(_WORKER_SECONDS_MAX, Unavailable):
-        with attempt:
-            ports: dict[str, int] = get_json(worker, "/status")["ports"]
-            return ports
-    raise AssertionError("tenacity returns or raises")
-
-
 def _worker_options(retention: str | None, max_disorder: list[str], idle_timeout: list[str]) -> list[str]:
     """Of the worker that is started. Raises RequestError."""
     with_event_times(ConnectorSettings(), max_disorder, idle_timeout)
@@ -162,89 +149,25 @@ def _worker_options(retention: str | None, max_disorder: list[str], idle_timeout
     return options + [f"--idle-timeout={given}" for given in idle_timeout]
 
 
-@contextmanager
-def _worker(place: _Place, worker: str | None, options: list[str]) -> Iterator[FoundWorker]:
-    if place.data is None:
-        assert worker is not None
-        if options:
-            raise RequestError(f"{options[0]} is for a worker that is started", "Give it to penstock worker itself.")
-        yield FoundWorker(worker, _ports(worker))
-        return
-    with embedded_worker(place.data, options) as found:
-        how = "runs already" if found.process is None else "is started"
-        _say(f"the worker on {place.data} {how}: sources on port {found.ports['connector']}, http on {found.http}")
-        if found.process is None and options:
-            _say(f"it keeps the settings it was started with: {' '.join(options)} is not for it")
-        yield found
-
-
-def _run_settings(
-    worker: str, place: _Place, master: str, trigger_ms: int | None, *, available_now: bool
-) -> "RunSettings":
-    from penstock.spark.attempt import RunSettings
-
-    return RunSettings(
-        worker=worker,
-        checkpoints=place.checkpoints,
-        cores=cores_of(master) or 1,
-        trigger_ms=trigger_ms,
-        available_now=available_now,
-    )
-
-
-def _run(
-    worker: FoundWorker,
-    pipelines: Sequence[Pipeline],
-    settings: "RunSettings",
-    spark: _SparkSettings,
-    seconds_max: float | None,
-) -> int | None:
+def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], options: RunOptions) -> int | None:
     """The number of the signal that ended it, if one did."""
     from penstock.cli.run_view import RunView
     from penstock.spark.driver import spark_driver
     from penstock.spark.runner import Runner, RunningPipeline, carry_by_value
 
     carry_by_value(pipelines)
-    _say(f"Spark starts, its log is {spark.log} …")
-    names = ", ".join(pipeline.name for pipeline in pipelines)
+    say(f"Spark starts, its log is {options.spark_log} …")
+    name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
-        RunView(settings.worker, Console(highlight=False)) as view,
-        spark_driver(f"penstock: {names}", spark.master, spark.conf, spark.log) as session,
+        RunView(worker.http, Console(highlight=False)) as view,
+        spark_driver(name, options.master, options.conf, options.spark_log) as session,
     ):
 
         def show(running: Sequence[RunningPipeline]) -> None:
             worker.check()
             view.show(running)
 
-        runner = Runner(session, pipelines, settings, show)
-        with _signals(runner) as caught:
-            runner.run(seconds_max)
+        runner = Runner(session, pipelines, options.settings(worker.http), show)
+        with stopped_by_signals(runner) as caught:
+            runner.run(options.seconds_max)
         return caught[0] if caught else None
-
-
-def _end_by_sigterm(*_: object) -> NoReturn:
-    """While things are being started: what was started is ended, in order."""
-    raise SystemExit(0)
-
-
-@contextmanager
-def _signals(runner: "Runner") -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM stops in order; a second Ctrl-C does not wait for that."""
-    caught: list[int] = []
-
-    def on_signal(number: int, _: FrameType | None) -> None:
-        if caught and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        caught.append(number)
-        runner.stop()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _say(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)

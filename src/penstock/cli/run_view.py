@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from penstock import codecs
 from penstock.cli.sizes import show_size
 from penstock.cli.times import show_time
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
@@ -80,7 +81,7 @@ class RunView:
         if running.ports is not None:
             name, inputs = running.pipeline.name, running.pipeline.inputs.values()
             reads = ", ".join(dict.fromkeys(source for sources in inputs for source in sources))
-            puts = ", ".join(f"pipeline:{name}/{port}" for port in running.ports) or "a sink of Spark's"
+            puts = ", ".join(f"pipeline:{name}/{port}" for port in _shown(running)) or "a sink of Spark's"
             self._say(f"start of {name}", f"{name}: {reads} → {puts}")
 
     def _tell_failure(self, running: RunningPipeline) -> None:
@@ -108,7 +109,7 @@ class RunView:
 
     def _table(self, pipelines: Sequence[RunningPipeline]) -> Table:
         rows = [self._cells(running) for running in pipelines]
-        table = Table(*rows[0])
+        table = Table(*(rows[0] if rows else ("no pipeline runs",)))
         for row in rows:
             table.add_row(*(escape(text) for text in row.values()))
         return table
@@ -127,3 +128,9 @@ class RunView:
             "watermark": show_time(progress.watermark_us),
             "state": f"{progress.state_rows:,} rows" if progress.state_rows else "",
         }
+
+
+def _shown(running: RunningPipeline) -> list[str]:
+    """Its ports, but for those in other codecs that no sink is bound to."""
+    ports, bound = running.ports or (), {sink.port for sink in running.pipeline.sinks.values()}
+    return [port for port in ports if port in bound or port.rpartition(".")[2] not in codecs.names() or "." not in port]

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, get_json, http_address
+from penstock.cli.connector_tables import connector_table, connector_troubles
 from penstock.cli.sink import sink_table
 from penstock.cli.sizes import show_size
 from penstock.cli.watermarks import watermark_table
@@ -76,6 +77,9 @@ def _segments(address: str) -> list[dict[str, Any]]:
 def _view(address: str, status: dict[str, Any], segments: list[dict[str, Any]]) -> RenderableType:
     pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
     parts: list[RenderableType] = [_worker(address, status), *_problems(status)]
+    hosted = status.get("connectors", [])
+    application = status.get("application") or {"revision": 0}
+    parts += [connector_table(hosted, application), *connector_troubles(hosted)] if application["revision"] else []
     parts += [_connectors(status["gateway"]["sources"])] if status["gateway"]["sources"] else []
     parts += [_segment_table(segments)] if segments else []
     parts += [_pipelines(pipelines), watermark_table(pipelines)] if pipelines else []
@@ -96,7 +100,7 @@ def _problems(status: dict[str, Any]) -> list[Text]:
 
 
 def _connectors(sources: dict[str, Any]) -> Table:
-    table = _table("connectors", "connector", "streams", "idle", "held", "ack", "room", "ended")
+    table = _table("sources", "source", "streams", "idle", "held", "ack", "room", "ended")
     for name, connector in sources.items():
         room = "yes" if connector["has_room"] else "[red]no[/]"
         held = show_size(connector["held_bytes"])

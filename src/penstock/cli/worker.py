@@ -185,7 +185,7 @@ async def _run(settings: WorkerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=True)  # standard output is for sinks and the stdio connector
 
     def ready(ports: dict[str, int]) -> None:
         status = worker.status()["store"]

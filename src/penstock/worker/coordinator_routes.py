@@ -149,8 +149,8 @@ class _Pipelines:
     async def reading(self, name: str, body: Body) -> Any:
         start, end = InputOffset.from_json(body.map("start")), InputOffset.from_json(body.map("end"))
         cuts = self._worker.coordinator().cuts
-        await cuts.reading(name, body.number("generation"), body.text("input"), start, end)
-        return {}
+        begin = await cuts.reading(name, body.number("generation"), body.text("input"), start, end)
+        return {"segments": dict(begin)}
 
     async def running(self, request: Request) -> Response:
         try:

@@ -18,8 +18,6 @@ from penstock.worker.json_body import Body, read_body
 class DeliveryService(Protocol):
     """What the routes need of delivery. Each raises PipelineError for what its ledger does not have."""
 
-    async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None: ...
-
     async def unbind(self, pipeline: str, sink: str) -> None: ...
 
     def epochs(self, pipeline: str) -> Sequence[EpochStatus]: ...
@@ -38,11 +36,15 @@ class Delivering(Protocol):
         """Raises Damaged if there is none, because the ledger cannot be read."""
         ...
 
+    async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
+        """As delivery does, after those of the application that move have made way."""
+        ...
+
 
 def routes(worker: Delivering) -> list[Route]:
     async def bind(name: str, request: Request) -> Any:
         sinks = sinks_of(await read_body(request))
-        await worker.delivery().bind(name, sinks)
+        await worker.bind(name, sinks)
         return {}
 
     async def unbind(name: str, request: Request) -> Any:

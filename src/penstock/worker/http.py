@@ -1,5 +1,5 @@
-"""The worker's HTTP side: /health, /status, /segments and /metrics, which only look; and the routes of coordinator and
-delivery.
+"""The worker's HTTP side: /health, /status, /segments and /metrics, which only look; and the routes of the
+application, of coordinator and delivery.
 """
 
 import asyncio
@@ -18,7 +18,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.store.results import SegmentInfo
-from penstock.worker import coordinator_routes, delivery_routes, letter_routes, source_routes, window_routes
+from penstock.worker import (
+    application_routes,
+    coordinator_routes,
+    delivery_routes,
+    letter_routes,
+    source_routes,
+    window_routes,
+)
+from penstock.worker.application_routes import Hosted
 from penstock.worker.coordinator_routes import Coordinated
 from penstock.worker.delivery_routes import Delivering
 from penstock.worker.source_routes import Declared
@@ -31,7 +39,7 @@ _STOP_SECONDS = 10
 """Answers that are on their way when the worker stops get so long."""
 
 
-class Watched(Coordinated, Delivering, Declared, Protocol):
+class Watched(Coordinated, Delivering, Declared, Hosted, Protocol):
     """What the HTTP side needs to know of a worker."""
 
     registry: CollectorRegistry
@@ -68,6 +76,7 @@ def application(worker: Watched) -> Starlette:
             Route("/status", status),
             Route("/metrics", metrics),
             Route("/segments", segments),
+            *application_routes.routes(worker),
             *coordinator_routes.routes(worker),
             *delivery_routes.routes(worker),
             *letter_routes.routes(worker),

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 import penstock
 from penstock.coordinator.connectors import Connectors
-from penstock.coordinator.delivery_messages import SinkStatus
+from penstock.coordinator.delivery_messages import SinkSpec, SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.window_reports import BucketStatus, OperatorStatus
@@ -22,6 +22,7 @@ from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
 from penstock.delivery.service import Delivery
 from penstock.gateway.declaring import Declaring
 from penstock.gateway.gateway import Gateway
+from penstock.hosting.service import Hosting
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.committer import Committer
@@ -31,6 +32,7 @@ from penstock.store.file_journal import FileJournal
 from penstock.store.real_files import RealFiles
 from penstock.store.results import SegmentInfo
 from penstock.store.store import SegmentStore
+from penstock.worker.connector_metrics import HostedConnectors
 from penstock.worker.http import HttpServer
 from penstock.worker.metrics import Numbered, Pipelines, Sinks
 from penstock.worker.settings import WorkerSettings
@@ -39,6 +41,9 @@ from penstock.worker.window_metrics import Windows
 log = logging.getLogger(__name__)
 
 _COMPACTION_IDLE_SECONDS = 0.2
+
+_ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
+"""Addresses that are listened on, and that nobody can connect to."""
 
 
 class Worker:
@@ -86,25 +91,39 @@ class Worker:
         durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
         self._server = SegmentServer(self._store, durability, self.settings.segment)
         self._gateway = Gateway(self._store, durability, self.settings.gateway)
+        self._gateway.completed_goes = self.settings.coordinator.retention.mode == "complete"
         await self._start_coordinator(durability)
         self._register_metrics()
         http = HttpServer(self, self.settings.http_host, self.settings.http_port)
         self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self.ports |= {"http": await http.start()}
+        if self._hosting is not None:
+            await self._hosting.start()
         self._write_ports()
         ready(self.ports)
         await self._stopping.wait()
-        if self._coordinator is not None:
-            await self._delivery.stop()
-            await self._coordinator.stop()
+        await self._stop_coordinator()
         await self._gateway.stop()
         await self._server.stop()
         await http.stop()
 
+    async def _stop_coordinator(self) -> None:
+        """Connectors read no more, then what is on its way out leaves, then their connections end."""
+        if self._hosting is not None:
+            await self._hosting.stop_reading()
+        if self._coordinator is not None:
+            await self._delivery.stop()
+        if self._hosting is not None:
+            await self._hosting.stop()
+        if self._coordinator is not None:
+            await self._coordinator.stop()
+
     async def _start_coordinator(self, durability: Durability) -> None:
         """Before sources are let in. One whose ledger cannot be read leaves the rest of the worker as it is."""
         self._coordinator: Coordinator | None = None
+        self._hosting: Hosting | None = None
         self._ledger_damage: Damaged | None = None
+        self._application_damage: Damaged | None = None
         settings, completions = self.settings.coordinator, self._gateway.completion
         try:
             gateway, address = self._gateway, self._segment_address
@@ -117,7 +136,18 @@ class Worker:
             return
         await coordinator.start()
         self._coordinator = coordinator
-        self._delivery = Delivery(coordinator.deliveries)
+        self._start_delivery(coordinator, durability)
+
+    def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:
+        """An application that cannot be read leaves the rest of the worker as it is; its own sinks wait."""
+        try:
+            self._hosting = Hosting(self.settings.data, self._store, durability, self._gateway, self._own_segments)
+        except Damaged as error:
+            log.error("applications are refused: %s", error)
+            self._application_damage = error
+        self._delivery = Delivery(coordinator.deliveries, self._hosting.sinks.make if self._hosting else None)
+        if self._hosting is not None:
+            self._hosting.serve(coordinator, self._delivery)
         self._delivery.start()
 
     def _hold_sources(self) -> None:
@@ -128,6 +158,11 @@ class Worker:
 
     def _segment_address(self) -> tuple[int, bool]:
         return self.ports["segment"], self.settings.segment.ssl is not None
+
+    def _own_segments(self) -> str:
+        host = self.settings.segment.host
+        own = "127.0.0.1" if host in _ANYWHERE else host
+        return f"{own}:{self.ports['segment']}"
 
     def coordinator(self) -> Coordinator:
         if self._coordinator is None:
@@ -140,6 +175,21 @@ class Worker:
         self.coordinator()
         return self._delivery
 
+    async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
+        """Sinks of the application that change their port make way first."""
+        delivery = self.delivery()
+        if self._hosting is not None:
+            await self._hosting.make_way(pipeline, sinks)
+        await delivery.bind(pipeline, sinks)
+
+    def hosting(self) -> Hosting:
+        """Raises Damaged as `coordinator` does, or because what was deployed cannot be read."""
+        self.coordinator()
+        if self._hosting is None:
+            assert self._application_damage is not None
+            raise self._application_damage
+        return self._hosting
+
     def stream_names(self, source: str, ids: list[int]) -> list[str]:
         return self._gateway.stream_names(source, ids)
 
@@ -147,7 +197,7 @@ class Worker:
         return self._gateway.stream_names(source, [stream_id])[0]
 
     def _disorder_us(self, source: str) -> int:
-        return self.settings.gateway.of(source).max_disorder_us
+        return self._gateway.settings_of(source).max_disorder_us
 
     def declaring(self) -> Declaring:
         return self._gateway.declaring
@@ -179,6 +229,10 @@ class Worker:
         problems = [*self._store.damage]
         if self._ledger_damage is not None:
             problems.append(f"pipelines are refused: {self._ledger_damage}")
+        if self._application_damage is not None:
+            problems.append(f"applications are refused: {self._application_damage}")
+        if self._hosting is not None:
+            problems += self._hosting.problems()
         try:
             self._journal.room_for(0, draining=False)
         except DiskFull as error:
@@ -200,6 +254,8 @@ class Worker:
             "store": self._store_numbers() | self._store_counts(),
             "segment_server": self._server.status(),
             "gateway": self._gateway.status(),
+            "application": self._hosting.standing() if self._hosting is not None else None,
+            "connectors": self._hosting.status() if self._hosting is not None else [],
             "pipelines": [asdict(pipeline) for pipeline in self._pipelines()],
             "sinks": [asdict(sink) for sink in self._sinks()],
             "windows": [asdict(operator) for operator in self._windows()],
@@ -223,7 +279,8 @@ class Worker:
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
         if self._coordinator is None:
             return full
-        return [*full, *self._coordinator.holds(self._gateway.full_sources()), *self._delivery.holds()]
+        sentences = [*full, *self._coordinator.holds(self._gateway.full_sources()), *self._delivery.holds()]
+        return sentences if self._hosting is None else [*sentences, *self._hosting.holds()]
 
     def _has_room(self) -> bool:
         try:
@@ -260,3 +317,5 @@ class Worker:
         self.registry.register(Pipelines(self._pipelines))
         self.registry.register(Windows(self._window_buckets))
         self.registry.register(Sinks(self._sinks, lambda name: self.delivery().epochs(name)))
+        if self._hosting is not None:
+            self.registry.register(HostedConnectors(self._hosting.connectors))

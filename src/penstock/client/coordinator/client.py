@@ -139,10 +139,13 @@ class CoordinatorClient:
         input: str,  # noqa: A002
         start: InputOffset,
         end: InputOffset,
-    ) -> None:
-        """Say that Spark reads this range again without having asked for the cut."""
+    ) -> dict[str, int]:
+        """Say that Spark reads this range, if it has not just asked for the cut. Gives where it really begins: also in
+        segments that `start` does not name, as those of a source that was linked since.
+        """
         body = {"generation": generation, "input": input, "start": start.as_json(), "end": end.as_json()}
-        self._pipeline(name, "reading", body)
+        answer: dict[str, int] = self._pipeline(name, "reading", body).get("segments", {})
+        return answer
 
     def running(self, name: str, generation: int | None = None) -> Running:
         """The epochs of Spark's current batch and the watermarks at both ends, for the tasks that work on it."""

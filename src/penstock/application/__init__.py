@@ -1,0 +1,1 @@
+"""Applications: what is in a file, run on Spark and in a worker."""

@@ -1,0 +1,167 @@
+"""The pipelines of a deployment, as the runner takes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.application.building import FUNCTION_COLUMNS, OUT, PASSING_COLUMNS, Coded, Passing
+from penstock.application.functions import load_function
+from penstock.codecs.about import CODECS
+from penstock.codecs.coding import AS_IT_IS, Coding
+from penstock.codecs.leaving import Outlet
+from penstock.config.deployment import PASSTHROUGH, SYSTEM_STREAMS, Deployment, End, PipelineSpec
+from penstock.config.outlets import PLAIN_CODECS, port_for
+from penstock.connectors.api import Connector, Options
+from penstock.connectors.making import parse_options
+from penstock.connectors.registry import CONNECTORS, Registry
+from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.core.durations import parse_duration_ms
+from penstock.hosting.made import HOSTED_SCHEME
+from penstock.hosting.registering import starting_in
+from penstock.spark.letter import LETTER_PORTS
+from penstock.spark.pipelines import Pipeline, limits_of
+
+Types = Registry[Connector[Any]]
+
+
+def pipelines_of(deployment: Deployment, types: Types = CONNECTORS) -> list[Pipeline]:
+    """In the order of the deployment. Runs the users' files. Raises RequestError at the user's line."""
+    return [pipeline_of(deployment, name, types) for name in deployment.pipelines]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a pipeline's query is made from. Where two are equal, the query may go on."""
+
+    spec: PipelineSpec
+    sources: Mapping[str, tuple[str, ...]]
+    """By input."""
+    codings: Mapping[str, Mapping[str, Coding]]
+    """By input, and by source."""
+    outlets: Mapping[str, Outlet]
+
+
+def plan_of(deployment: Deployment, name: str, types: Types = CONNECTORS) -> Plan:
+    """Runs nothing of the user's. Raises RequestError for a type that is not installed here."""
+    read, inputs = _Read(deployment, types), deployment.inputs(name)
+    return Plan(
+        deployment.pipelines[name],
+        {port: read.sources(ends) for port, ends in inputs.items()},
+        {port: read.codings(ends) for port, ends in inputs.items()},
+        _outlets(deployment, name, types),
+    )
+
+
+def pipeline_of(deployment: Deployment, name: str, types: Types = CONNECTORS) -> Pipeline:
+    """One of them."""
+    plan = plan_of(deployment, name, types)
+    return Pipeline(
+        name=name,
+        function=_function(plan),
+        inputs=plan.sources,
+        columns=PASSING_COLUMNS if plan.spec.spark == PASSTHROUGH else FUNCTION_COLUMNS,
+        outputs=_ports(plan.outlets),
+        sinks={
+            sink: SinkSpec(port, sink_url(deployment, connector, types))
+            for sink, (port, connector) in deployment.sink_names(name).items()
+        },
+        **_settings(plan.spec),
+    )
+
+
+def sink_url(deployment: Deployment, connector: str, types: Types = CONNECTORS) -> str:
+    """Where delivery brings what goes to the connector's port `in`."""
+    made, options = _made(deployment, connector, types)
+    return made.sink_url(options, connector) or f"{HOSTED_SCHEME}{connector}"
+
+
+def _made(deployment: Deployment, connector: str, types: Types) -> tuple[type[Connector[Any]], Options]:
+    """What a connector is of. Secrets in its options are left out: they do not say where events go."""
+    spec = deployment.connectors[connector]
+    made = types.get(spec.type)
+    return made, parse_options(made.about.options, spec.config, spec.type)
+
+
+class _Read:
+    """What pipelines read, and how it is coded."""
+
+    def __init__(self, deployment: Deployment, types: Types) -> None:
+        self._deployment = deployment
+        self._types = types
+
+    def sources(self, ends: list[End]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._source(end) for end in ends))
+
+    def codings(self, ends: list[End]) -> dict[str, Coding]:
+        found = (self._coding(end) for end in ends)
+        return {coding.source: coding for coding in found}
+
+    def _source(self, end: End) -> str:
+        if end.kind == "connector" and end.port == OUT and end.name in self._deployment.connectors:
+            made, options = _made(self._deployment, end.name, self._types)
+            return made.source_name(options, end.name) or end.source
+        return end.source
+
+    def _coding(self, end: End) -> Coding:
+        """What comes from pipelines, and what could not become an event, is left as it is."""
+        source = self._source(end)
+        if end.name == SYSTEM_STREAMS:
+            return Coding(source, "json")
+        spec = self._deployment.connectors.get(end.name) if (end.kind, end.port) == ("connector", OUT) else None
+        if spec is None:
+            return Coding(source, AS_IT_IS)
+        codec = AS_IT_IS if spec.codec is None and not spec.codec_map else spec.codec
+        return Coding(source, codec, spec.codec_map, spec.schema)
+
+
+def _outlets(deployment: Deployment, name: str, types: Types) -> dict[str, Outlet]:
+    spec = deployment.pipelines[name]
+    ports = (OUT, *LETTER_PORTS, *spec.settings.get("outputs", ()))
+    return {port: _outlet(deployment, spec, port, types) for port in ports}
+
+
+def _outlet(deployment: Deployment, spec: PipelineSpec, port: str, types: Types) -> Outlet:
+    """The port itself holds rows if somebody wants them there: a pipeline, a sink with a plain codec, or nobody yet."""
+    sinks = [connector for given, connector in deployment.sinks(spec.name) if given == port]
+    codecs = {deployment.connectors[sink].codec for sink in sinks}
+    beside = {codec for codec in codecs if codec is not None and port_for(port, codec) != port}
+    is_read = any(
+        (link.source, link.target.kind) == (End("pipeline", spec.name, port), "pipeline") for link in deployment.links
+    )
+    targets = [(port_for(port, codec), codec) for codec in sorted(beside)]
+    if is_read or not beside or codecs & {*PLAIN_CODECS}:
+        targets.insert(0, (port, _plain(spec, codecs)))
+    return Outlet(port, tuple(targets), any(_is_linked(deployment, sink, types) for sink in sinks))
+
+
+def _plain(spec: PipelineSpec, codecs: set[str | None]) -> str:
+    """The codec of the port itself: what only passes needs none, unless JSON is wanted."""
+    if "json" in codecs:
+        return "json"
+    return AS_IT_IS if spec.spark == PASSTHROUGH or AS_IT_IS in codecs else "json"
+
+
+def _is_linked(deployment: Deployment, connector: str, types: Types) -> bool:
+    made, options = _made(deployment, connector, types)
+    return made.capabilities(options).is_linked
+
+
+def _ports(outlets: Mapping[str, Outlet]) -> tuple[str, ...]:
+    """All that there can be, whatever is linked: so sinks in other codecs can be bound while it runs."""
+    return tuple(dict.fromkeys(port_for(port, codec) for codec in (None, *CODECS) for port in outlets))
+
+
+def _function(plan: Plan) -> Callable[..., Any]:
+    if plan.spec.spark == PASSTHROUGH:
+        return Passing(plan.codings["in"], plan.outlets)
+    return Coded(load_function(plan.spec.spark, plan.spec.code), plan.codings, plan.outlets)
+
+
+def _settings(spec: PipelineSpec) -> dict[str, Any]:
+    given = spec.settings
+    return {
+        "mode": given.get("mode", "append"),
+        "trigger_ms": parse_duration_ms(given["trigger"]) if "trigger" in given else None,
+        "starting": starting_in(given.get("starting", "earliest")),
+        "limits": limits_of(given.get("max_bytes_per_epoch"), given.get("max_rows_per_epoch")),
+    }

@@ -1,0 +1,56 @@
+"""`penstock apply`: a changed file becomes what runs."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from penstock.application.known_types import KnownTypes
+from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, http_address
+from penstock.client.coordinator.application import ApplicationClient
+from penstock.config.loading import load
+
+_RETRY_SECONDS = 10.0
+"""For a worker that is just being started again."""
+
+_DONE = {
+    "stopped": "stopped",
+    "started": "started",
+    "restarted": "started anew",
+    "configured": "set up otherwise",
+    "relinked": "linked anew",
+    "pipelines_stopped": "pipelines to stop",
+    "pipelines_started": "pipelines to start",
+    "pipelines_restarted": "pipelines to start anew",
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("apply")(apply)
+
+
+def apply(
+    file: Annotated[Path, typer.Argument(help="The application: a YAML file.")],
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+) -> None:
+    """Start, stop and link anew what differs from what runs, and leave the rest running.
+
+    Nothing changes unless all of the file is right. Pipelines follow where penstock run has them.
+    """
+    loaded = load(file, KnownTypes(), os.environ)
+    console = Console(stderr=True, highlight=False)
+    for note in loaded.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        _tell(client.apply(loaded.deployment))
+
+
+def _tell(answer: dict[str, Any]) -> None:
+    typer.echo(f"revision {answer['revision']}")
+    lines = [f"{text}: {', '.join(answer[key])}" for key, text in _DONE.items() if answer.get(key)]
+    typer.echo("\n".join(lines or ["nothing differs"]))
+    for sentence in answer.get("notes", ()):
+        typer.echo(sentence)

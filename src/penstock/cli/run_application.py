@@ -1,0 +1,90 @@
+"""`penstock run app.yaml`: a whole application, its connectors in a worker and its pipelines on Spark."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from penstock.application.driver import Driver, carry_by_value
+from penstock.application.known_types import KnownTypes
+from penstock.application.pipelines import pipelines_of
+from penstock.cli.embedded_worker import FoundWorker
+from penstock.cli.pipeline_sinks import wait_for_delivery
+from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, stopped_by_signals, worker_of
+from penstock.client.coordinator.application import ApplicationClient, Deployed
+from penstock.config.deployment import PASSTHROUGH, Deployment
+from penstock.config.loading import load
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines import Pipeline
+    from penstock.spark.runner import RunningPipeline
+
+
+def run_application(file: Path, options: RunOptions) -> int | None:
+    """Check it, deploy it in the worker, run its pipelines, follow what is applied, until it is stopped. The number of
+    the signal that ended it, if one did.
+    """
+    loaded = load(file, KnownTypes(), os.environ)
+    for note in loaded.notes:
+        say(f"note: {note}")
+    deployment = loaded.deployment
+    pipelines = pipelines_of(deployment)
+    let_workers_import_from([file.absolute().parent, *_folders(deployment)])
+    stdio = any(spec.type == "stdio" for spec in deployment.connectors.values())
+    with worker_of(options, stdio=stdio) as worker:
+        if stdio and worker.process is None:
+            say("stdio is the input and output of the worker, which was there before: not of this command")
+        with ApplicationClient(worker.http) as client:
+            client.apply(deployment)
+            first = client.application()
+        number = _run(worker, pipelines, first, options)
+        if options.available_now and number is None:
+            wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
+    return number
+
+
+def _folders(deployment: Deployment) -> list[Path]:
+    files = (spec.spark.rpartition(":")[0] for spec in deployment.pipelines.values() if spec.spark != PASSTHROUGH)
+    return [Path(file).parent for file in files]
+
+
+def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, options: RunOptions) -> int | None:
+    from penstock.cli.run_view import RunView
+    from penstock.spark.driver import spark_driver
+    from penstock.spark.runner import Runner
+
+    for pipeline in pipelines:
+        carry_by_value(pipeline)
+    say(f"Spark starts, its log is {options.spark_log} …")
+    name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
+    with (
+        RunView(worker.http, Console(stderr=True, highlight=False)) as view,
+        spark_driver(name, options.master, options.conf, options.spark_log) as session,
+    ):
+
+        def show(running: "Sequence[RunningPipeline]") -> None:
+            worker.check()
+            view.show(running)
+
+        driver = Driver(worker.http, first, say)
+        runner = driver.runner = Runner(
+            session,
+            pipelines,
+            options.settings(worker.http),
+            show,
+            change=driver.follow,
+            until_stopped=not options.available_now,
+        )
+        with stopped_by_signals(runner) as caught:
+            runner.run(options.seconds_max)
+        if driver.is_drained:
+            _say_drained(runner.pipelines)
+        driver.close()
+        return caught[0] if caught else None
+
+
+def _say_drained(pipelines: "Sequence[RunningPipeline]") -> None:
+    passed = ", ".join(f"{running.pipeline.name} {running.rows:,} events" for running in pipelines)
+    say(f"the application was stopped: all that came in has left ({passed or 'no pipeline ran'})")

@@ -1,0 +1,155 @@
+"""What `penstock run` sets up for whatever it runs: a place for its data, a worker, Spark's settings, Ctrl-C."""
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from rich.console import Console
+
+from penstock.cli.connect import get_json
+from penstock.cli.embedded_worker import FoundWorker, embedded_worker
+from penstock.client.segments.retrying import retrying
+from penstock.core.durations import parse_duration_ms
+from penstock.core.errors import RequestError, Unavailable
+from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
+from penstock.spark.session import cores_of
+
+if TYPE_CHECKING:
+    from penstock.spark.attempt import RunSettings
+    from penstock.spark.runner import Runner
+
+_DEFAULT_DATA = Path("penstock-data")
+
+_WORKER_SECONDS_MAX = 10.0
+"""For a worker that is being started again, or together with us; a wrong address is still told soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`data` is None when the worker is somebody else's. `folder` is ours to write logs to."""
+
+    data: Path | None
+    folder: Path
+    checkpoints: str
+
+    @classmethod
+    def of(cls, data: Path | None, worker: str | None, checkpoint: str | None) -> "Place":
+        if worker is not None:
+            if data is not None:
+                raise RequestError(
+                    "--data and --worker exclude each other", "Give the one that says where the worker is."
+                )
+            checkpoints = checkpoint or DEFAULT_FOLDER
+            return cls(None, local_path(checkpoints) or Path(DEFAULT_FOLDER), checkpoints)
+        data = data or _DEFAULT_DATA
+        return cls(data, data, checkpoint or str(data / "checkpoints"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line says of a run, whatever is run."""
+
+    place: Place
+    worker: str | None
+    worker_options: Sequence[str]
+    """Of the worker that is started."""
+    trigger_ms: int | None
+    available_now: bool
+    seconds_max: float | None
+    master: str
+    conf: dict[str, str]
+
+    @property
+    def spark_log(self) -> Path:
+        return self.place.folder / "spark.log"
+
+    def settings(self, worker: str) -> "RunSettings":
+        from penstock.spark.attempt import RunSettings
+
+        return RunSettings(
+            worker=worker,
+            checkpoints=self.place.checkpoints,
+            cores=cores_of(self.master) or 1,
+            trigger_ms=self.trigger_ms,
+            available_now=self.available_now,
+        )
+
+
+def milliseconds(text: str | None) -> int | None:
+    return None if text is None else parse_duration_ms(text)
+
+
+def conf_of(settings: Sequence[str]) -> dict[str, str]:
+    for setting in settings:
+        if "=" not in setting:
+            raise RequestError(f"--conf {setting!r} has no value", "Write --conf spark.executor.memory=4g")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def let_workers_import_from(folders: Iterable[Path]) -> None:
+    """Python workers on this machine find the modules beside the file, as the driver does."""
+    before = os.environ.get("PYTHONPATH")
+    named = dict.fromkeys(str(folder.absolute()) for folder in folders)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*named, before)))
+
+
+@contextmanager
+def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWorker]:
+    """The given one, or one on the data. `stdio`: one that is started gets our own input and output."""
+    if options.place.data is None:
+        assert options.worker is not None
+        if options.worker_options:
+            raise RequestError(
+                f"{options.worker_options[0]} is for a worker that is started", "Give it to penstock worker itself."
+            )
+        yield FoundWorker(options.worker, _ports(options.worker))
+        return
+    with embedded_worker(options.place.data, options.worker_options, stdio=stdio) as found:
+        how = "runs already" if found.process is None else "is started"
+        ports = f"sources on port {found.ports['connector']}, http on {found.http}"
+        say(f"the worker on {options.place.data} {how}: {ports}")
+        if found.process is None and options.worker_options:
+            say(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is not for it")
+        yield found
+
+
+def _ports(worker: str) -> dict[str, int]:
+    """Of a worker that runs. One that is just being started again is waited for; Unavailable if none comes."""
+    for attempt in retrying(_WORKER_SECONDS_MAX, Unavailable):
+        with attempt:
+            ports: dict[str, int] = get_json(worker, "/status")["ports"]
+            return ports
+    raise AssertionError("tenacity returns or raises")
+
+
+def end_by_sigterm(*_: object) -> NoReturn:
+    """While things are being started: what was started is ended, in order."""
+    raise SystemExit(0)
+
+
+@contextmanager
+def stopped_by_signals(runner: "Runner") -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM stops in order; a second Ctrl-C does not wait for that."""
+    caught: list[int] = []
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if caught and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        caught.append(number)
+        runner.stop()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,79 @@
+"""`penstock stop`, `pause` and `resume`: what operators say to an application that runs."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, http_address
+from penstock.client.coordinator.application import ApplicationClient
+
+_LOOK_SECONDS = 0.2
+_RETRY_SECONDS = 10.0
+"""For a worker that is just being started again."""
+
+StreamOption = Annotated[
+    str | None, typer.Option("--stream", metavar="S", help="Only this stream of it: its name, or its id after a #.")
+]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A connector, with its instance if it has one: ID.eu")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("stop")(stop)
+    app.command("pause")(pause)
+    app.command("resume")(resume)
+
+
+def stop(
+    worker: WorkerOption = DEFAULT_WORKER,
+    data: DataOption = None,
+    wait: Annotated[bool, typer.Option(help="Until all has left; or only say it.")] = True,
+) -> None:
+    """Stop the application: read no more, let what is inside finish, deliver and acknowledge it, close.
+
+    Nothing is lost; penstock apply, or run, goes on from there. Ctrl-C stops only the waiting.
+    """
+    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        client.drain()
+        if wait:
+            _wait(client)
+
+
+def _wait(client: ApplicationClient) -> None:
+    """Says what it waits for, whenever that is something else."""
+    console = Console(stderr=True, highlight=False)
+    said: list[str] = []
+    while (found := client.status()["application"])["state"] == "draining":
+        if found["waits_for"] != said:
+            said = found["waits_for"]
+            for sentence in said:
+                console.print(f"waiting: {sentence}", markup=False, soft_wrap=True)
+        time.sleep(_LOOK_SECONDS)
+    typer.echo("all has left: the application is stopped" if found["state"] == "drained" else _taken_up(found))
+
+
+def _taken_up(found: dict[str, Any]) -> str:
+    return f"the application was started again meanwhile (revision {found['revision']})"
+
+
+def pause(
+    connector: IdArgument, stream: StreamOption = None, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None
+) -> None:
+    """Let a connector, or one of its streams, wait until it is resumed. No breaker undoes it, and no restart."""
+    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        client.pause(connector, _stream(stream))
+
+
+def resume(
+    connector: IdArgument, stream: StreamOption = None, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None
+) -> None:
+    """End what penstock pause has begun, of the connector or of this one stream."""
+    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
+        client.resume(connector, _stream(stream))
+
+
+def _stream(given: str | None) -> str | int | None:
+    """`#12` is an id; anything else a name."""
+    is_id = given is not None and given.startswith("#") and given[1:].isascii() and given[1:].isdigit()
+    return int(given[1:]) if given is not None and is_id else given

@@ -1,0 +1,57 @@
+"""The applications in examples/, run as they are but for their ports."""
+
+import signal
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from penstock.core.errors import RequestError
+from penstock.spark.java import find_java
+from tests.spark.test_run_command import EXAMPLES, Run, is_running, ports
+
+
+def need_spark() -> None:
+    """Skips where it cannot run."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    try:
+        find_java()
+    except RequestError as error:
+        pytest.skip(str(error))
+
+
+class Example:
+    """One that runs, in a folder of its own."""
+
+    def __init__(self, name: str, folder: Path, pipeline: str, **replaced: int) -> None:
+        text = (EXAMPLES / f"{name}.yaml").read_text()
+        for port, other in replaced.items():
+            text = text.replace(port.removeprefix("port_"), str(other))
+        self._file = folder / f"{name}.yaml"
+        self._file.write_text(text)
+        if (EXAMPLES / f"{name}.py").exists():
+            (folder / f"{name}.py").write_text((EXAMPLES / f"{name}.py").read_text())
+        self._folder = folder
+        self._pipeline = pipeline
+        self.run = Run(folder, str(self._file), "--data", str(folder / "data"))
+
+    def __enter__(self) -> Self:
+        self.run.__enter__()
+        try:
+            self.run.until(lambda: f"{self._pipeline}: " in self.run.said)
+            self.run.until(lambda: is_running(self.worker, self._pipeline))
+        except BaseException:
+            self.run.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run.__exit__(None, None, None)
+
+    @property
+    def worker(self) -> str:
+        return f"127.0.0.1:{ports(self._folder / 'data')['http']}"
+
+    def interrupt(self) -> int:
+        self.run.process.send_signal(signal.SIGINT)
+        return self.run.ended()

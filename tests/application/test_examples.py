@@ -1,0 +1,67 @@
+"""The applications in examples/, with Spark and with real clients."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from tests.application.example_runs import Example, need_spark
+from tests.spark.test_run_command import EXAMPLES
+from tests.worker_process import free_port
+
+pytestmark = pytest.mark.spark
+
+ANSWER_SECONDS_MAX = 60
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _spark() -> None:
+    need_spark()
+
+
+def test_an_http_request_gets_the_reply_that_spark_has_made(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        Example("http_reply", tmp_path, "sums", port_8080=port) as example,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
+    ):
+        reply = client.post("/", json={"numbers": [3, 4, 5]})
+        assert (reply.status_code, reply.json()) == (200, {"sum": 12.0})
+        assert reply.headers["content-type"].startswith("application/json")
+        assert client.post("/", json={}).status_code == 422, "the pipeline has told the status"
+        bad = client.post("/", content=b"3, 4")
+        assert bad.status_code == 400
+        assert "no json of struct<numbers:array<double>>" in bad.text
+        assert example.interrupt() == 130
+
+
+def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        Example("shop", tmp_path, "per-shop", port_8080=port) as example,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
+        CoordinatorClient(example.worker) as coordinator,
+    ):
+        lines = b'{"shop": "a", "amount": 1.5}\n{"shop": "a", "amount": 2}\nno order\n{"shop": "b", "amount": 7}\n'
+        assert client.post("/", content=lines).status_code == 202
+        assert len(coordinator.letters("per-shop", "err", limit=2).letters) == 1
+        coordinator.end_source("orders")
+        folder = tmp_path / "turnover"
+        example.run.until(lambda: sum(row["orders"] for row in _written(folder)) == 3)
+        totals = {shop: sum(row["total"] for row in _written(folder) if row["shop"] == shop) for shop in "ab"}
+        assert totals == {"a": 3.5, "b": 7.0}
+
+
+def test_the_readme_s_application_is_the_example() -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    for kind, name in (("yaml", "shop.yaml"), ("python", "shop.py")):
+        block = readme.split(f"```{kind}\n# {name}\n", 1)[1].split("```", 1)[0]
+        assert block in (EXAMPLES / name).read_text()
+
+
+def _written(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for file in sorted(folder.glob("*")) if file.is_file() for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]

@@ -1,0 +1,52 @@
+"""Connectors that cannot be made when the worker comes back: the others run, and it is said."""
+
+from pathlib import Path
+
+from penstock.client.coordinator.application import ApplicationClient
+from tests.application.deployments import connector, deployed, link, pipeline
+from tests.application.peers import Taker, until
+from tests.running_worker import RunningWorker, running_worker
+
+
+def client_of(worker: RunningWorker) -> ApplicationClient:
+    return ApplicationClient(f"127.0.0.1:{worker.ports['http']}", 5)
+
+
+def test_a_connector_whose_secret_is_gone_leaves_the_others_and_starts_when_it_is_applied_again(tmp_path: Path) -> None:
+    secret = tmp_path / "host"
+    secret.write_text("127.0.0.1\n")
+    with Taker() as taker:
+        deployment = deployed(
+            connector("sink", "tcp-client", config={"host": f"${{file:{secret}}}", "port": taker.port}, codec="binary"),
+            connector("beats", "metronome", config={"interval": "10ms"}),
+            pipeline("p"),
+            link("connector/beats/out", "pipeline/p/in"),
+            link("pipeline/p/out", "connector/sink/in"),
+        )
+        with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
+            client.apply(deployment)
+        secret.unlink()
+        with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
+
+            def state(name: str) -> str:
+                found = {one["name"]: one["state"] for one in client.status()["connectors"]}
+                return str(found[name])
+
+            until(lambda: state("beats") == "connected")
+            assert state("sink") == "failed"
+            (problem,) = client.status()["problems"]
+            assert f"connector sink does not run: connector sink: {secret} cannot be read" in problem
+            secret.write_text("127.0.0.1\n")
+            assert client.apply(deployment)["started"] == ["sink"]
+            until(lambda: state("sink") == "connected")
+            assert client.status()["problems"] == []
+
+
+def test_what_a_file_holds_is_nowhere_in_what_is_kept_or_shown(tmp_path: Path) -> None:
+    secret = tmp_path / "host"
+    secret.write_text("localhost.secret.invalid\n")
+    sink = connector("sink", "tcp-client", config={"host": f"${{file:{secret}}}", "port": 1}, codec="binary")
+    with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
+        client.apply(deployed(sink, pipeline("p"), link("pipeline/p/out", "connector/sink/in")))
+        assert "secret.invalid" not in str(client.application())
+    assert "secret.invalid" not in (tmp_path / "data" / "application.json").read_text()

@@ -1,0 +1,59 @@
+"""A file is read while worker and sink are killed again and again: nothing is lost, and a file sink has all once."""
+
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.config.deployment import InterceptorSpec
+from penstock.delivery.file.sink import read_committed_parts
+from tests.application.deployments import connector, deployed, link, pipeline
+from tests.application.peers import Taker, until
+from tests.application.scene import dialling, killed_scene
+
+pytestmark = pytest.mark.process
+
+LINES = [f"line {number:05}" for number in range(20_000)]
+KILLS = 4
+SEED = 7
+
+
+def committed(folder: Path) -> list[str]:
+    parts = read_committed_parts(folder) if folder.exists() else []
+    return b"".join(part.path.read_bytes()[: part.size] for part in parts).decode().splitlines()
+
+
+def test_nothing_is_lost_and_what_promises_so_has_each_line_once(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    with Taker() as taker:
+        deployment = deployed(
+            connector(
+                "lines",
+                "file",
+                config={"mode": "read", "path": str(tmp_path / "in.txt"), "chunk": 4096},
+                codec="binary",
+                interceptors_in=(InterceptorSpec(type="split"),),
+                quota_bytes=100_000,
+            ),
+            dialling("sink", taker.port),
+            connector("kept", "file", config={"mode": "write", "path": str(tmp_path / "out")}, codec="binary"),
+            pipeline("p"),
+            link("connector/lines/out", "pipeline/p/in"),
+            link("pipeline/p/out", "connector/sink/in"),
+            link("pipeline/p/out", "connector/kept/in"),
+        )
+        with killed_scene(tmp_path / "data", deployment) as scene:
+            random = Random(SEED)
+            for _ in range(KILLS):
+                seen = len(taker.lines)
+                until(lambda seen=seen: len(taker.lines) > seen, 60)  # type: ignore[misc]
+                time.sleep(random.uniform(0, 0.1))
+                scene.kill()
+                time.sleep(random.uniform(0, 0.3))
+                taker.down()
+                taker.up()
+            until(lambda: len(set(taker.lines)) == len(LINES), 120)
+            until(lambda: len(committed(tmp_path / "out")) >= len(LINES), 120)
+            assert committed(tmp_path / "out") == LINES
+            assert [*dict.fromkeys(taker.lines)] == LINES, "each for the first time in its order"

@@ -1,0 +1,172 @@
+"""Bytes to columns, on Spark; what cannot be decoded is a letter with the original bytes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgpack
+import pytest
+
+from penstock.codecs.coding import Branch, Coding, branches
+from penstock.codecs.decoding import decode
+from penstock.core.errors import RequestError
+from tests.codecs.frames import columns, events, letters
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "id int, name string"
+
+
+def test_json_without_a_schema_is_a_variant(spark: SparkSession) -> None:
+    made = decode(events(spark, b'{"a": [1, {"b": null}]}', b'"text"', b"null", b"12.5"), [Branch("json")])
+    assert columns(made) == [{"data": value} for value in ({"a": [1, {"b": None}]}, "text", None, 12.5)]
+    assert letters(made) == []
+
+
+BAD_JSON = (
+    b"",
+    b"{",
+    b"nonsense",
+    b'{"id": 1} {"id": 2}',
+    b'{"id": 1} rest',
+    b'{"id": 1}, 2',
+    b'{"id": 1}]',
+    b'{"id": 1}], [2',
+    b"\xff\xfe",
+    b'{"name": "\xff"}',
+    b"{'id': 1}",
+    b"NaN",
+)
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_what_is_not_one_whole_json_document_is_a_letter_with_its_bytes(
+    spark: SparkSession, schema: str | None
+) -> None:
+    made = decode(events(spark, *BAD_JSON, b'{"id": 1}'), [Branch("json", schema)])
+    assert [value for value, _ in letters(made)] == list(BAD_JSON)
+    assert len([one for one in columns(made) if one]) == 1
+
+
+def test_a_schemas_fields_are_columns(spark: SparkSession) -> None:
+    made = decode(events(spark, b'{"id": 1, "name": "x", "more": 2}', b'{"name": null}'), [Branch("json", SCHEMA)])
+    assert columns(made) == [{"id": 1, "name": "x"}, {"id": None, "name": None}]
+
+
+def test_a_field_of_another_type_makes_the_event_a_letter(spark: SparkSession) -> None:
+    made = decode(events(spark, b'{"id": "one"}', b'{"id": 1.5}', b"[]", b"null"), [Branch("json", SCHEMA)])
+    assert [value for value, _ in letters(made)] == [b'{"id": "one"}', b'{"id": 1.5}', b"[]", b"null"]
+    assert {reason for _, reason in letters(made)} == {"`value` is no json of struct<id:int,name:string>"}
+
+
+def test_fields_with_names_of_the_events_own_columns_are_inside_of_data(spark: SparkSession) -> None:
+    made = decode(events(spark, b'{"sensor": "a", "value": 2.5}'), [Branch("json", "sensor string, Value double")])
+    assert columns(made) == [{"data": {"sensor": "a", "Value": None}}]
+    made = decode(
+        events(spark, b'{"sensor": "a", "value": 2.5}', b"{"), [Branch("json", "sensor string, value double")]
+    )
+    assert columns(made) == [{"data": {"sensor": "a", "value": 2.5}}, {}]
+
+
+def test_messagepack_is_decoded_as_json_is(spark: SparkSession) -> None:
+    values = [{"a": [1, None]}, "text", 2**63, 1.5, {1: b"bytes"}, datetime(2026, 1, 2, tzinfo=UTC)]
+    made = decode(events(spark, *(msgpack.packb(one, datetime=True) for one in values)), [Branch("msgpack")])
+    told = [{"a": [1, None]}, "text", 2**63, 1.5, {"1": "Ynl0ZXM="}, "2026-01-02T00:00:00+00:00"]
+    assert columns(made) == [{"data": value} for value in told]
+
+
+def test_messagepack_with_a_schema_gives_bytes_and_times(spark: SparkSession) -> None:
+    value = msgpack.packb({"raw": b"\x00\xff", "at": datetime(2026, 1, 2, 3, tzinfo=UTC)}, datetime=True)
+    made = decode(events(spark, value), [Branch("msgpack", "raw binary, at timestamp")])
+    (row,) = made.frame.select("raw", made.frame["at"].cast("string")).collect()
+    assert (bytes(row[0]), row[1]) == (b"\x00\xff", "2026-01-02 03:00:00")
+
+
+def test_what_is_no_messagepack_or_has_no_place_in_json_is_a_letter(spark: SparkSession) -> None:
+    bad = [b"", b"\xc1", b"\x81", b"\x01\x02", msgpack.packb(float("nan")), msgpack.packb(msgpack.ExtType(5, b"x"))]
+    bad += [msgpack.packb({b"key": 1}), b"\x91" * 2000 + b"\xc0"]
+    made = decode(events(spark, *bad), [Branch("msgpack")])
+    assert [value for value, _ in letters(made)] == bad
+    assert {reason for _, reason in letters(made)} == {"`value` is no msgpack"}
+
+
+def test_a_string_is_text_and_bad_utf_8_a_letter(spark: SparkSession) -> None:
+    made = decode(events(spark, "grün".encode(), b"", b"\xff"), [Branch("string")])
+    assert columns(made) == [{"text": "grün"}, {"text": ""}, {}]
+    assert letters(made) == [(b"\xff", "`value` is no string")]
+
+
+def test_csv_gives_the_columns_of_its_schema(spark: SparkSession) -> None:
+    made = decode(events(spark, b"1,abc", b'2,"a, ""b"""', b"3,"), [Branch("csv", SCHEMA)])
+    assert columns(made) == [{"id": 1, "name": "abc"}, {"id": 2, "name": 'a, "b"'}, {"id": 3, "name": None}]
+
+
+def test_csv_with_other_fields_is_a_letter(spark: SparkSession) -> None:
+    bad = [b"x,abc", b"1", b"1,a,b", b"\xff,a"]
+    made = decode(events(spark, *bad), [Branch("csv", SCHEMA)])
+    assert [value for value, _ in letters(made)] == bad
+
+
+def test_csv_without_a_schema_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(RequestError, match="csv cannot be decoded without a schema"):
+        decode(events(spark, b"1"), [Branch("csv")])
+
+
+def test_binary_leaves_the_frame_alone(spark: SparkSession) -> None:
+    frame = events(spark, b"\xff")
+    assert decode(frame, [Branch("binary")]).public().columns == frame.columns
+
+
+def test_the_content_type_says_which_codec_it_is(spark: SparkSession) -> None:
+    coding = Coding("tills", None, {"application/json": "json", "Text/*": "string", "application/x-msgpack": "msgpack"})
+    types = ["application/json; charset=utf-8", "TEXT/plain", "application/x-msgpack", "image/png", None, "text/html"]
+    values = [b'{"a": 1}', b"hello", msgpack.packb([1]), b"png", b"none", b"\xff"]
+    made = decode(events(spark, *values, content_types=types), branches({"tills": coding}))
+    assert columns(made) == [
+        {"data": {"a": 1}, "text": None},
+        {"data": None, "text": "hello"},
+        {"data": [1], "text": None},
+        {},
+        {},
+        {},
+    ]
+    assert letters(made) == [
+        (b"png", "there is no codec for its content type, image/png"),
+        (b"none", "there is no codec for its content type, which is not told"),
+        (b"\xff", "`value` is no string"),
+    ]
+
+
+def test_what_the_map_does_not_have_is_for_the_connectors_codec(spark: SparkSession) -> None:
+    coding = Coding("tills", "json", {"text/csv": "csv"}, SCHEMA)
+    values, types = [b'{"id": 1, "name": "x"}', b"2,y", b'{"id": 3}'], ["application/json", "text/csv", None]
+    made = decode(events(spark, *values, content_types=types), branches({"tills": coding}))
+    assert columns(made) == [{"id": 1, "name": "x"}, {"id": 2, "name": "y"}, {"id": 3, "name": None}]
+
+
+def test_each_source_of_an_input_has_its_own_codec(spark: SparkSession) -> None:
+    codings = {
+        "a": Coding("a", "json", {}, SCHEMA),
+        "b": Coding("b", "csv", {}, SCHEMA),
+        "pipeline:p/out": Coding("pipeline:p/out", "binary"),
+    }
+    segments = ["connector/a/0", "connector/b/12", "pipeline/p/out"]
+    made = decode(events(spark, b'{"id": 1}', b"2,y", b"\xff", segments=segments), branches(codings))
+    assert columns(made) == [{"id": 1, "name": None}, {"id": 2, "name": "y"}, {"id": None, "name": None}]
+    assert letters(made) == []
+
+
+def test_a_replayed_letter_is_decoded_as_its_first_source_is(spark: SparkSession) -> None:
+    codings = {"a": Coding("a", "json", {}, SCHEMA), "b": Coding("b", "csv", {}, SCHEMA)}
+    made = decode(events(spark, b"2,y", segments=["pipeline/p/replay.in"], source="b"), branches(codings))
+    assert columns(made) == [{"id": 2, "name": "y"}]
+
+
+def test_schemas_that_do_not_go_together_are_refused(spark: SparkSession) -> None:
+    codings = {"a": Coding("a", "json", {}, "id int"), "b": Coding("b", "csv", {}, "id string")}
+    with pytest.raises(RequestError, match="`id` would be int and string"):
+        decode(events(spark, b"1"), branches(codings))
