@@ -73,7 +73,22 @@ def test_the_pages_in_docs_are_current() -> None:
 
 
 def test_pages_of_types_that_are_gone_go_too(tmp_path: Path) -> None:
-    (tmp_path / "gone.md").write_text("")
+    write_pages(TYPES, tmp_path)
+    (tmp_path / "tcp-server.md").rename(tmp_path / "gone.md")
+    (tmp_path / "mine.md").write_text("mine")
     write_pages(TYPES, tmp_path)
     assert not (tmp_path / "gone.md").exists()
+    assert (tmp_path / "mine.md").read_text() == "mine"
     assert (tmp_path / "tcp-server.md").exists()
+
+
+def test_pages_that_somebody_else_has_written_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    done = penstock("connectors", "--write-docs", str(tmp_path))
+    assert isinstance(done.exception, RequestError)
+    assert "README.md is there already" in str(done.exception)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "mine")]
+
+
+def test_of_an_interceptor_it_says_where_it_can_stand() -> None:
+    assert "stands under  in, out" in penstock("connectors", "length-prefixed").output

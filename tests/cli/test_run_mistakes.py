@@ -99,3 +99,19 @@ def test_all_mistakes_in_sinks_are_said_before_anything_is_started(tmp_path: Pat
     assert "there is no kind of sink 'fil'" in said
     assert "there is no option 'formt'" in said
     assert "Did you mean file? Did you mean format?" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        (["--sink", "file:results"], "Name a connector in the file"),
+        (["--pipeline", "p"], "All pipelines of its bindings run"),
+        (["--max-disorder", "a=1s"], "watermark: {max_disorder"),
+        (["--idle-timeout", "a=1s"], "watermark: {idle_timeout"),
+    ],
+)
+def test_what_makes_no_sense_for_an_application_is_refused_with_a_hint(option: list[str], hint: str) -> None:
+    result = CliRunner().invoke(app, ["app.yaml", *option])
+    assert isinstance(result.exception, PenstockError)
+    assert str(result.exception) == f"{option[0]} is not for an application"
+    assert hint in result.exception.hint

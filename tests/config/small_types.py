@@ -5,25 +5,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from penstock.config.values import Size, SomeSeconds
-from penstock.connectors.api import Capabilities
+from penstock.connectors.api import Capabilities, Options
 from penstock.core.errors import RequestError
 from penstock.core.guarantee import Guarantee
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Tls(Strict):
+class Tls(Options):
     certificate: Path
     """A file in PEM."""
     verify: bool = True
 
 
-class Server(Strict):
+class Server(Options):
     host: str = "127.0.0.1"
     """Where it listens."""
     port: int = Field(ge=0, le=65535)
@@ -42,21 +38,21 @@ class Server(Strict):
         return self
 
 
-class Clock(Strict):
+class Clock(Options):
     interval: SomeSeconds = 1.0
 
 
-class Nothing(Strict):
+class Nothing(Options):
     pass
 
 
-class Archive(Strict):
+class Archive(Options):
     path: Path
     mode: Literal["read", "write"] = "write"
     size: Size = 1 << 20
 
 
-class Delimiter(Strict):
+class Delimiter(Options):
     delimiter: str = "\n"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.application.known_types import KnownTypes
-from penstock.config import Loaded, loads
+from penstock.config import ConfigErrors, Loaded, loads
 from penstock.config.deployment import (
     PASSTHROUGH,
     BreakerSpec,
@@ -297,7 +297,7 @@ def test_plain_texts_are_what_they_look_like_and_nothing_else(written: str, valu
     text = 'connector: {id: m, type: file, codec: json, config: {path: "{v}{v}", mode: read}}\n'
     text += f"binding: {{id: b, instances: {{eu: {{v: {written}}}}}, links: {LINKS}}}"
     found = loaded(text).deployment.connectors["m.eu"].config["path"]
-    assert found == str(value) * 2
+    assert found == (written if isinstance(value, bool) else str(value)) * 2
 
 
 LINKS = "{connector/m/out: 'pipeline/system::passthrough/in'}"
@@ -316,3 +316,47 @@ binding: {id: b, links: {connector/m/out: pipeline/p/in, connector/n/out: pipeli
     connectors = loaded(text).deployment.connectors
     assert connectors["n"].type == "file"
     assert connectors["n"].config == {"path": "b", "mode": "read"}
+
+
+def test_what_is_merged_may_merge_others_and_the_nearest_wins() -> None:
+    text = """
+connector:
+  - &first {id: a, type: metronome, segments: 5, quota: 1MiB}
+  - &second {<<: *first, id: b, quota: 2MiB}
+  - {<<: [*second, *first], id: c}
+binding: {id: x, links: {connector/c/out: "pipeline/system::passthrough/in"}}
+"""
+    spec = loaded(text).deployment.connectors["c"]
+    assert (spec.type, spec.segments, spec.quota_bytes) == ("metronome", 5, 2 << 20)
+
+
+@pytest.mark.parametrize("kind", ["tcp-server", "ws-server", "http-server"])
+def test_no_two_servers_have_one_port(kind: str) -> None:
+    text = f"""
+connector: [{{id: s, type: {kind}, codec: json, config: {{port: "{{port}}"}}}}]
+binding:
+  id: b
+  instances: {{eu: {{port: 9}}, us: {{port: PORT}}}}
+  links: {{connector/s/out: "pipeline/system::passthrough/in"}}
+"""
+    assert loaded(text.replace("PORT", "10"), types=KnownTypes()).deployment.connectors.keys() == {"s.eu", "s.us"}
+    with pytest.raises(ConfigErrors, match=r'"s.eu" and "s.us" cannot both have 127.0.0.1:9. Give each'):
+        loaded(text.replace("PORT", "9"), types=KnownTypes())
+    with pytest.raises(ConfigErrors, match="cannot both have the same place"):
+        loaded(text.replace("PORT", '"${PORT}"'), types=KnownTypes(), PORT="9")
+
+
+def test_no_two_connectors_write_one_directory() -> None:
+    text = """
+connector:
+  - {id: m, type: metronome, codec: json, config: {interval: 1s}}
+  - {id: a, type: file, codec: json, config: {mode: write, path: out}}
+  - {id: b, type: file, codec: json, config: {mode: write, path: ./out/}}
+binding:
+  id: b
+  links:
+    connector/m/out: pipeline/system::passthrough/in
+    pipeline/system::passthrough/out: [connector/a/in, connector/b/in]
+"""
+    with pytest.raises(ConfigErrors, match=r'"a" and "b" cannot both have the directory out\.'):
+        loaded(text, types=KnownTypes())

@@ -13,7 +13,7 @@ from penstock.connectors.api import Connector, Outgoing, StreamRef
 from penstock.connectors.making import make_chains, make_connector
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.settings import GatewaySettings
-from penstock.hosting.source_host import SourceHost
+from penstock.hosting.source.host import SourceHost
 from penstock.protocol.stored.names import connector_segment
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings

@@ -88,6 +88,10 @@ class RecordingHost:
     def is_draining(self) -> bool:
         return self._draining.is_set()
 
+    @property
+    def has_interceptors(self) -> bool:
+        return bool(self.chains.towards_us)
+
     def drain(self) -> None:
         self._draining.set()
 

@@ -5,7 +5,9 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli.app import app
 from penstock.config.deployment import InterceptorSpec
 from penstock.connectors import registry
 from penstock.connectors.api import Connector
@@ -55,6 +57,25 @@ def test_other_packages_name_types_by_entry_points() -> None:
     theirs = made("penstock.connectors.types.null:Null")
     assert theirs.names() == ["theirs"]
     assert theirs.get("theirs").about.name == "null"
+
+
+@pytest.mark.parametrize("value", ["tests.connectors.raising:Theirs", "json:dumps"])
+def test_whatever_another_package_does_when_it_is_loaded_is_told_of(value: str) -> None:
+    with pytest.raises(RequestError, match="connector type theirs cannot be loaded") as raised:
+        made(value).get("theirs")
+    assert "pip install" in raised.value.hint
+
+
+def test_a_package_that_is_broken_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {"theirs": EntryPoint("theirs", "tests.connectors.raising:Theirs", "penstock.connectors")}
+    monkeypatch.setitem(CONNECTORS.__dict__, "_foreign", broken)
+    shown = CliRunner().invoke(app, ["connectors"])
+    assert shown.exit_code == 0
+    assert "tcp-server" in shown.stdout
+    assert "theirs cannot be loaded: somebody else's mistake" in shown.stderr
+    schema = CliRunner().invoke(app, ["schema"])
+    assert schema.exit_code == 0
+    assert "TcpServerOptions" in schema.stdout
 
 
 def test_an_entry_point_that_cannot_be_loaded_is_told_of() -> None:

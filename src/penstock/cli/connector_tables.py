@@ -35,6 +35,13 @@ def connector_troubles(connectors: Sequence[dict[str, Any]]) -> list[Text]:
 def _sentences(one: dict[str, Any]) -> Iterator[str]:
     if one["reason"]:
         yield f"connector {one['name']} is {one['state']}: {one['reason']}"
+    if one["takes"] and one["takes"] not in one["reason"]:
+        yield f"connector {one['name']} takes nothing: {one['takes']}"
+    for closed in one["closed_streams"]:
+        stream = f"stream #{closed['stream_id']} of {closed['connector']}"
+        yield f"connector {one['name']} has closed {stream}: {closed['why']}"
+    if (more := one["closed_count"] - len(one["closed_streams"])) > 0:
+        yield f"connector {one['name']} has closed {more:,} more streams"
     for held in one["held_streams"]:
         yield f"stream {held['stream']} of {one['name']} waits: {held['why']}"
     if (more := one["waiting_streams"] - len(one["held_streams"])) > 0:

@@ -1,6 +1,7 @@
 """`penstock init`: a small application that runs."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -88,8 +89,13 @@ def init(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where it 
     there = [name for name in _FILES if (folder / name).exists()]
     if there:
         raise RequestError(f"{folder / there[0]} is there already", "Give a folder that has none: penstock init DIR")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in _FILES.items():
-        (folder / name).write_text(text)
-        typer.echo(f"wrote {folder / name}")
-    typer.echo(f"Next: {f'cd {folder} && ' if folder != Path() else ''}penstock run app.yaml")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in _FILES.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            typer.echo(f"wrote {folder / name}")
+    except OSError as error:
+        raise RequestError(
+            f"{folder}: {error.strerror}", "Give a folder that can be written: penstock init DIR"
+        ) from None
+    typer.echo(f"Next: {f'cd {quote(str(folder))} && ' if folder != Path() else ''}penstock run app.yaml")

@@ -5,6 +5,7 @@ import re
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from string import Template
 from typing import Annotated
 
@@ -47,7 +48,9 @@ def connector(
     for path in written:
         typer.echo(f"  {path}")
     place = written[0].parent
-    typer.echo(f"Try it: cd {place} && pip install -e . && python -m pytest && penstock connectors {name}")
+    typer.echo(
+        f"Try it: cd {quote(str(place))} && pip install -e '.[dev]' && python -m pytest && penstock connectors {name}"
+    )
 
 
 def write_connector(name: str, folder: Path) -> list[Path]:
@@ -55,7 +58,10 @@ def write_connector(name: str, folder: Path) -> list[Path]:
     words = _names(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(f"{folder} is there already", "Choose another place: --folder DIR")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{folder}: {error.strerror}", "Choose another place: --folder DIR") from None
     written = []
     for source, target in _FILES.items():
         path = folder / Template(target).substitute(words)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,20 +69,20 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
             worker.check()
             view.show(running)
 
-        driver = Driver(worker.http, first, say)
-        runner = driver.runner = Runner(
-            session,
-            pipelines,
-            options.settings(worker.http),
-            show,
-            change=driver.follow,
-            until_stopped=not options.available_now,
-        )
-        with stopped_by_signals(runner) as caught:
-            runner.run(options.seconds_max)
-        if driver.is_drained:
-            _say_drained(runner.pipelines)
-        driver.close()
+        with closing(Driver(worker.http, first, say)) as driver:
+            runner = driver.runner = Runner(
+                session,
+                pipelines,
+                options.settings(worker.http),
+                show,
+                change=driver.follow,
+                until_stopped=not options.available_now,
+                each_alone=True,
+            )
+            with stopped_by_signals(runner) as caught:
+                runner.run(options.seconds_max)
+            if driver.is_drained:
+                _say_drained(runner.pipelines)
         return caught[0] if caught else None
 
 

@@ -25,6 +25,8 @@ _ANSWER_SECONDS_MAX = 2.0
 
 _IN_TROUBLE = ("REFUSED", "WAITING")
 
+_STAYS = "{} stays stopped until it is changed (penstock apply), the others run on"
+
 
 class RunView:
     """Shows pipelines, with what the worker says of them."""
@@ -85,7 +87,11 @@ class RunView:
             self._say(f"start of {name}", f"{name}: {reads} → {puts}")
 
     def _tell_failure(self, running: RunningPipeline) -> None:
-        if running.last_failure is not None:
+        if (error := running.given_up) is not None:
+            self._say(
+                f"end of {running.pipeline.name}", f"{error}\n{error.hint}\n{_STAYS.format(running.pipeline.name)}"
+            )
+        elif running.last_failure is not None:
             name, times = running.pipeline.name, running.restarts.in_a_row
             text = running.last_failure.text
             self._say(f"failure of {name}", f"{name} failed ({times} in a row), and is started again: {text}")

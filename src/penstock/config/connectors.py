@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from penstock.config.ddl import check_ddl
 from penstock.config.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
 from penstock.config.lint import validated
 from penstock.config.mistakes import nearest
@@ -44,6 +45,7 @@ class ConnectorCheck:
         for way in ("in", "out"):
             self._check_interceptors(way, capabilities)
         self._check_codecs(capabilities)
+        self._check_columns()
         if capabilities is None:
             return None
         return CheckedConnector(None if section is None else _spec(section, name, instance), capabilities)
@@ -56,6 +58,16 @@ class ConnectorCheck:
             if codec in self._types.codecs() and self._types.needs_schema(codec):
                 text = f"{self._item.what}: the codec {codec} needs a schema"
                 self._document.complain((*self._item.path, *key), text, "Add schema: id BIGINT, name STRING.")
+
+    def _check_columns(self) -> None:
+        schema = self._value.get("schema")
+        if not isinstance(schema, str) or not schema or "${file:" in schema:
+            return
+        try:
+            check_ddl(schema)
+        except RequestError as error:
+            hint = error.hint or "Write it like id BIGINT, name STRING."
+            self._document.complain((*self._item.path, "schema"), f"{self._item.what}: schema: {error}", hint)
 
     def _capabilities(self) -> CapabilitiesOf | None:
         kind = self._value.get("type")

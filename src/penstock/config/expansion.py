@@ -66,7 +66,15 @@ def fill(document: Document, value: Any, path: KeyPath, instance: Instance) -> A
         document.written.setdefault(path, value)
     if (sole := _PLACEHOLDER.fullmatch(value)) and sole[1] in names:
         return instance.variables[sole[1]]
-    return _PLACEHOLDER.sub(lambda m: str(instance.variables[m[1]]) if m[1] in names else m[0], value)
+    for name in sorted(names):
+        if isinstance(instance.variables[name], dict | list):
+            document.complain(path, f'"{{{name}}}" is a mapping or a list, and cannot be a part of a text')
+    return _PLACEHOLDER.sub(lambda m: _written(instance.variables[m[1]]) if m[1] in names else m[0], value)
+
+
+def _written(value: Any) -> str:
+    """As it stands in the file, where truths have small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class _Expansion:

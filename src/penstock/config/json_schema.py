@@ -1,6 +1,7 @@
 """The JSON schema of an application's file, for editors. In draft 7, which yaml-language-server knows best."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
@@ -8,8 +9,9 @@ from pydantic.json_schema import models_json_schema
 
 from penstock.config.models import BindingSection, ConnectorSection, InterceptorSection, PipelineSection
 from penstock.config.options import written_default
-from penstock.config.types import Types
+from penstock.config.types import AboutInterceptor, Types
 from penstock.config.values import KIND
+from penstock.core.errors import RequestError
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -21,9 +23,9 @@ _FILLED = "filled"
 
 
 def schema(types: Types) -> Schema:
-    """Of all that is installed."""
-    connectors = {name: types.about(name).options for name in types.names()}
-    interceptors = {name: types.interceptor(name).options for name in types.interceptors()}
+    """Of all that is installed, but for packages that cannot be loaded."""
+    connectors = _options(types.names(), types.about)
+    interceptors = _options(types.interceptors(), types.interceptor)
     sections: dict[str, type[BaseModel]] = {
         "connector": ConnectorSection,
         "pipeline": PipelineSection,
@@ -48,6 +50,14 @@ def schema(types: Types) -> Schema:
         "properties": {key: _one_or_many(references[model]) for key, model in sections.items()},
         "$defs": definitions,
     }
+
+
+def _options(names: Iterable[str], about: Callable[[str], AboutInterceptor]) -> dict[str, type[BaseModel]]:
+    found: dict[str, type[BaseModel]] = {}
+    for name in names:
+        with suppress(RequestError):
+            found[name] = about(name).options
+    return found
 
 
 def _definitions(models: Iterable[type[BaseModel]]) -> tuple[dict[type[BaseModel], str], dict[str, Schema]]:

@@ -19,7 +19,7 @@ Errors: TypeAlias = list[ErrorDetails]
 
 _FOUND_LENGTH_MAX = 60
 """Of a value in a message."""
-_SECRET_KEY = re.compile(r"pass(word|wd)?$|secret|token|cookie|credential|api_?key|private", re.IGNORECASE)
+_SECRET_KEY = re.compile(r"pass(word|wd)?$|secret|token|cookie|credential|api[-_]?key|private|auth", re.IGNORECASE)
 _WORDS = {
     "string": "a text",
     "int": "a whole number",
@@ -122,7 +122,8 @@ def _expected(error: ErrorDetails) -> str:
         return _own_words(error)
     if kind in _RANGES:
         limit, words = _RANGES[kind]
-        return f"expected {words} {context[limit]:g}" if isinstance(context[limit], int | float) else error["msg"]
+        bound = f"{context[limit]:g}" if isinstance(context[limit], float) else str(context[limit])
+        return f"expected {words} {bound}"
     if kind in ("literal_error", "enum"):
         return f"expected {context['expected']}".replace("'", '"')
     if kind == "string_pattern_mismatch" and context["pattern"] in _PATTERNS:

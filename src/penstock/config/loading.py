@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.config.bounded import TooLarge, read_bounded
 from penstock.config.connectors import CheckedConnector, ConnectorCheck
 from penstock.config.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
 from penstock.config.expansion import Reached, Route, expand, fill
@@ -14,7 +15,7 @@ from penstock.config.pipelines import CheckedPipeline, check_pipeline, passthrou
 from penstock.config.secrets import from_environment
 from penstock.config.sections import Instance, Item, Sections, cut
 from penstock.config.types import CapabilitiesOf, Types
-from penstock.config.yaml_document import Document, parse
+from penstock.config.yaml_document import FILE_BYTES_MAX, TOO_LARGE, Document, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
     for the files that it names: those of functions, and those of secrets.
     """
     try:
-        text = path.read_text()
+        text = read_bounded(path, FILE_BYTES_MAX)
+    except TooLarge:
+        raise ConfigErrors([Mistake(str(path), Place(1, 1), TOO_LARGE, "Is it an application?")]) from None
     except OSError as error:
         raise ConfigErrors([Mistake(str(path), Place(1, 1), f"the file cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError:
@@ -80,6 +83,7 @@ class _Loading:
             self._check(each.item, each.by.name, each.instance)
         self._check_unused(sections, routes)
         links = Linking(self.document, self.connectors, self.pipelines).links(routes)
+        self._check_claims(used)
         check_guarantees(self.document, self.connectors, self.pipelines, links, routes)
         self._check_schemas(routes)
         self._check_secrets()
@@ -150,6 +154,19 @@ class _Loading:
             if id(item) not in used:
                 self._check(item, item.id, instance, keep=False)
                 self.notes.append(f"{item.what} is in no link, so it does not run")
+
+    def _check_claims(self, used: Iterable["_Used"]) -> None:
+        """Of connectors that run. What is from outside is not shown."""
+        owners: dict[str, str] = {}
+        for each in used:
+            checked = self.connectors.get(each.by.name) if each.item.kind == "connector" else None
+            for claim in sorted(checked.capabilities.claims) if checked is not None else ():
+                first = owners.setdefault(claim, each.by.name)
+                if first != each.by.name:
+                    config = (*each.item.path, "config")
+                    shown = "the same place" if self.document.is_outside(config) else claim
+                    text = f'the connectors "{first}" and "{each.by.name}" cannot both have {shown}'
+                    self.document.complain(config, text, "Give each instance its own: {variable}.")
 
     def _check_secrets(self) -> None:
         """The worker puts them into what it makes: the options of connectors and interceptors."""

@@ -30,7 +30,12 @@ class Mistake:
     def __str__(self) -> str:
         where = f"{self.file}:{self.place.line}:{self.place.column}: {self.text}"
         where = where if where.endswith((".", "?")) else f"{where}."
-        return f"{where} {self.hint}" if self.hint else where
+        return _on_one_line(f"{where} {self.hint}" if self.hint else where)
+
+
+def _on_one_line(text: str) -> str:
+    """What a terminal would act upon, as an escape: names in a file may hold anything."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class ConfigErrors(RequestError):

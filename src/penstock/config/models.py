@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from penstock.config.names import Name, PortName
-from penstock.config.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, unexpected
+from penstock.config.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, refuse_truths, unexpected
 from penstock.core.guarantee import Guarantee
 
 SEGMENTS_MAX = 1000
@@ -15,8 +15,18 @@ SEGMENTS_MAX = 1000
 
 class Section(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True, populate_by_name=False
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        populate_by_name=False,
+        allow_inf_nan=False,
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truths(cls, given: Any, info: ValidationInfo) -> Any:
+        return refuse_truths(cls, given, info)
 
 
 class InterceptorSection(Section):

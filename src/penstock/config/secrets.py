@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.config.bounded import TooLarge, read_bounded
 from penstock.config.mistakes import nearest
 from penstock.config.yaml_document import Unset
 from penstock.core.errors import RequestError
@@ -21,6 +22,7 @@ _REFERENCE = re.compile(r"\$(\$)?\{((?:[^{}]|\{[^{}]*\})*)\}")
 _FILE = "file:"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HIDDEN = "…"
+_EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${."
 
 
 class Secret(str):
@@ -50,6 +52,8 @@ def from_environment(text: str, environ: Mapping[str, str], folder: Path) -> str
         return found
 
     made = _REFERENCE.sub(put, text)
+    if "${" in _REFERENCE.sub("", text):
+        unset.append(Unset(f'"{text}" has a "${{" that begins no variable', _EXPECTED))
     return unset[0] if unset else made
 
 
@@ -58,7 +62,9 @@ def _reference(inside: str, environ: Mapping[str, str], folder: Path) -> str | U
         return _file_reference(inside.removeprefix(_FILE).strip(), folder)
     name, has_default, default = inside.partition(":-")
     if not _NAME.fullmatch(name):
-        return Unset(f'"${{{inside}}}" is no variable', "Write ${NAME}, ${NAME:-default} or ${file:PATH}.")
+        return Unset(f'"${{{inside}}}" is no variable', _EXPECTED)
+    if "${" in default:
+        return Unset(f'"${{{inside}}}" has a variable in its default', "A default is a plain text.")
     if environ.get(name) or (name in environ and not has_default):
         return environ[name]
     if has_default:
@@ -82,6 +88,14 @@ def _file_reference(path: str, folder: Path) -> str | Unset:
 def files_in(text: str) -> list[Path]:
     """Those that it refers to."""
     return [Path(m[2].removeprefix(_FILE)) for m in _REFERENCE.finditer(text) if not m[1] and m[2].startswith(_FILE)]
+
+
+def has_files(config: Any) -> bool:
+    """Whether `resolve` would read any."""
+    if isinstance(config, str):
+        return bool(files_in(config))
+    inner = config.values() if isinstance(config, Mapping) else config if isinstance(config, list | tuple) else ()
+    return any(map(has_files, inner))
 
 
 def resolve(config: Any) -> Any:
@@ -111,9 +125,9 @@ def _content(match: re.Match[str]) -> str:
         return match[0][1:]
     path = Path(match[2].removeprefix(_FILE))
     try:
-        if path.stat().st_size > SECRET_BYTES_MAX:
-            raise NoSecret(f"{path} is too large for a secret", f"At most {SECRET_BYTES_MAX >> 20} MiB.")
-        return path.read_text().removesuffix("\n").removesuffix("\r")
+        return read_bounded(path, SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
+    except TooLarge:
+        raise NoSecret(f"{path} is too large for a secret", f"At most {SECRET_BYTES_MAX >> 20} MiB.") from None
     except OSError as error:
         raise NoSecret(f"{path} cannot be read: {error.strerror}", "It is named by ${file:…}.") from None
     except UnicodeDecodeError:

@@ -141,6 +141,9 @@ def _instances(document: Document, item: Item, section: BindingSection) -> dict[
     given = section.instances
     if not isinstance(given, dict):
         assert given is not None
+        for index, name in enumerate(given):
+            if name in given[:index]:
+                document.complain((*item.path, "instances", index), f'the instance "{name}" stands here twice')
         return {name: Instance(name, {"instance": name}) for name in given}
     found = {}
     for name, variables in given.items():

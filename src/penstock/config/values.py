@@ -1,8 +1,8 @@
 """Sizes and lengths of time in a YAML file. Also for the options of connectors."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from penstock.core.durations import parse_duration_ms
@@ -15,22 +15,43 @@ def unexpected(expected: str) -> PydanticCustomError:
     return PydanticCustomError("unexpected", "expected {expected}", {"expected": expected})
 
 
+SIZE_MAX = 1 << 60
+"""In bytes: more is a slip of the pen, and offsets are of 63 bits."""
+SECONDS_MAX = 100 * 365 * 86400
+"""More is a slip of the pen, and not every clock can count so far."""
+
+
+def refuse_truths(model: type[BaseModel], given: Any, info: ValidationInfo) -> Any:
+    """For a validator before all others: `true` is no 1. Fields with a validator of their own know what they take."""
+    field = model.model_fields[info.field_name or ""]
+    has_own = any(isinstance(one, BeforeValidator) for one in field.metadata)
+    members = {field.annotation, *get_args(field.annotation)}
+    if isinstance(given, bool) and not has_own and members & {int, float} and bool not in members:
+        raise unexpected("a whole number" if int in members else "a number")
+    return given
+
+
 def _size(given: Any) -> int:
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given
     try:
-        return parse_size(given if isinstance(given, str) else "")
-    except RequestError:
+        is_number = isinstance(given, int) and not isinstance(given, bool)
+        size = given if is_number else parse_size(given if isinstance(given, str) else "")
+    except (RequestError, OverflowError):
         raise unexpected("a size like 512KiB, 64MiB or 10GB") from None
+    if size > SIZE_MAX:
+        raise unexpected("at most 1 EiB")
+    return int(size)
 
 
 def _seconds(given: Any) -> float:
     if given == 0 and not isinstance(given, bool):
         return 0.0
     try:
-        return parse_duration_ms(given if isinstance(given, str) else "") / 1000
-    except RequestError:
+        seconds = parse_duration_ms(given if isinstance(given, str) else "") / 1000
+    except (RequestError, OverflowError):
         raise unexpected("a length of time like 500ms, 1s, 2m or 1h") from None
+    if seconds > SECONDS_MAX:
+        raise unexpected("at most 100 years")
+    return seconds
 
 
 def _duration(given: Any) -> str:

@@ -13,6 +13,7 @@ from penstock.config.mistakes import ConfigErrors, Mistake, Place
 
 FILE_BYTES_MAX = 1 << 20
 """An application is some pages. More is another file, given by mistake."""
+TOO_LARGE = f"the file is larger than {FILE_BYTES_MAX >> 20} MiB"
 VALUES_MAX = 100_000
 """Aliases of aliases make a small file a large value."""
 DEPTH_MAX = 50
@@ -107,7 +108,7 @@ def parse(text: str, file: str, substitute: Substitute) -> Document:
     """Raises ConfigErrors if it is no YAML; anything else is among the document's mistakes."""
     document = Document(file)
     if len(text.encode(errors="replace")) > FILE_BYTES_MAX:
-        document.complain((), f"the file is larger than {FILE_BYTES_MAX >> 20} MiB", "Is it an application?")
+        document.complain((), TOO_LARGE, "Is it an application?")
         document.check()
     root = _composed(document, text)
     if root is not None:
@@ -145,6 +146,11 @@ def _unreadable(document: Document, error: yaml.MarkedYAMLError) -> None:
     document.complain((), f"this is no YAML: {what}", "Look at the indentation, and for a missing quote or colon.")
 
 
+def _several(node: yaml.Node) -> list[yaml.Node]:
+    """What `<<` names."""
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else [node]
+
+
 def _place(node: yaml.Node) -> Place:
     return Place(node.start_mark.line + 1, node.start_mark.column + 1)
 
@@ -163,15 +169,18 @@ class _Reader:
 
     def _value(self, node: yaml.Node, path: KeyPath) -> Any:
         self._document.places[path] = _place(node)
-        self._count += 1
-        if node in self._open or len(path) > DEPTH_MAX or self._count > VALUES_MAX:
-            self._document.complain(path, "the file holds itself, or too much", "Look at its aliases (*name).")
-            raise ConfigErrors(self._document.mistakes)
+        self._descend(node, path)
         self._open.append(node)
         try:
             return self._made(node, path)
         finally:
             self._open.pop()
+
+    def _descend(self, node: yaml.Node, path: KeyPath) -> None:
+        self._count += 1
+        if node in self._open or len(self._open) > DEPTH_MAX or self._count > VALUES_MAX:
+            self._document.complain(path, "the file holds itself, or too much", "Look at its aliases (*name).")
+            raise ConfigErrors(self._document.mistakes)
 
     def _made(self, node: yaml.Node, path: KeyPath) -> Any:
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
@@ -187,7 +196,7 @@ class _Reader:
         merged: list[yaml.Node] = []
         for key, value in node.value:
             if key.tag == _MERGE:
-                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                merged += _several(value)
                 continue
             name = self._key(key, path)
             if name is None:
@@ -206,15 +215,23 @@ class _Reader:
         return made
 
     def _merge(self, node: yaml.Node, path: KeyPath, made: dict[str, Any]) -> None:
-        """What stands in the mapping itself goes before what is merged into it."""
+        """What stands in the mapping itself goes before what is merged into it, and that before what it merges."""
+        self._descend(node, path)
         if not isinstance(node, yaml.MappingNode):
             self._document.complain(path, "<< takes a mapping", "Write <<: *name.")
             return
+        inner = [one for key, value in node.value if key.tag == _MERGE for one in _several(value)]
         for key, value in node.value:
+            if key.tag == _MERGE:
+                continue
             name = self._key(key, path)
             if name is not None and name not in made:
                 self._document.keys[*path, name] = _place(key)
                 made[name] = self._value(value, (*path, name))
+        self._open.append(node)
+        for other in inner:
+            self._merge(other, path, made)
+        self._open.pop()
 
     def _key(self, node: yaml.Node, path: KeyPath) -> str | None:
         if isinstance(node, yaml.ScalarNode):

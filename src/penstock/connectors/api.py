@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
+from penstock.config.values import refuse_truths
 from penstock.core.errors import PenstockError
 from penstock.core.guarantee import Guarantee
 from penstock.core.types import Buffer
@@ -44,7 +45,14 @@ class Options(BaseModel):
     come from the environment or from files of secrets: neither `repr` nor errors show them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truths(cls, given: Any, info: ValidationInfo) -> Any:
+        return refuse_truths(cls, given, info)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
@@ -70,6 +78,8 @@ class Capabilities:
     """The frame leaves the interceptors of `out` … `in` alone: the connector asks for `Host.outgoing_chain` itself."""
     interceptors: frozenset[str] = frozenset({"in", "out"})
     """The ways on which they stand: none where the gateway or delivery brings events by itself."""
+    claims: frozenset[str] = frozenset()
+    """What no two connectors can have, such as `127.0.0.1:9000`: told before the second one fails."""
 
     @property
     def ports(self) -> frozenset[Port]:
@@ -221,6 +231,10 @@ class Host(Protocol):
     @property
     def has_out(self) -> bool:
         """Whether something is linked to its port `out`: else what a peer sends is read for nobody."""
+
+    @property
+    def has_interceptors(self) -> bool:
+        """Whether some make events of what is sent; else what one `send` is given is one event."""
 
     @property
     def is_draining(self) -> bool:

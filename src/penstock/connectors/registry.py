@@ -60,11 +60,14 @@ class Registry(Generic[T]):
         if name not in self._foreign:
             raise self._unknown(name)
         try:
-            return cast("type[T]", self._foreign[name].load())
-        except (ImportError, AttributeError) as error:
+            loaded = self._foreign[name].load()
+            if not hasattr(loaded, "about"):
+                raise TypeError(f"{self._foreign[name].value} is no {self.what}")
+            return cast("type[T]", loaded)
+        except Exception as error:  # whatever somebody else's module does when it is imported
             package = self._foreign[name].dist
             raise RequestError(
-                f"the {self.what} {name} cannot be loaded: {error}",
+                f"the {self.what} {name} cannot be loaded: {str(error) or type(error).__name__}",
                 f"Install it again: pip install {package.name if package is not None else name}",
             ) from error
 

@@ -47,11 +47,15 @@ async def ready_or_draining(stream: Stream, host: Host) -> bool:
 
 async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]], host: Host) -> None:
     """Until `read` gives None: the peer has said all; or nothing more is to be read, and what was taken from the peer
-    before is out. The peer is read only when the stream may send: what does not fit stays there.
+    before is out. The peer is read only when the stream may send: what does not fit stays there. Where nothing is
+    linked to `out`, what it says is dropped and counted: stored, it would stay for ever.
     """
     while True:
         await ready_or_draining(stream, host)
         data = await read()
         if data is None:
             return
-        await stream.send(data)
+        if host.has_out:
+            await stream.send(data)
+        else:
+            host.count("discarded_bytes", len(data))

@@ -142,6 +142,15 @@ async def take_all(frame: Frame, count: int) -> None:
         await frame.take()
 
 
+async def at_rest(frame: Frame) -> int:
+    """How many events are stored, once that is as many as a while before: what was under way has come."""
+    before, stored = -1, frame.instance.host.counters.events
+    while before != stored:
+        await asyncio.sleep(PAUSE_SECONDS)
+        before, stored = stored, frame.instance.host.counters.events
+    return stored
+
+
 async def until_letters(frame: Frame, count: int) -> None:
     await frame.until(lambda: frame.instance.host.letters.count >= count, "the letter")
 

@@ -31,11 +31,11 @@ from penstock.connectors.making import make_chains, parse_options
 from penstock.core.guarantee import Guarantee
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.settings import GatewaySettings
-from penstock.hosting.breakers import Breakers
-from penstock.hosting.hosted_sinks import HostedSinks
+from penstock.hosting.breakers.signals import Signals
+from penstock.hosting.breakers.table import Breakers
 from penstock.hosting.instance import Instance, Surroundings
 from penstock.hosting.made import HOSTED_SCHEME, Made
-from penstock.hosting.signals import Signals
+from penstock.hosting.sink.hosted_sinks import HostedSinks
 from penstock.protocol.stored.event import parse_event
 from penstock.protocol.stored.names import connector_segment
 from penstock.store.committer import Committer

@@ -10,8 +10,8 @@ import msgpack
 from penstock.connectors.api import StreamRef
 from penstock.delivery.block import Block
 from penstock.delivery.sink import PLAIN, SinkLost, Transaction
-from penstock.hosting.hosted_sinks import HostedSinks
-from penstock.hosting.rows import Row, encode_rows
+from penstock.hosting.sink.hosted_sinks import HostedSinks
+from penstock.hosting.sink.rows import Row, encode_rows
 from penstock.protocol.stored.bulk import Wanted, decode
 from penstock.protocol.stored.layout import NO_TIME
 from penstock.protocol.stored.names import Kind

@@ -1,5 +1,7 @@
 """Chains: raw bytes that are consumed, what is held, what is left when something is bad."""
 
+from time import process_time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,3 +123,16 @@ def test_without_interceptors_values_leave_as_they_are() -> None:
     chain = OutgoingChain()
     assert chain.feed([b"1", b"2"]) == [b"1", b"2"]
     assert (chain.counts, chain.held, chain.flush()) == ([1, 1], 0, [])
+
+
+def test_many_small_records_cost_as_much_each_as_few() -> None:
+    """Of a chain of two. By the processor's own time; work that grew with the square would take 256 times as long."""
+
+    def cost(count: int) -> float:
+        chain = IncomingChain([lines(), lines(delimiter=",")])
+        began = process_time()
+        assert len(chain.feed(b"a,\n" * count)) == count
+        return process_time() - began
+
+    few = min(cost(10_000) for _ in range(3))
+    assert cost(160_000) < 80 * few

@@ -46,6 +46,13 @@ async def test_files_that_match_are_read_once_each_as_a_stream_and_then_the_sour
         assert hosted.host.status().state == "ended"
 
 
+async def test_a_file_with_the_name_of_a_pattern_is_itself(tmp_path: Path) -> None:
+    (tmp_path / "a[1].log").write_text("it\n")
+    (tmp_path / "a1.log").write_text("another\n")
+    async with reading(tmp_path, str(tmp_path / "a[1].log")) as hosted:
+        await have(hosted, b"it")
+
+
 async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\ntwo")
     async with reading(tmp_path, str(tmp_path / "a")) as hosted:
@@ -107,12 +114,27 @@ async def test_at_its_quota_nothing_more_is_read(tmp_path: Path) -> None:
     config = {"mode": "read", "path": str(tmp_path / "a"), "chunk": 1024}
     async with hosting(tmp_path / "data", "file", config, interceptors_in=LINES, quota_bytes=20_000) as hosted:
         await eventually(lambda: not hosted.host.room.there)
+        await hosted.gateway.durability.caught_up()
         stored = len(hosted.values())
         await asyncio.sleep(0.1)
         assert len(hosted.values()) == stored < len(lines)
 
 
 # Following.
+
+
+async def test_a_file_that_cannot_be_followed_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.log").write_text("x\n")
+
+    def refuse(path: Path) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("penstock.connectors.files.tailing.opened", refuse)
+    async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
+        await eventually(lambda: hosted.host.status().counts.get("failed_files", 0) >= 3)
+    assert [record.levelname for record in caplog.records if "read again later" in record.message].count("WARNING") == 1
 
 
 async def test_a_file_is_followed_while_it_grows(tmp_path: Path) -> None:
@@ -180,6 +202,17 @@ async def test_a_file_that_is_truncated_is_read_from_its_beginning(tmp_path: Pat
         with path.open("a") as file:
             file.write("more\n")
         await have(hosted, b"one", b"two", b"one", b"more")
+
+
+async def test_a_file_that_is_truncated_and_has_grown_since_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Between two looks, so that it is never seen to be shorter."""
+    path = tmp_path / "a.log"
+    path.write_text("old 1\nold 2\n")
+    async with tailing(tmp_path, str(path), poll="300ms") as hosted:
+        await have(hosted, b"old 1", b"old 2")
+        path.write_text("new 1\nnew 2\nnew 3\n")
+        await have(hosted, b"old 1", b"old 2", b"new 1", b"new 2", b"new 3")
+        assert hosted.host.status().counts["truncations"] == 1
 
 
 async def test_a_new_file_with_the_inode_of_an_old_one_is_new(tmp_path: Path) -> None:
@@ -263,12 +296,15 @@ async def test_a_place_that_cannot_be_written_is_lost_until_it_can(tmp_path: Pat
         assert path.read_bytes() == b"one\n"
 
 
+DIRECTORY = frozenset({"the directory x"})
+
+
 @pytest.mark.parametrize(
     ("mode", "capabilities"),
     [
         ("read", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True)),
         ("tail", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True)),
-        ("write", Capabilities(sink=Guarantee.EXACTLY_ONCE, interceptors=frozenset())),
+        ("write", Capabilities(sink=Guarantee.EXACTLY_ONCE, interceptors=frozenset(), claims=DIRECTORY)),
         ("append", Capabilities(sink=Guarantee.AT_LEAST_ONCE)),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 import trustme
 
 from penstock.connectors.api import Lost, StreamGone
+from penstock.connectors.http.responses import wait_of
 from penstock.connectors.making import make_connector
 from penstock.core.errors import RequestError
 from tests.connectors.real_host import Hosted, hosting
@@ -182,3 +183,34 @@ def test_its_url_is_checked_and_not_shown(url: str) -> None:
     with pytest.raises(RequestError) as raised:
         make_connector("http-client", {"url": url})
     assert "secret" not in str(raised.value)
+
+
+async def test_a_content_type_that_no_header_can_hold_keeps_no_value_back(tmp_path: Path) -> None:
+    with serving() as server:
+        async with sending(tmp_path, server.url) as hosted:
+            told = [{"content_type": "text/plain\r\nX-Evil: 1"}, {"content_type": "text/plän"}, {"content_type": 7}]
+            await hosted.deliver([b"one", b"two", b"three"], [1, 2, 3], 5, metadata=told)
+    assert {one.headers["content-type"] for one in server.asked} == {"application/octet-stream"}
+    assert server.bodies == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "http://h:99999/"},
+        {"url": "http://h/a b"},
+        {"url": "http://h/", "tls": {}},
+        {"url": "http://h/", "headers": {"A b": "x"}},
+        {"url": "http://h/", "headers": {"Authorization": "hunter2\nx"}},
+        {"url": "http://h/", "content_type": "hunter2\nx"},
+    ],
+)
+def test_what_could_never_be_sent_is_refused_and_not_shown(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as raised:
+        make_connector("http-client", wrong)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("told", ["\xb2", "soon", "-1", "Mon, 99 Foo 9999", ""])
+def test_a_retry_after_that_says_nothing_is_none(told: str) -> None:
+    assert wait_of(told, datetime.now(UTC), 60.0) == 0.0

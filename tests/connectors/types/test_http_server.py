@@ -392,3 +392,46 @@ def test_its_options_are_checked() -> None:
         make_connector("http-server", {"port": 1, "body_bytes_max": "1GiB"})
     with pytest.raises(RequestError, match="methods"):
         make_connector("http-server", {"port": 1, "methods": ["BREW"]})
+
+
+async def test_small_events_behind_large_headers_do_not_fill_the_store(tmp_path: Path) -> None:
+    headers = {"X-Large": "y" * 10_000}
+    async with (
+        serving(tmp_path, has_in=False, interceptors_in=LINES, stored_bytes_max="1MiB") as (hosted, address),
+        httpx.AsyncClient(base_url=f"http://{address}") as client,
+    ):
+        answer = await client.post("/", content=b"a\n" * 200_000, headers=headers)
+        assert (answer.status_code, "stored_bytes_max" in answer.text) == (413, True)
+        assert hosted.host.status().bytes < 4 << 20
+        answer = await client.post("/", content=b"a\n" * 50, headers=headers)
+        assert answer.status_code == 202
+
+
+async def test_a_body_without_interceptors_is_one_event_however_small_the_limit(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, has_in=False, stored_bytes_max=1000) as (hosted, address),
+        httpx.AsyncClient(base_url=f"http://{address}") as client,
+    ):
+        assert (await client.post("/", content=b"x" * 100_000)).status_code == 202
+        assert [len(event.value) for event in hosted.events()] == [100_000]
+
+
+async def test_a_head_that_is_too_long_is_refused_though_it_comes_at_once(tmp_path: Path) -> None:
+    many = b"".join(b"X%d: y\r\n" % number for number in range(2500))
+    async with serving(tmp_path, has_in=False) as (hosted, address):
+        said = await raw(address, b"POST / HTTP/1.1\r\nHost: x\r\n" + many + b"Content-Length: 1\r\n\r\na")
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert b"head_bytes_max" in said
+        assert hosted.events() == []
+
+
+async def test_a_request_that_nobody_would_read_is_told_so(tmp_path: Path) -> None:
+    async with (
+        hosting(tmp_path, "http-server", {"port": 0}, has_in=True, has_out=False) as hosted,
+        httpx.AsyncClient() as client,
+    ):
+        await hosted.connected()
+        assert isinstance(hosted.connector, HttpServer)
+        answer = await client.post(f"http://{hosted.connector.addresses[0]}/", content=b"x")
+        assert (answer.status_code, answer.text) == (503, "nobody reads what is sent here\n")
+        assert hosted.events() == []

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from penstock.connectors.api import Lost, Outgoing, StreamLost, StreamRef
+from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
 from penstock.connectors.types.tcp_client import TcpClient, TcpClientOptions
 from tests.connectors.recording_host import RecordingHost, running, until
 
@@ -177,3 +179,42 @@ async def test_after_a_drain_what_is_left_still_leaves(real: RealServer) -> None
         await asyncio.sleep(0.01)
         await tested.deliver(to(A, b"the rest"), host)
         await until(lambda: real.received[0] == b"the rest")
+
+
+async def test_per_stream_a_reply_to_a_connection_that_is_gone_is_a_dead_letter(real: RealServer) -> None:
+    host = RecordingHost()
+    upstream = StreamRef("upstream", 7)
+    tested = client(real, connections="per-stream")
+    async with running(tested, host):
+        await tested.stream_started(upstream, host)
+        await until(lambda: len(host.streams) == 1)
+        said = host.streams[0].ref
+        await tested.deliver(Outgoing(said, [b"to you"], [1]), host)
+        assert bytes(real.received[0]) == b"to you"
+        real.writers[0].transport.abort()
+        await until(lambda: len(host.streams) == 2)
+        with pytest.raises(StreamGone, match="is gone"):
+            await tested.deliver(Outgoing(said, [b"to nobody"], [2]), host)
+
+
+async def test_per_stream_tls_files_that_cannot_be_used_are_told_and_tried_again(
+    real: RealServer, tmp_path: Path
+) -> None:
+    host = RecordingHost()
+    upstream = StreamRef("upstream", 7)
+    tested = client(real, connections="per-stream", tls={"ca": str(tmp_path / "nowhere")})
+    async with running(tested, host):
+        await tested.stream_started(upstream, host)
+        await until(lambda: host.told.count(("closed", upstream)) >= 2)
+
+
+async def test_a_peer_may_be_waited_for_as_long_as_one_likes(real: RealServer) -> None:
+    host = RecordingHost()
+    async with running(client(real, dead_peer_after="30d"), host):
+        await until(lambda: ("connected", None) in host.told)
+
+
+@pytest.mark.parametrize("wrong", [{"port": 0}, {"port": 1, "host": ""}, {"port": True}])
+def test_an_address_that_cannot_be_one_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TcpClientOptions.model_validate(wrong)

@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from penstock.config.deployment import InterceptorSpec
-from penstock.connectors.api import Outgoing, StreamGone, StreamLost, StreamRef
-from penstock.connectors.making import make_chains
+from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
+from penstock.connectors.making import make_chains, make_connector
 from penstock.connectors.types.tcp_server import TcpServer, TcpServerOptions
 from tests.connectors.recording_host import RecordingHost, running, until
 
@@ -240,3 +240,24 @@ async def test_with_mutual_tls_only_known_clients_come_in(tls_files: dict[str, P
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
             await one_byte(*await connect(tested, ssl=unknown))
         assert len(host.streams) == 1
+
+
+@pytest.mark.parametrize("kind", ["tcp-server", "ws-server", "http-server"])
+async def test_a_server_that_cannot_listen_says_where(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Lost, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use"):
+            await make_connector(kind, {"port": port}).run(RecordingHost())
+    with pytest.raises(Lost, match=r"cannot listen on no\.such\.host\.invalid:0: "):
+        await make_connector(kind, {"port": 0, "host": "no.such.host.invalid"}).run(RecordingHost())
+
+
+async def test_what_peers_say_to_a_server_that_nobody_reads_is_dropped_and_counted() -> None:
+    tested, host = server(broadcast=True), in_lines(has_out=False)
+    async with running(tested, host):
+        _, writer = await asyncio.open_connection(*tested.addresses[0].split(":"))
+        writer.write(b"for nobody\n")
+        await until(lambda: host.counts["discarded_bytes"] == 11)
+        await tested.deliver(Outgoing(None, [b"to all\n"], [0]), host)
+        assert host.streams[0].events == []
+        writer.close()

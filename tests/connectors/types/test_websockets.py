@@ -10,9 +10,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
-from penstock.connectors.making import make_chains
+from penstock.connectors.making import make_chains, make_connector
 from penstock.connectors.types.ws_client import WsClient, WsClientOptions
 from penstock.connectors.types.ws_server import WsServer, WsServerOptions
+from penstock.core.errors import RequestError
 from tests.connectors.recording_host import RecordingHost, running, until
 
 A = StreamRef("source", 1)
@@ -195,3 +196,24 @@ async def test_a_client_whose_server_refuses_is_lost() -> None:
     with pytest.raises(Lost, match="cannot be reached"):
         await WsClient(WsClientOptions(url=f"ws://127.0.0.1:{port}/")).run(RecordingHost())
     real.close()
+
+
+@pytest.mark.parametrize("wrong", ["ws://", "http://h/", "ws://user:hunter2@h/", "ws://h:99999", "ws://h:x"])
+def test_a_url_that_cannot_be_one_or_that_holds_a_password_is_refused(wrong: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        make_connector("ws-client", {"url": wrong})
+    assert "hunter2" not in str(raised.value)
+
+
+def test_tls_for_a_connection_without_it_is_refused() -> None:
+    with pytest.raises(RequestError, match="tls is for wss://"):
+        make_connector("ws-client", {"url": "ws://h/", "tls": {}})
+
+
+async def test_a_path_that_would_swell_every_event_is_refused() -> None:
+    tested, host = server(), RecordingHost()
+    async with running(tested, host):
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(url(tested, "/" + "x" * 2000))
+        assert refused.value.response.status_code == 414
+        assert host.counts["refused_connections"] == 1

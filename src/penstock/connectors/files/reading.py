@@ -23,8 +23,13 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def find_files(pattern: str) -> list[Path]:
-    """Regular files that match, in the order of their names, which are absolute."""
-    names = sorted(glob(os.path.abspath(pattern), recursive=True))  # noqa: PTH100, PTH207  Path.glob takes no such
+    """Regular files that match, in the order of their names, which are absolute. A file that is called so is meant
+    itself, whatever its name would match.
+    """
+    whole = os.path.abspath(pattern)  # noqa: PTH100  as it is written
+    if Path(whole).is_file():
+        return [Path(whole)]
+    names = sorted(glob(whole, recursive=True))  # noqa: PTH207  Path.glob takes no such
     return [path for name in names if (path := Path(name)).is_file()]
 
 

@@ -28,6 +28,12 @@ _GENERATIONS_MAX = 10_000
 """Files with one inode and the same first line, each after a truncation: then something else is wrong."""
 
 
+_NEWLINE = b"\n"
+
+_IN_PART = "p"
+"""Behind the mark of a first line that may still become longer: no digit of a mark."""
+
+
 class Inode(NamedTuple):
     device: int
     number: int
@@ -52,6 +58,8 @@ class Tailing:
         self._linger_seconds = linger_seconds
         self._lines = lines
         self._followed: dict[Inode, Followed] = {}
+        self._told: dict[Path, str] = {}
+        """What is wrong with files that are there: it is told once, not at every look."""
 
     async def run(self, host: Host) -> None:
         host.connected()
@@ -67,6 +75,7 @@ class Tailing:
             file.gone = inode not in found
         new = [Followed(path, inode) for inode, path in found.items() if inode not in self._followed]
         self._followed |= {file.inode: file for file in new}
+        self._told = {path: told for path in found.values() if (told := self._told.get(path)) is not None}
         return new
 
     async def _pause(self, host: Host) -> None:
@@ -82,7 +91,9 @@ class Tailing:
             host.count("bad_files")
         except (OSError, PenstockError) as error:
             host.count("failed_files")
-            log.warning("%s: %s is read again later: %s", host.name, file.path, error)
+            level = logging.DEBUG if self._told.get(file.path) == str(error) else logging.WARNING
+            self._told[file.path] = str(error)
+            log.log(level, "%s: %s is read again later: %s", host.name, file.path, error)
             await self._pause(host)
         finally:
             del self._followed[file.inode]
@@ -96,7 +107,7 @@ class Tailing:
             generation = generation + 1 if name == before else 0
             stream, generation = await _open(file, name, generation, fd, host)
             try:
-                truncated = await self._pump(file, fd, stream, host)
+                truncated = await self._pump(file, fd, stream, name, host)
             finally:
                 await stream.close()
 
@@ -104,27 +115,26 @@ class Tailing:
         """Its stream's, once there is a first line, or as much as is looked at; empty where that will never be."""
         while not host.is_draining:
             head = await asyncio.to_thread(os.pread, fd, _HEAD_BYTES, 0)
-            line, newline, _ = head.partition(b"\n")
-            if head and (newline or len(head) == _HEAD_BYTES or not self._lines or file.gone):
-                mark = sha256(line).hexdigest()[:16] if self._lines else "any"
-                return f"{file.inode.device:x}-{file.inode.number:x}-{mark}"
+            mark = _mark(head) if self._lines else "any"
+            if head and (mark or file.gone):
+                return f"{file.inode.device:x}-{file.inode.number:x}-{mark or _mark(head + _NEWLINE) + _IN_PART}"
             if file.gone:
                 return ""
             await self._pause(host)
         return ""
 
-    async def _pump(self, file: Followed, fd: int, stream: Stream, host: Host) -> bool:
-        """Whether it was truncated."""
+    async def _pump(self, file: Followed, fd: int, stream: Stream, name: str, host: Host) -> bool:
+        """Whether it was truncated, also where it has grown beyond its old length since."""
         at, quiet, in_line = stream.position, 0.0, not self._lines
         while await may_read(stream, host):
-            data = await asyncio.to_thread(os.pread, fd, self._chunk_bytes, at)
+            data = await asyncio.to_thread(self._read, fd, at, name)
             is_over = file.gone and quiet >= self._linger_seconds
-            piece = data if is_over or in_line else self._whole(data)
+            piece = data if is_over or in_line or data is None else self._whole(data)
             if piece:
                 await stream.send(piece)
                 at, quiet = at + len(piece), 0.0
-                in_line = not self._lines or not piece.endswith(b"\n")
-            elif os.fstat(fd).st_size < at:
+                in_line = not self._lines or not piece.endswith(_NEWLINE)
+            elif data is None or os.fstat(fd).st_size < at:
                 host.count("truncations")
                 await stream.finish()
                 return True
@@ -137,9 +147,15 @@ class Tailing:
         await stream.cut_off("the connector was stopped")
         return False
 
+    def _read(self, fd: int, at: int, name: str) -> bytes | None:
+        """What stands there; None: the file begins with another line now, so that it is another one."""
+        data = os.pread(fd, self._chunk_bytes, at)
+        mark = _mark(os.pread(fd, _HEAD_BYTES, 0)) if self._lines and not name.endswith(_IN_PART) else ""
+        return data if not mark or name.endswith(mark) else None
+
     def _whole(self, data: bytes) -> bytes:
         """Up to the last newline: a line that is still being written waits, unless it is longer than a chunk."""
-        return data[: data.rfind(b"\n") + 1] or (data if len(data) == self._chunk_bytes else b"")
+        return data[: data.rfind(_NEWLINE) + 1] or (data if len(data) == self._chunk_bytes else b"")
 
 
 async def _open(file: Followed, name: str, generation: int, fd: int, host: Host) -> tuple[Stream, int]:
@@ -166,6 +182,12 @@ async def _end(stream: Stream) -> None:
     """It is not this one: nobody waits for more of it."""
     await stream.finish()
     await stream.close()
+
+
+def _mark(head: bytes) -> str:
+    """Of the first line, as far as it is looked at; empty while that is still being written."""
+    line, newline, _ = head.partition(_NEWLINE)
+    return sha256(line).hexdigest()[:16] if newline or len(head) == _HEAD_BYTES else ""
 
 
 def _inodes(pattern: str) -> dict[Inode, Path]:

@@ -6,6 +6,7 @@ from email.utils import formatdate
 from http import HTTPStatus as Status
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -103,6 +104,8 @@ class ClientConnection:
         """When the stream may send; a client is told soon if it may not."""
         if self._host.is_draining:
             raise self._unavailable("nothing is taken any more", closes=True)
+        if not self._host.has_out:
+            raise self._unavailable("nobody reads what is sent here")
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self.begin()
         assert self._opening is not None
@@ -140,7 +143,7 @@ class ClientConnection:
     async def _exchanged(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
         """Return when all that answers the request has come."""
         self._is_cut = True
-        await stream.send(body, metadata=metadata)
+        await self._store(exchange, stream, body, metadata)
         self._last = exchange.last = await stream.finish()
         self._is_cut = False
         if exchange.last == exchange.after:
@@ -149,6 +152,16 @@ class ClientConnection:
             await exchange.replied.wait()
         else:
             await stream.complete(exchange.last)
+
+    async def _store(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
+        """Raises RefusedRequest for one that becomes too much: each event carries the metadata."""
+        limit, each = self._options.stored_bytes_max, len(msgpack.packb(metadata))
+        step = max(1, limit // each) if self._host.has_interceptors else max(1, len(body))
+        for start in range(0, len(body), step):
+            last = await stream.send(body[start : start + step], metadata=metadata)
+            if (last - exchange.after) * each + start > limit:
+                text = f"its events are more than {limit} bytes with its headers (stored_bytes_max)"
+                raise RefusedRequest(says(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
 
     def _timed_out(self) -> Answer:
         """The connection ends with it: a reply that comes later must not be taken for that of another request."""

@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 import h11
 import uvicorn
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -41,6 +42,7 @@ class HttpProtocol(H11Protocol):
 
     def __init__(self, config: uvicorn.Config, state: ServerState, served: Served, dead_peer_seconds: float) -> None:
         super().__init__(config, state, {})
+        self._head_bytes_max = config.h11_max_incomplete_event_size or 0
         self.logger = _LOG
         self.access_log = False
         self._served = served
@@ -85,6 +87,11 @@ class HttpProtocol(H11Protocol):
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._end_wait()
         assert self._application is not None
+        if _head_bytes(scope) > self._head_bytes_max:  # h11 looks at heads that come in pieces only
+            self._served.bad_request()
+            refused = Response("the head is too long (head_bytes_max)\n", 400, {"connection": "close"})
+            await refused(scope, receive, send)
+            return
         await self._application(scope, receive, send)
 
     def _await_head(self) -> None:
@@ -118,6 +125,12 @@ def protocol_factory(
     config.load()
     state = ServerState()
     return lambda: HttpProtocol(config, state, served, dead_peer_seconds)
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Of the request line and all headers, as they came."""
+    lines = (len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
+    return len(scope["raw_path"]) + len(scope["query_string"]) + sum(lines)
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

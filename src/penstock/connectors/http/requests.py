@@ -11,7 +11,7 @@ from penstock.connectors.http.answers import Answer, says
 if TYPE_CHECKING:
     from penstock.connectors.types.http_server import HttpServerOptions
 
-_PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization"})
+_PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"})
 """Headers that are not stored: whoever may read the events need not be the client."""
 
 

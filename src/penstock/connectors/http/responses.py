@@ -27,7 +27,7 @@ def wait_of(retry_after: str | None, now: datetime, seconds_max: float) -> float
     """How long a server asks us to wait, in seconds: it says so as a number or as a date."""
     if not retry_after:
         return 0.0
-    if retry_after.strip().isdigit():
+    if retry_after.isascii() and retry_after.strip().isdigit():
         return min(float(retry_after), seconds_max)
     try:
         until = parsedate_to_datetime(retry_after)

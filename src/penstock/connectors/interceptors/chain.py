@@ -27,6 +27,7 @@ class IncomingChain:
         self._resumes = resumes
         self._fed = self._consumed = position
         self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
 
     @property
     def consumed(self) -> int:
@@ -82,10 +83,10 @@ class IncomingChain:
         if not between:
             self._consumed = self._fed - (self._stages[0].held if self._stages else 0)
         if not (between and self._resumes):
-            waiting, self._waiting = self._waiting, []
-            return waiting + records if waiting else records
+            return self._with_waiting(records)
         self._waiting += records
-        if sum(map(len, self._waiting)) > WAITING_BYTES_MAX:
+        self._waiting_bytes += sum(map(len, records))
+        if self._waiting_bytes > WAITING_BYTES_MAX:
             raise self._failure([], {0: BadBytes(_NO_PLACE, _left(self._stages[0]))})
         return []
 
@@ -97,8 +98,11 @@ class IncomingChain:
 
     def _let_go(self, records: list[bytes]) -> list[bytes]:
         self._consumed = self._fed
-        waiting, self._waiting = self._waiting, []
-        return waiting + records
+        return self._with_waiting(records)
+
+    def _with_waiting(self, records: list[bytes]) -> list[bytes]:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        return waiting + records if waiting else records
 
 
 _NO_PLACE = f"no place between records to go on from in {WAITING_BYTES_MAX:,} bytes"
@@ -109,10 +113,9 @@ def _fed(stage: Incoming, records: list[bytes]) -> tuple[list[bytes], BadBytes |
     made: list[bytes] = []
     for at, record in enumerate(records):
         try:
-            found = stage.feed(record)
+            made += stage.feed(record)
         except BadBytes as bad:
             return made + bad.records, BadBytes(str(bad), bad.data + b"".join(records[at + 1 :]))
-        made = made + found if made else found
     return made, None
 
 

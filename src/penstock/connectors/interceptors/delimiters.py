@@ -29,7 +29,7 @@ def _checked(text: str) -> str:
     try:
         found = delimiter_bytes(text)
     except RequestError as error:
-        raise ValueError(f"{error}. {error.hint}") from error
+        raise ValueError(f"{error} ({error.hint.rstrip('.')})") from error
     if not found:
         raise ValueError("a delimiter has at least one byte")
     return text

@@ -146,17 +146,25 @@ class ConnectionPerStream:
             pause = min(2 * pause, longest)
 
     async def _used(self, peer: Peer, line: _Line, stream: StreamRef | None, host: Host) -> str:
-        """Why it has ended."""
+        """Why it has ended. What the server has said on it is answered as long as it is there."""
+        own: list[StreamRef] = []
+
+        def began(said: StreamRef) -> None:
+            own.append(said)
+            self._own[said] = line
+
         if stream is not None:
             host.opened(stream)
         try:
-            await listen(peer, host, lambda own: self._own.update({own: line}))
+            await listen(peer, host, began)
             if host.is_draining and peer.listens and not line.is_ending:
                 await asyncio.Event().wait()  # for what is still to leave
         except (ConnectionError, PenstockError) as error:
             return f"the connection to {self._where} is gone: {error}"
         finally:
             peer.abort()
+            for said in own:
+                self._own.pop(said, None)
         return f"{self._where} has closed the connection"
 
     async def stream_closed(self, stream: StreamRef, host: Host) -> None:
@@ -196,7 +204,7 @@ class ConnectionPerStream:
         if stream is None or stream.connector != host.name:
             return self._lines.get(stream) or self._begin(stream, host)
         line = self._own.get(stream)
-        if line is None or (line.is_ending and line.peer is None):
+        if line is None:
             raise StreamGone(f"the connection of stream {stream.stream_id} is gone")
         return line
 
@@ -210,7 +218,7 @@ async def _connected(connect: Connect, options: ClientOptions, where: str) -> Pe
     try:
         async with asyncio.timeout(options.connect_timeout):
             return await connect()
-    except OSError as error:  # TimeoutError is one
+    except (OSError, PenstockError) as error:  # TimeoutError is one; TLS files that cannot be used are another
         raise Lost(f"{where} cannot be reached: {str(error) or 'it does not answer'}") from error
 
 

@@ -19,6 +19,8 @@ CLIENT_ON_STREAM_STARTED = (
 )
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+HostName = Annotated[str, Field(min_length=1)]
+"""An empty one, such as a variable that is not filled in, would be every address of the machine."""
 
 
 class ServerTls(Options):
@@ -42,7 +44,7 @@ class ClientTls(Options):
 
 
 class ServerOptions(Options):
-    host: str = "127.0.0.1"
+    host: HostName = "127.0.0.1"
     """The address to listen on; only this machine unless another one is given."""
     port: Port
     """0: any that is free; the log says which."""

@@ -7,6 +7,7 @@ append    behind the end of one file                                            
 """
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import quote, urlencode
@@ -38,7 +39,8 @@ class FileOptions(Options):
     `split`.
 
     A file that is followed is known by its inode and its first line: one that is renamed goes on where it was, and one
-    that is truncated or made anew is read from its beginning. What is overwritten before it was read is not seen.
+    that is truncated or made anew is read from its beginning. What is overwritten before it was read is not seen, nor
+    that a file was truncated which begins with the same line and is as long as before when it is next looked at.
     """
 
     mode: Literal["read", "tail", "write", "append"]
@@ -93,7 +95,8 @@ class File(Connector[FileOptions]):
             case "read" | "tail":
                 return Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True)
             case "write":
-                return Capabilities(sink=Guarantee.EXACTLY_ONCE, interceptors=frozenset())
+                claims = frozenset({f"the directory {os.path.normpath(options.path)}"})
+                return Capabilities(sink=Guarantee.EXACTLY_ONCE, interceptors=frozenset(), claims=claims)
             case "append":
                 return Capabilities(sink=Guarantee.AT_LEAST_ONCE)
 

@@ -5,14 +5,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream, StreamGone
 from penstock.connectors.http.responses import Verdict, reason_of, verdict_of, wait_of
+from penstock.connectors.sockets.addresses import Headers, HeaderValue, check_url, is_header_value
 from penstock.connectors.sockets.options import ClientTls, client_context
 from penstock.core.errors import NoRoom, RequestError
 from penstock.core.guarantee import Guarantee
@@ -36,9 +37,9 @@ class HttpClientOptions(Options):
     """Where the requests go: `http://…` or `https://…`. A token belongs into a header."""
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     """Of each request."""
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    headers: Headers = Field(default_factory=dict, repr=False)
     """Sent with each request. Secrets from files: `Authorization: "Bearer ${file:/run/secrets/token}"`."""
-    content_type: str = "application/octet-stream"
+    content_type: HeaderValue = "application/octet-stream"
     """Of values whose metadata say nothing else."""
     timeout: SomeSeconds = 30.0
     """For connecting, and for every wait for the server."""
@@ -52,15 +53,10 @@ class HttpClientOptions(Options):
     tls: ClientTls | None = None
     """For https, instead of the system's authorities."""
 
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("expected http://HOST… or https://HOST…")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("a user in a URL is seen by everybody: write an Authorization header")
-        return url
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_url(self.url, "http", "https", has_tls=self.tls is not None)
+        return self
 
 
 class HttpClient(Connector[HttpClientOptions]):
@@ -167,7 +163,7 @@ class HttpClient(Connector[HttpClientOptions]):
         if self._client is None:
             raise Lost(f"{self._where} is not connected")
         metadata = outgoing.metadata[place] if outgoing.metadata else {}
-        headers = {"Content-Type": str(metadata.get("content_type") or self.options.content_type)}
+        headers = {"Content-Type": _content_type(metadata) or self.options.content_type}
         if outgoing.name:
             headers["Idempotency-Key"] = f"{outgoing.name}-{len(outgoing.values) - 1 - place}"
         request = self._client.build_request(
@@ -242,6 +238,12 @@ class _Response:
         if self.truncated:
             found["truncated"] = True
         return found
+
+
+def _content_type(metadata: Mapping[str, Any]) -> str:
+    """Empty where there is none that a header can hold: it must keep nothing from leaving."""
+    told = metadata.get("content_type")
+    return told if isinstance(told, str) and is_header_value(told) else ""
 
 
 async def _bounded(response: "httpx.Response", bytes_max: int) -> tuple[bytes, bool]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,8 +11,10 @@ from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, StreamGone
 from penstock.connectors.http.clients import Clients
 from penstock.connectors.http.protocol import protocol_factory
+from penstock.connectors.sockets.addresses import HeaderValue
 from penstock.connectors.sockets.connection import address_of
-from penstock.connectors.sockets.options import CONNECTIONS_MAX, Port, ServerTls, server_context
+from penstock.connectors.sockets.listening import claims_of, told_where
+from penstock.connectors.sockets.options import CONNECTIONS_MAX, HostName, Port, ServerTls, server_context
 from penstock.core.guarantee import Guarantee
 
 log = logging.getLogger(__name__)
@@ -31,7 +34,7 @@ class HttpServerOptions(Options):
     nothing is taken now, 504 when no reply comes in time. A reply whose client is gone is a dead letter.
     """
 
-    host: str = "127.0.0.1"
+    host: HostName = "127.0.0.1"
     """The address to listen on; only this machine unless another one is given."""
     port: Port
     """0: any that is free; the log says which."""
@@ -52,7 +55,7 @@ class HttpServerOptions(Options):
     """How long a request waits when nothing is taken, at the quota or while the stream is paused, until 503."""
     retry_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 1
     """What a 503 tells the client."""
-    content_type: str = "application/octet-stream"
+    content_type: HeaderValue = "application/octet-stream"
     """Of replies whose metadata say nothing else."""
     body_bytes_max: Annotated[Size, Field(le=64 << 20)] = 1 << 20
     """The largest body of a request, which is kept in memory until it has come; beyond it 413."""
@@ -60,6 +63,9 @@ class HttpServerOptions(Options):
     """The largest reply, which is kept in memory until it is whole; beyond it 500, and the rest is a dead letter."""
     head_bytes_max: Annotated[Size, Field(le=32 << 10)] = 16 << 10
     """The longest request line with all headers; beyond it 400. They go along with every event of the request."""
+    stored_bytes_max: Size = 64 << 20
+    """What one request may become: its events, each with the request's metadata; beyond it 413, and what is stored of
+    it by then stays. Small events behind large headers are a multiple of what came."""
     idle: SomeSeconds = 75.0
     """A connection on which no request has come for so long is closed."""
     connections_max: Annotated[int, Field(ge=1, le=1_000_000)] = CONNECTIONS_MAX
@@ -87,6 +93,10 @@ class HttpServer(Connector[HttpServerOptions]):
         example={"port": 8080, "path": "/events"},
     )
 
+    @classmethod
+    def capabilities(cls, options: HttpServerOptions) -> Capabilities:
+        return replace(cls.about.capabilities, claims=claims_of(options.host, options.port))
+
     def __init__(self, options: HttpServerOptions) -> None:
         super().__init__(options)
         self.addresses: list[str] = []
@@ -98,7 +108,8 @@ class HttpServer(Connector[HttpServerOptions]):
         clients = self._clients = Clients(host, options)
         factory = protocol_factory(clients, options.head_bytes_max, options.idle, options.dead_peer_after)
         loop, context = asyncio.get_running_loop(), server_context(options.tls)
-        server = await loop.create_server(factory, options.host, options.port, ssl=context, backlog=_BACKLOG)
+        with told_where(options.host, options.port):
+            server = await loop.create_server(factory, options.host, options.port, ssl=context, backlog=_BACKLOG)
         self.addresses = [address_of(sock.getsockname()) for sock in server.sockets]
         log.info("%s listens on %s", host.name, ", ".join(self.addresses))
         try:

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4, uuid5
 from pydantic import Field, model_validator
 
 from penstock.client.segments import AsyncAppender, AsyncSegmentClient
+from penstock.client.segments.address import Address
 from penstock.client.segments.batches import batches
 from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
@@ -61,6 +62,8 @@ class SegmentOptions(Options):
     def _check(self) -> Self:
         try:
             Source.parse(f"segment:{self.segment}")
+            if self.worker is not None:
+                Address.parse(self.worker)
         except PenstockError as error:
             raise ValueError(f"{error}. {error.hint}") from None
         if self.ca is not None and not self.tls:

@@ -1,11 +1,14 @@
 """Connects to a TCP server: what leaves goes to it, what it says comes in."""
 
 import asyncio
+from typing import Annotated
+
+from pydantic import Field
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
 from penstock.connectors.sockets.connection import Connection
 from penstock.connectors.sockets.dialling import dialling
-from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, Port, client_context
+from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, HostName, client_context
 from penstock.core.guarantee import Guarantee
 
 
@@ -14,9 +17,9 @@ class TcpClientOptions(ClientOptions):
     What the server says is a stream for each connection, or is read and dropped where nothing is linked to `out`.
     """
 
-    host: str = "127.0.0.1"
+    host: HostName = "127.0.0.1"
     """The server's name or address."""
-    port: Port
+    port: Annotated[int, Field(ge=1, le=65535)]
     """The server's port."""
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
 from penstock.connectors.sockets.connection import Connection, address_of
+from penstock.connectors.sockets.listening import claims_of, told_where
 from penstock.connectors.sockets.options import SERVER_ON_STREAM_STARTED, ServerOptions, server_context
 from penstock.connectors.sockets.peers import Peers
 from penstock.core.guarantee import Guarantee
@@ -18,7 +20,8 @@ _BACKLOG = 1024
 class TcpServerOptions(ServerOptions):
     """Name interceptors, such as `split` and `join`: without them an event is whatever one read brings. A peer that
     half-closes its connection still gets its replies. What a peer says before its connection breaks is kept, a part of
-    a record as a letter; what it has not acknowledged when the connection breaks is lost with it.
+    a record as a letter; what it has not acknowledged when the connection breaks is lost with it. Where nothing is
+    linked to `out`, what peers say is read and dropped.
     """
 
 
@@ -40,6 +43,10 @@ class TcpServer(Connector[TcpServerOptions]):
         example={"host": "127.0.0.1", "port": 9000},
     )
 
+    @classmethod
+    def capabilities(cls, options: TcpServerOptions) -> Capabilities:
+        return replace(cls.about.capabilities, claims=claims_of(options.host, options.port))
+
     def __init__(self, options: TcpServerOptions) -> None:
         super().__init__(options)
         self._peers = Peers(options)
@@ -48,13 +55,14 @@ class TcpServer(Connector[TcpServerOptions]):
 
     async def run(self, host: Host) -> None:
         options = self.options
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(lambda made: self._accept(made, host), options.dead_peer_after),
-            options.host,
-            options.port,
-            ssl=server_context(options.tls),
-            backlog=_BACKLOG,
-        )
+        with told_where(options.host, options.port):
+            server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(lambda made: self._accept(made, host), options.dead_peer_after),
+                options.host,
+                options.port,
+                ssl=server_context(options.tls),
+                backlog=_BACKLOG,
+            )
         self.addresses = [address_of(sock.getsockname()) for sock in server.sockets]
         log.info("%s listens on %s", host.name, ", ".join(self.addresses))
         try:

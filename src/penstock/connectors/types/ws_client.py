@@ -1,10 +1,11 @@
 """Connects to a WebSocket server: what leaves goes to it, what it says comes in."""
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
+from penstock.connectors.sockets.addresses import Headers, check_url
 from penstock.connectors.sockets.dialling import dialling
 from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, client_context
 from penstock.connectors.sockets.peer import Peer
@@ -18,10 +19,15 @@ class WsClientOptions(ClientOptions, WsOptions):
     read and dropped where nothing is linked to `out`.
     """
 
-    url: str = Field(pattern=r"^wss?://")
-    """Like ws://127.0.0.1:8888/path; wss:// for TLS."""
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    url: str
+    """Like ws://127.0.0.1:8888/path; wss:// for TLS. A token belongs into a header."""
+    headers: Headers = Field(default_factory=dict, repr=False)
     """To send when it connects, such as Authorization."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_url(self.url, "ws", "wss", has_tls=self.tls is not None)
+        return self
 
 
 class WsClient(Connector[WsClientOptions]):

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
 from penstock.connectors.sockets.connection import address_of
+from penstock.connectors.sockets.listening import claims_of, told_where
 from penstock.connectors.sockets.options import SERVER_ON_STREAM_STARTED, ServerOptions, server_context
 from penstock.connectors.sockets.peers import Peers
 from penstock.connectors.sockets.ws_options import WsOptions, connection_arguments
@@ -19,13 +21,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _handshakes = logging.getLogger(f"{__name__}.handshakes")
-_handshakes.setLevel(logging.CRITICAL)  # a peer that speaks something else is counted, not told of with a traceback
+_handshakes.setLevel(logging.CRITICAL)  # a peer that speaks something else is no news: it gets no connection
+
+
+_PATH_CHARS_MAX = 1024
+"""With its query: it goes along with every event of the connection."""
 
 
 class WsServerOptions(ServerOptions, WsOptions):
     """Without interceptors a message is an event; with them its bytes are fed to them, and a batch of `join` leaves as
     one message. The path that a peer asks for is in the metadata of its events. A peer that is not read, because of a
-    breaker or a quota, gets no answer to its own pings as long as it has more to say: let it wait longer than that.
+    breaker or a quota, gets no answer to its own pings as long as it has more to say: let it wait longer than that. An
+    empty message is no event. Where nothing is linked to `out`, what peers say is read and dropped.
     """
 
     origins: list[str] | None = None
@@ -51,6 +58,10 @@ class WsServer(Connector[WsServerOptions]):
         example={"host": "127.0.0.1", "port": 8888},
     )
 
+    @classmethod
+    def capabilities(cls, options: WsServerOptions) -> Capabilities:
+        return replace(cls.about.capabilities, claims=claims_of(options.host, options.port))
+
     def __init__(self, options: WsServerOptions) -> None:
         super().__init__(options)
         self._peers = Peers(options)
@@ -58,7 +69,8 @@ class WsServer(Connector[WsServerOptions]):
         """Where it listens."""
 
     async def run(self, host: Host) -> None:
-        server = await self._listening(host)
+        with told_where(self.options.host, self.options.port):
+            server = await self._listening(host)
         self.addresses = [address_of(sock.getsockname()) for sock in server.sockets]
         log.info("%s listens on %s", host.name, ", ".join(self.addresses))
         try:
@@ -80,7 +92,10 @@ class WsServer(Connector[WsServerOptions]):
         async def serve_one(connection: "ServerConnection") -> None:
             await self._serve(connection, host)
 
-        def refuse(connection: "ServerConnection", request: "Request") -> "Response | None":  # noqa: ARG001
+        def refuse(connection: "ServerConnection", request: "Request") -> "Response | None":
+            if len(request.path) > _PATH_CHARS_MAX:
+                host.count("refused_connections")
+                return connection.respond(HTTPStatus.REQUEST_URI_TOO_LONG, f"At most {_PATH_CHARS_MAX} characters.\n")
             if not (self._peers.is_full or host.is_draining):
                 return None
             host.count("refused_connections")

@@ -1,0 +1,50 @@
+"""Schemas of columns: what Spark reads is taken, what it does not is told with the words at which it goes wrong."""
+
+import pytest
+
+from penstock.config.ddl import check_ddl
+from penstock.core.errors import RequestError
+
+GOOD = (
+    "id INT, name STRING",
+    "id int not null comment 'it''s', `a.b` bigint",
+    '`a``b` string COMMENT "x, y"',
+    "a: int, b: string",
+    "struct<a: int, b: struct<c: array<map<string, decimal(10, 2)>>>>",
+    "e struct<>, v variant, t timestamp_ntz, c char(3), w varchar(10), d dec, n numeric(5)",
+    "i interval day to second, j interval year to month, k interval",
+    "2nd int, s string COLLATE UTF8_LCASE",
+)
+
+BAD = {
+    "": "name of a column, found the end",
+    "id": 'the type of "id", found the end',
+    "id integr": 'the type of "id", found "integr"',
+    "id int,": "name of a column, found the end",
+    "id int,, b int": 'name of a column, found ","',
+    "id int name string": 'expected "," or the end, found "name"',
+    "id int)": 'expected "," or the end, found ")"',
+    "a.b int": 'found ".b int"',
+    "a array<int": 'expected ">" behind what is in array, found the end',
+    "a array": 'expected "<" behind array, found the end',
+    "a map<string>": 'expected "," behind the keys of map',
+    "a varchar": "expected a length behind varchar",
+    "a int, A int": 'two columns "A"',
+    "a int not": "expected NULL",
+    "a struct<b int, b int>": 'two columns "b"',
+    "nonsense()": 'found "("',
+    "array<" * 3: 'expected the type of "array"',
+    "a " + "array<" * 200: "inside of each other",
+}
+
+
+@pytest.mark.parametrize("schema", GOOD)
+def test_what_spark_reads_is_taken(schema: str) -> None:
+    check_ddl(schema)
+
+
+@pytest.mark.parametrize("schema", BAD)
+def test_what_it_does_not_is_told(schema: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        check_ddl(schema)
+    assert BAD[schema] in str(caught.value)
