@@ -51,3 +51,9 @@ def test_each_pause_ends_by_itself() -> None:
     paused = Application(paused=frozenset({("a", None), ("a", 1), ("b", 1)}))
     assert paused.with_pause(("a", None), is_paused=False).paused == {("a", 1), ("b", 1)}
     assert paused.with_pause(("a", 1), is_paused=False).paused == {("a", None), ("b", 1)}
+
+
+def test_what_is_no_file_is_damage_too(tmp_path: Path) -> None:
+    (tmp_path / "application.json").mkdir()
+    with pytest.raises(Damaged, match="cannot be read"):
+        Kept(tmp_path).load()

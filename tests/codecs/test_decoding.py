@@ -40,6 +40,9 @@ BAD_JSON = (
     b'{"name": "\xff"}',
     b"{'id': 1}",
     b"NaN",
+    b'{"id": 1}]} {"id": 2}',
+    b"\xef\xbb\xbf{}",
+    b'"\\ud800"',
 )
 
 
@@ -72,6 +75,30 @@ def test_fields_with_names_of_the_events_own_columns_are_inside_of_data(spark: S
     assert columns(made) == [{"data": {"sensor": "a", "value": 2.5}}, {}]
 
 
+def test_of_a_name_that_stands_twice_a_schema_takes_the_last_and_a_variant_can_hold_none(spark: SparkSession) -> None:
+    twice = b'{"id": 1, "id": 2}'
+    assert columns(decode(events(spark, twice), [Branch("json", "id int")])) == [{"id": 2}]
+    assert letters(decode(events(spark, twice), [Branch("json")])) == [(twice, "`value` is no json")]
+
+
+def test_a_field_that_may_not_be_null_is_needed(spark: SparkSession) -> None:
+    schema = "id int NOT NULL, name string"
+    made = decode(events(spark, b'{"id": 1}', b'{"name": "x"}', b'{"id": null}'), [Branch("json", schema)])
+    assert [value for value, _ in letters(made)] == [b'{"name": "x"}', b'{"id": null}']
+    made = decode(events(spark, b"1,x", b",x"), [Branch("csv", schema)])
+    assert [value for value, _ in letters(made)] == [b",x"]
+
+
+def test_numbers_and_depths_beyond_measure_stop_nothing(spark: SparkSession) -> None:
+    odd = [b"1e400", b"9" * 400, b"-0", b"[" * 600 + b"]" * 600, b"[" * 5000 + b"]" * 5000]
+    made = decode(events(spark, *odd, b'"well"'), [Branch("json")])
+    assert columns(made)[-1] == {"data": "well"}
+    assert [value for value, _ in letters(made)] == [odd[-1]], "1,000 levels are the most"
+    made = decode(events(spark, *(b'{"id": %s}' % one for one in odd), b'{"id": 7}'), [Branch("json", "id int")])
+    assert columns(made)[-1] == {"id": 7}
+    assert len(letters(made)) == len(odd) - 1, "-0 is a number"
+
+
 def test_messagepack_is_decoded_as_json_is(spark: SparkSession) -> None:
     values = [{"a": [1, None]}, "text", 2**63, 1.5, {1: b"bytes"}, datetime(2026, 1, 2, tzinfo=UTC)]
     made = decode(events(spark, *(msgpack.packb(one, datetime=True) for one in values)), [Branch("msgpack")])
@@ -101,14 +128,39 @@ def test_a_string_is_text_and_bad_utf_8_a_letter(spark: SparkSession) -> None:
 
 
 def test_csv_gives_the_columns_of_its_schema(spark: SparkSession) -> None:
-    made = decode(events(spark, b"1,abc", b'2,"a, ""b"""', b"3,"), [Branch("csv", SCHEMA)])
-    assert columns(made) == [{"id": 1, "name": "abc"}, {"id": 2, "name": 'a, "b"'}, {"id": 3, "name": None}]
+    values = {
+        b"1,abc": (1, "abc"),
+        b'2,"a, ""b"""': (2, 'a, "b"'),
+        b"3,": (3, None),
+        b'4,""': (4, ""),
+        b"5, x ": (5, " x "),
+        b'6,"a\r\nb"': (6, "a\r\nb"),
+        b"7,end\n": (7, "end"),
+        b'"8","end"\r\n': (8, "end"),
+        b"9,\\": (9, "\\"),
+    }
+    made = decode(events(spark, *values), [Branch("csv", SCHEMA)])
+    assert columns(made) == [{"id": number, "name": name} for number, name in values.values()]
 
 
 def test_csv_with_other_fields_is_a_letter(spark: SparkSession) -> None:
-    bad = [b"x,abc", b"1", b"1,a,b", b"\xff,a"]
+    bad = [
+        b"x,abc",
+        b"1",
+        b"1,a,b",
+        b"\xff,a",
+        b"",
+        b"\n",
+        b'1,"open',
+        b'1,a"b',
+        b"1,a\n2",
+        b"\n1,a",
+        b"1,a\n\n",
+        b"#1,a",
+    ]
     made = decode(events(spark, *bad), [Branch("csv", SCHEMA)])
     assert [value for value, _ in letters(made)] == bad
+    assert letters(decode(events(spark, b"a\nb", b""), [Branch("csv", "s string")]))[0][0] == b"a\nb"
 
 
 def test_csv_without_a_schema_is_refused(spark: SparkSession) -> None:

@@ -47,6 +47,13 @@ def test_rows_without_a_value_are_written_by_the_codec(spark: SparkSession) -> N
     ]
 
 
+def test_texts_come_back_from_csv_as_they_were(spark: SparkSession) -> None:
+    texts = ["", None, " s ", "a\nb", 'q"q', "a,b", "\\", '\\"', '"', "#", "null", "\t"]
+    frame = spark.createDataFrame([(1, text) for text in texts], "id int, name string")
+    made = decode(events(spark, *encoded(frame, "csv")), [Branch("csv", "id int, name string")])
+    assert [row["name"] for row in made.frame.collect()] == texts
+
+
 def test_the_columns_of_the_event_leave_beside_the_value(spark: SparkSession) -> None:
     (row,) = leaving(decoded(spark, b'{"id": 1}').drop("value", "letter")).collect()
     told = row.asDict()
@@ -132,6 +139,15 @@ def test_rows_may_name_their_ports(spark: SparkSession) -> None:
         "out.msgpack",
         "big",
     ]
+
+
+@pytest.mark.parametrize("port", ["'none'", "cast(NULL AS string)"])
+def test_a_port_that_is_not_there_is_said(spark: SparkSession, port: str) -> None:
+    from pyspark.errors import PySparkException
+
+    named = decoded(spark, b'{"id": 1}').drop("value", "letter").selectExpr("*", f"{port} AS port")
+    with pytest.raises(PySparkException, match=r"there is no port (none|null)"):
+        leave(named, {"out": ALL}, None, frozenset()).collect()
 
 
 def metadata(frame: DataFrame) -> Any:

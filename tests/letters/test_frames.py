@@ -24,12 +24,14 @@ COLUMNS = "source string, stream string, stream_id bigint, message_id bigint, ev
 COLUMNS += "value binary, segment string, offset bigint"
 GOOD, TYPED, BROKEN = b'{"user":"a","amount":1}', b'{"user":"b","amount":"x"}', b"nope"
 SCHEMA = "user string, amount int"
+LONGER = (GOOD + b" rest", GOOD + b"," + GOOD, GOOD + b"]} " + GOOD, GOOD + b"}")
+"""What follows a document: Spark's parser would not look at it."""
 
 
 @pytest.fixture(scope="module")
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("events")
-    values = [GOOD, TYPED, BROKEN, b"", b'[{"user":"c"}]', b'{"user":"\xff"}', b'{"user":"d"}']
+    values = [GOOD, TYPED, BROKEN, b"", b'[{"user":"c"}]', b'{"user":"\xff"}', b'{"user":"d"}', *LONGER]
     rows = [
         ("roofs", "roof", 7, number, None, bytearray(b"k"), bytearray(value), "connector/roofs/0", 10 * number)
         for number, value in enumerate(values)
@@ -80,6 +82,7 @@ def test_what_is_no_json_of_the_schema_leaves_through_err_with_its_bytes(decoded
         3: b"",
         4: b'[{"user":"c"}]',
         5: b'{"user":"\xff"}',
+        **dict(enumerate(LONGER, 7)),
     }
     assert bad[2].asDict() == {
         "value": BROKEN,
@@ -108,7 +111,7 @@ def test_letters_pass_by_later_functions_and_theirs_are_added(decoded: DataFrame
     given = left({"results": letters.where(made, "twice > 100")})
     assert given.ports == ("results", "err", "late")
     found = rows(given.frame, tmp_path)
-    assert {row["message_id"] for row in found} == {1, 2, 3, 4, 5, 6}
+    assert {row["message_id"] for row in found} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
     assert {row["port"] for row in found} == {"err"}
     (last,) = [row for row in found if row["message_id"] == 6]
     assert last["value"] == b'{"user":"d"}'
@@ -126,10 +129,11 @@ def test_a_place_of_its_own_for_what_is_decoded(events: DataFrame, decoded: Data
 def test_whoever_wants_to_fail_does(events: DataFrame, tmp_path: Path) -> None:
     from pyspark.errors import StreamingQueryException
 
-    failing = letters.decode_json(events.where("message_id = 3"), SCHEMA, on_error="fail")
-    assert "letter" not in failing.columns
-    with pytest.raises(StreamingQueryException, match="is no JSON of"):
-        rows(failing, tmp_path)
+    for number in (3, 7, 8):
+        failing = letters.decode_json(events.where(f"message_id = {number}"), SCHEMA, on_error="fail")
+        assert "letter" not in failing.columns
+        with pytest.raises(StreamingQueryException, match=r"is no JSON of|Malformed records"):
+            rows(failing, tmp_path / str(number))
 
 
 def test_split_lets_the_rest_go_where_letters_cannot(decoded: DataFrame, tmp_path: Path) -> None:
@@ -137,7 +141,7 @@ def test_split_lets_the_rest_go_where_letters_cannot(decoded: DataFrame, tmp_pat
     assert bad.columns == ["letter"]
     assert left({"out": good.groupBy("user").count(), "err": bad}, ("out",)).ports == ("out", "err", "late")
     found = rows(left({"out": good.select("user"), "err": bad}).frame, tmp_path)
-    assert sorted(row["port"] for row in found) == ["err"] * 5 + ["out"] * 2
+    assert sorted(row["port"] for row in found) == ["err"] * 9 + ["out"] * 2
 
 
 LOST: dict[str, tuple[Callable[[DataFrame], Any], str]] = {

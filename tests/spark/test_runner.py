@@ -63,9 +63,9 @@ class Bench:
         self.runner(*pipelines, settings=replace(self.settings, available_now=True)).run(WAIT_SECONDS_MAX)
 
     @contextmanager
-    def running(self, *pipelines: Pipeline) -> Iterator[RunningThread]:
+    def running(self, *pipelines: Pipeline, runner: Runner | None = None) -> Iterator[RunningThread]:
         """What it raises is raised at the end."""
-        thread = RunningThread(self.runner(*pipelines))
+        thread = RunningThread(runner or self.runner(*pipelines))
         thread.start()
         try:
             yield thread
@@ -255,6 +255,58 @@ def test_one_that_fails_for_ever_is_given_up(bench: Bench) -> None:
         bench.runner(hopeless).run(WAIT_SECONDS_MAX)
     assert bench.out("hopeless") == []
     assert bench.status("hopeless").state != "STOPPED", "it lapses, and shows as failing"
+
+
+def test_of_an_application_the_others_run_on(bench: Bench) -> None:
+    from penstock.spark.runner import Runner
+
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError("never")
+
+    @pipeline
+    def hopeless(doomed: DataFrame) -> DataFrame:
+        return doomed.select("value").mapInArrow(fail, "value binary")
+
+    @pipeline
+    def broken(numbers: DataFrame) -> DataFrame:
+        return numbers.select("no_such_column")
+
+    waiting: list[Pipeline] = []
+    runner = Runner(
+        bench.spark,
+        [hopeless, copy],
+        replace(bench.settings, restarts=RestartPolicy(restarts_max=1, pause_seconds_first=0.1)),
+        change=lambda: runner.put(waiting.pop()) if waiting else None,
+        until_stopped=True,
+        each_alone=True,
+    )
+
+    def given_up() -> dict[str, str]:
+        return {one.pipeline.name: str(one.given_up) for one in runner.pipelines if one.given_up is not None}
+
+    bench.send("doomed", payloads(1))
+    with bench.running(runner=runner) as running:
+        running.until(lambda: "hopeless" in given_up())
+        waiting.append(broken)
+        running.until(lambda: "broken" in given_up())
+        assert "ValueError: never" in given_up()["hopeless"]
+        assert "no_such_column" in given_up()["broken"]
+        bench.send("numbers", payloads(1, 2))
+        assert bench.out("copy") == payloads(1, 2)
+
+
+def test_when_none_is_left_it_ends_and_says_why(bench: Bench) -> None:
+    @pipeline
+    def broken(numbers: DataFrame) -> DataFrame:
+        return numbers.select("no_such_column")
+
+    from penstock.spark.runner import Runner
+
+    runner = Runner(bench.spark, [copy, broken], bench.settings, until_stopped=True, each_alone=True)
+    with pytest.raises(RequestError, match="no_such_column"):
+        runner.run(WAIT_SECONDS_MAX)
+    with CoordinatorClient(bench.http) as coordinator:
+        assert coordinator.pipelines() == [], "none starts before all are planned"
 
 
 def test_an_older_run_of_the_same_pipeline_is_told_and_ends(bench: Bench) -> None:

@@ -64,7 +64,7 @@ class Coded:
                 port = None if "port" in left.columns else OUT
                 return leave(left, self.outlets, port, given)
             case Mapping() if left and all(isinstance(frame, DataFrame) for frame in left.values()):
-                ports = [leave(frame, self.outlets, self._known(port), given) for port, frame in left.items()]
+                ports = [leave(frame, self.outlets, self._known(port, frame), given) for port, frame in left.items()]
                 return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), ports)
             case DataStreamWriter():
                 raise RequestError(
@@ -82,7 +82,12 @@ class Coded:
         told = frame.withColumn("metadata", functions.try_parse_json(frame["metadata_json"])).drop("metadata_json")
         return decode(told, branches(self.codings[port])).public()
 
-    def _known(self, port: str) -> str:
+    def _known(self, port: str, frame: DataFrame) -> str:
+        if "port" in frame.columns:
+            raise RequestError(
+                f"the rows for the port {port!r} have a column `port` of their own",
+                "Drop it, or give it another name: it would be lost.",
+            )
         if port not in self.outlets:
             raise RequestError(
                 f"the function gives rows for the port {port!r}", f"There are: {', '.join(self.outlets)}; see outputs:."

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from penstock.config.options import Option, options_of
 from penstock.config.types import AboutConnector, CapabilitiesOf, Types
+from penstock.core.errors import RequestError
 
 _PAUSES = {
     "stream": "one stream at a time",
@@ -40,7 +41,8 @@ def page_of(types: Types, name: str) -> TypePage:
     if name in types.interceptors() and name not in types.names():
         interceptor = types.interceptor(name)
         options = interceptor.options
-        return TypePage(name, interceptor.text, (), {}, tuple(options_of(options)), _of_options(options))
+        facts = _ways(types, name, options)
+        return TypePage(name, interceptor.text, (), facts, tuple(options_of(options)), _of_options(options))
     about = types.about(name)
     can = about.capabilities
     return TypePage(
@@ -58,6 +60,13 @@ def page_of(types: Types, name: str) -> TypePage:
 def _of_options(model: type[BaseModel]) -> str:
     """The model's own docstring, not that of a general one."""
     return " ".join((model.__dict__.get("__doc__") or "").split())
+
+
+def _ways(types: Types, name: str, options: type[BaseModel]) -> dict[str, str]:
+    """Where the interceptor can stand, as far as no option must be given to know it."""
+    if any(field.is_required() for field in options.model_fields.values()):
+        return {}
+    return {"stands under": ", ".join(sorted(types.directions(name, options())))}
 
 
 def _ports(can: CapabilitiesOf) -> tuple[str, ...]:
@@ -94,14 +103,24 @@ def pages(types: Types) -> dict[str, str]:
 
 
 def write_pages(types: Types, folder: Path) -> list[Path]:
-    """Those of types that are gone are removed."""
+    """Those of types that are gone are removed. Raises RequestError, and has changed nothing, where a page that
+    somebody else has written stands in the place of one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    written = pages(types)
-    for stale in set(folder.glob("*.md")) - {folder / name for name in written}:
-        stale.unlink()
-    for name, text in written.items():
-        (folder / name).write_text(text)
-    return [folder / name for name in written]
+    written = {folder / name: text for name, text in pages(types).items()}
+    for path in written:
+        if path.exists() and not _is_ours(path):
+            raise RequestError(f"{path} is there already, and is no page of a connector", "Give another folder.")
+    for stale in set(folder.glob("*.md")) - written.keys():
+        if _is_ours(stale):
+            stale.unlink()
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+    return [*written]
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and _NO_EDIT in path.read_text(encoding="utf-8", errors="replace")
 
 
 def markdown(page: TypePage) -> str:
@@ -142,6 +161,7 @@ def _index(found: list[TypePage], interceptors: list[TypePage]) -> str:
     ]
     lines = [head, *rows, "", "# Interceptors", ""]
     for page in interceptors:
-        lines += [f"## {page.name}", "", page.text, *([page.of_options] if page.of_options else []), ""]
+        ways = [f"Stands under `{way}`." for way in filter(None, [page.facts.get("stands under")])]
+        lines += [f"## {page.name}", "", " ".join([page.text, *ways, page.of_options]).rstrip(), ""]
         lines += [*_option_lines(page), ""]
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.codecs.about import CODECS
 from penstock.codecs.coding import AS_IT_IS, Branch
 from penstock.codecs.encoding import DATA, TEXT
-from penstock.codecs.expressions import decoded, is_bad
+from penstock.codecs.expressions import decoded, prepared
 from penstock.core.errors import RequestError
 from penstock.letters.making import fields_of, letter_of, taken
 from penstock.protocol.stored.names import OUTPUT_PREFIX, REPLAY_PREFIX, Form, Source, connector_segment
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 BRANCH = "__branch"
-_PARSED = "__parsed"
+_GIVEN, _PARSED = "__given", "__parsed"
 _WITH_SCHEMA = frozenset(name for name, about in CODECS.items() if about.takes_schema)
 
 
@@ -46,11 +46,14 @@ def decode(frame: DataFrame, branches: Sequence[Branch]) -> Decoded:
     RequestError for schemas that do not go together.
     """
     schemas = [_schema(branch) for branch in branches]
-    given = [_given(frame, branch, schema) for branch, schema in zip(branches, schemas, strict=True)]
+    given = [_columns(frame, branch, schema) for branch, schema in zip(branches, schemas, strict=True)]
     kinds = _kinds(given)
     staged = frame.withColumn(BRANCH, _number(frame, branches))
-    parsed = {n: _parsed(staged, n, branch, schemas[n]) for n, branch in enumerate(branches) if _is_coded(branch)}
-    staged = staged.withColumns({f"{_PARSED}{n}": column for n, column in parsed.items()})
+    coded = {n: str(branch.codec) for n, branch in enumerate(branches) if branch.codec not in (None, AS_IT_IS)}
+    staged = staged.withColumns({f"{_GIVEN}{n}": _given(staged, n, codec, schemas[n]) for n, codec in coded.items()})
+    staged = staged.withColumns(
+        {f"{_PARSED}{n}": decoded(codec, staged[f"{_GIVEN}{n}"], schemas[n]) for n, codec in coded.items()}
+    )
     columns = [_merged(staged, name, kind, given, schemas).alias(name) for name, kind in kinds.items()]
     letter = (
         [_letter(frame, staged, branches, schemas).alias(LETTER)] if any(b.codec != AS_IT_IS for b in branches) else []
@@ -63,11 +66,7 @@ def _schema(branch: Branch) -> StructType | None:
     return fields_of(branch.schema) if branch.schema is not None and branch.codec in _WITH_SCHEMA else None
 
 
-def _is_coded(branch: Branch) -> bool:
-    return branch.codec is not None and branch.codec != AS_IT_IS
-
-
-def _given(frame: DataFrame, branch: Branch, schema: StructType | None) -> dict[str, DataType]:
+def _columns(frame: DataFrame, branch: Branch, schema: StructType | None) -> dict[str, DataType]:
     """The columns that it makes. Fields that would hide some of the event's own are all inside of `data`."""
     from pyspark.sql.types import StringType, VariantType
 
@@ -140,12 +139,10 @@ def _has_type(content_type: Column, pattern: str) -> Column:
     return functions.coalesce(fits, functions.lit(False))
 
 
-def _parsed(staged: DataFrame, number: int, branch: Branch, schema: StructType | None) -> Column:
+def _given(staged: DataFrame, number: int, codec: str, schema: StructType | None) -> Column:
     from pyspark.sql import functions
 
-    assert branch.codec is not None
-    mine = functions.when(staged[BRANCH] == number, staged["value"])
-    return decoded(branch.codec, mine, schema)
+    return prepared(codec, functions.when(staged[BRANCH] == number, staged["value"]), schema)
 
 
 def _merged(
@@ -189,7 +186,7 @@ def _letter(
         if branch.codec is None:
             reason = functions.when(mine, _no_codec(staged)).otherwise(reason)
         else:
-            bad = mine & is_bad(staged[f"{_PARSED}{number}"], schemas[number])
+            bad = mine & staged[f"{_PARSED}{number}"].isNull()
             reason = functions.when(bad, functions.lit(_reason(branch, schemas[number]))).otherwise(reason)
     return functions.when(reason.isNotNull(), letter_of(frame, reason))
 

@@ -3,45 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from penstock.core.errors import RequestError
+from penstock.letters.json_documents import one_document
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-CORRUPT = "__corrupt"
+_END = uuid4().hex
+"""Stands behind what is read, and nobody can guess it: so all before it was read."""
 
-_PERMISSIVE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+_CORRUPT = "__corrupt"
+
 _JSON = {"ignoreNullFields": "false"}
 """Every row has all columns."""
 
 _CSV = {"escape": '"', "quote": '"'}
 """A quote inside a value is doubled (RFC 4180)."""
 
+_READ_CSV = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "nullValue": _END}
+"""Nothing between two commas is null, and `""` is an empty text."""
 
-def decoded(codec: str, value: Column, schema: StructType | None) -> Column:
-    """Null for bytes that are not what they should be. With a schema a struct; it has one more field, CORRUPT, which is
-    set where only a part of them is. Otherwise a VARIANT, or text.
+_WRITE_CSV = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+
+_READ_JSON = {"allowSingleQuotes": "false"}
+
+
+def prepared(codec: str, value: Column, schema: StructType | None) -> Column:
+    """What `decoded` is given: a column of its own, so that Spark makes it once. Null for bytes that are no text."""
+    from pyspark.sql import functions
+
+    match codec:
+        case "msgpack":
+            return _unpacked(value)
+        case "json" if schema is None:
+            return _listed(_text(value))
+        case "csv":
+            return functions.regexp_replace(_text(value), r"\r?\n\z", "")
+    return _text(value)
+
+
+def decoded(codec: str, given: Column, schema: StructType | None) -> Column:
+    """Null for bytes that are not what they should be. With a schema a struct, which may have a further field that
+    means nothing. Otherwise a VARIANT, or text.
     """
     from pyspark.sql import functions
 
     match codec:
-        case "json":
-            return _json(_text(value), schema)
-        case "msgpack":
-            return _json(_unpacked(value), schema)
         case "string":
-            return _text(value)
+            return given
+        case "json" if schema is None:
+            is_whole = functions.try_variant_get(given, "$[1]", "string") == functions.lit(_END)
+            return functions.when(is_whole, functions.try_variant_get(given, "$[0]", "variant"))
+        case "msgpack" if schema is None:
+            return functions.try_parse_json(given)
+        case "json" | "msgpack" if schema is not None:
+            return _with_all(one_document(given, schema, _READ_JSON), schema)
         case "csv" if schema is not None:
-            return functions.from_csv(_text(value), _marked(schema).toDDL(), _PERMISSIVE | _CSV)
+            return _with_all(_csv(given, schema), schema)
     raise RequestError(f"{codec} cannot be decoded without a schema", "Give the connector one: schema: id int, …")
-
-
-def is_bad(parsed: Column, schema: StructType | None) -> Column:
-    return parsed.isNull() if schema is None else parsed.isNull() | parsed[CORRUPT].isNotNull()
 
 
 def _text(value: Column) -> Column:
@@ -51,24 +75,33 @@ def _text(value: Column) -> Column:
     return functions.when(functions.is_valid_utf8(text), text)
 
 
-def _json(text: Column, schema: StructType | None) -> Column:
-    """Spark's parsers stop behind the first document. So it is put into a list, before a text that nobody can guess: if
-    that is the second and last of it, all was one document.
-    """
+def _listed(text: Column) -> Column:
+    """Spark's parser stops behind the first document. So it is put into a list, with END behind it."""
     from pyspark.sql import functions
 
-    end = uuid4().hex
-    listed = functions.try_parse_json(functions.concat(functions.lit("["), text, functions.lit(f',"{end}"]')))
-    is_whole = functions.try_variant_get(listed, "$[1]", "string") == functions.lit(end)
-    if schema is None:
-        return functions.when(is_whole, functions.try_variant_get(listed, "$[0]", "variant"))
-    return functions.when(is_whole, functions.from_json(text, _marked(schema), _PERMISSIVE))
+    return functions.try_parse_json(functions.concat(functions.lit("["), text, functions.lit(f',"{_END}"]')))
 
 
-def _marked(schema: StructType) -> StructType:
+def _csv(record: Column, schema: StructType) -> Column:
+    """One record: its quotes are closed, and its line ends are inside of them."""
+    from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructField, StructType
 
-    return StructType([*schema.fields, StructField(CORRUPT, StringType())])
+    marked = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    found = functions.from_csv(record, marked.toDDL(), _CSV | _READ_CSV)
+    unquoted = functions.regexp_replace(record, '"[^"]*"', "")
+    is_record = ~unquoted.rlike(r'["\r\n]')
+    if len(schema) > 1:
+        is_record = is_record & (record != "")
+    return functions.when(is_record & found[_CORRUPT].isNull(), found)
+
+
+def _with_all(found: Column, schema: StructType) -> Column:
+    """Null where a field is that may not be: Spark's parsers do not look."""
+    from pyspark.sql import functions
+
+    needed = [found.getField(field.name).isNotNull() for field in schema if not field.nullable]
+    return functions.when(reduce(lambda one, other: one & other, needed), found) if needed else found
 
 
 def _unpacked(value: Column) -> Column:
@@ -114,4 +147,4 @@ def as_csv(row: Column) -> Column:
     """Of a struct."""
     from pyspark.sql import functions
 
-    return functions.to_csv(row, _CSV)
+    return functions.to_csv(row, _CSV | _WRITE_CSV)

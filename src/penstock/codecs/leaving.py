@@ -148,7 +148,8 @@ def _copies(valued: DataFrame, outlets: Sequence[Outlet], port: str | None) -> C
     if port is not None:
         copies = lists[port]
     else:
-        unknown = functions.raise_error(functions.concat(functions.lit("there is no port "), valued["port"]))
+        named = functions.coalesce(valued["port"].cast("string"), functions.lit("null"))
+        unknown = functions.raise_error(functions.concat(functions.lit("there is no port "), named))
         copies = reduce(
             lambda rest, name: functions.when(valued["port"] == functions.lit(name), lists[name]).otherwise(rest),
             reversed([*lists]),

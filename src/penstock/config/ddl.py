@@ -99,7 +99,8 @@ class _Reader:
         kind = self.word()
         if kind not in _TYPES:
             of = f' of "{name}"' if name else ""
-            raise RequestError(f"expected the type{of}, found {_shown(self.rest())}", nearest(kind, _TYPES) if kind else "")
+            hint = nearest(kind, _TYPES) if kind else ""
+            raise RequestError(f"expected the type{of}, found {_shown(self.rest())}", hint)
         if level > _LEVELS_MAX:
             raise RequestError(f"more than {_LEVELS_MAX} types are inside of each other")
         self._at += 1

@@ -6,8 +6,9 @@ from penstock.coordinator.ledger.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import check_fresh, check_initial, current
 from penstock.coordinator.machine.commands import Complete, Drop, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX
+from penstock.coordinator.machine.linking import left
 from penstock.coordinator.machine.state import Pipeline, source_of
-from penstock.coordinator.messages import AtSegments, InputOffset, InputSpec, Limits, Segments, Started
+from penstock.coordinator.messages import AtSegments, InputOffset, InputSpec, Limits, Segments, Started, Starting
 from penstock.coordinator.reading.sources import normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
@@ -58,12 +59,18 @@ class Lifecycle:
         return Started(pipeline.generation, pipeline.incarnation, pipeline.planned, *self._address())
 
     async def _input(self, old: Pipeline | None, key: str, spec: InputSpec) -> tuple[tuple[str, ...], Segments]:
-        """Where it starts is found out for those of its sources that it does not read already."""
+        """Where it starts is found out for those of its sources that it does not read already. One that was read before
+        goes on, and where it once should start does not matter.
+        """
         sources = normalised(spec.sources)
         known = old.inputs.get(key) if old is not None else None
         read = known.sources if known is not None and known.resolved else ()
+        before = {source_of(segment) for segment in left(old)} if old is not None else set()
         new = [source for source in sources if source not in read]
-        return sources, await self._shared.sources.resolve(new, spec.starting) if new else {}
+        first, again = [one for one in new if one not in before], [one for one in new if one in before]
+        starting = _of(first, spec.starting) if read or again else spec.starting
+        resolve = self._shared.sources.resolve
+        return sources, (await resolve(first, starting) if first else {}) | await resolve(again, "earliest")
 
     def _make_output(self, segment: str) -> None:
         if not self._shared.store.exists(segment):
@@ -146,6 +153,13 @@ def _check(name: str, inputs: Mapping[str, InputSpec], outputs: Sequence[str] | 
     for key in inputs:
         check_pipeline_name(key, "input")
     _check_size(inputs, request)
+
+
+def _of(sources: Sequence[str], starting: Starting) -> Starting:
+    """Of segments that are named, those of these sources: the others are read already."""
+    if not isinstance(starting, AtSegments):
+        return starting
+    return AtSegments({name: at for name, at in starting.segments.items() if source_of(name) in sources})
 
 
 def _check_size(inputs: Mapping[str, InputSpec], request: str) -> None:

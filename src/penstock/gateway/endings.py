@@ -46,15 +46,18 @@ class Endings:
         """End the streams that cannot resume and that nobody has: their peers have gone with an earlier process, or
         connection. They are complete when all that is stored now is. As `Connector.append`.
         """
-        registry = self._gateway.registry
-        left = [i for i in connector.fleeting() if registry.use(StreamKey(connector.name, i)) is Use.INACTIVE]
+        left = [i for i in connector.fleeting() if self._is_abandoned(connector.name, i)]
         if not left:
             return
-        self._streams |= {StreamRef(connector.name, i) for i in left}
         connector.mark(ended(i) for i in left if connector.streams[i].standing is not Standing.ENDED)
+        self._streams |= {StreamRef(connector.name, i) for i in left}
         store = self._gateway.store
         ends = [store.length(segment) for segment in connector.segments]
         self._gateway.durability.after(store.journal.end, lambda: self._recovered(connector, left, ends))
+
+    def _is_abandoned(self, connector: str, stream_id: int) -> bool:
+        is_free = self._gateway.registry.use(StreamKey(connector, stream_id)) is Use.INACTIVE
+        return is_free and not self.has(StreamRef(connector, stream_id))
 
     def recover_ended(self, connector: Connector) -> None:
         """The streams that have ended before this process began, and that pipelines are not done with."""
@@ -68,6 +71,7 @@ class Endings:
     def _recovered(self, connector: Connector, left: list[int], ends: list[Offset]) -> None:
         for stream_id in left:
             if stream_id in connector.streams:
+                self._gateway.gate.ended(StreamRef(connector.name, stream_id))
                 self.add(connector, stream_id, ends[connector.streams[stream_id].route])
 
     def _moved(self, name: str) -> None:

@@ -10,8 +10,8 @@ from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import NoRoom, PenstockError
 from penstock.delivery.seat import Shown, Standing
 from penstock.delivery.service import Delivery
+from penstock.hosting.breakers.signals import Signals
 from penstock.hosting.diffing import rebinding
-from penstock.hosting.signals import Signals
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.gateway.gateway import Gateway
-from penstock.hosting.guard import Guard
+from penstock.hosting.breakers.guard import Guard
 from penstock.hosting.instance import Instance
 
 LOOK_SECONDS = 0.1

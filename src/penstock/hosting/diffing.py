@@ -30,6 +30,18 @@ class Changes:
     def restart_pipelines(self) -> frozenset[str]:
         return self.stop_pipelines & self.start_pipelines
 
+    def as_json(self) -> dict[str, list[str]]:
+        return {
+            "stopped": sorted(self.stop - self.start),
+            "started": sorted(self.start - self.stop),
+            "restarted": sorted(self.restart),
+            "configured": sorted(self.configure),
+            "relinked": sorted(self.relink),
+            "pipelines_stopped": sorted(self.stop_pipelines - self.start_pipelines),
+            "pipelines_started": sorted(self.start_pipelines - self.stop_pipelines),
+            "pipelines_restarted": sorted(self.restart_pipelines),
+        }
+
 
 def changes(old: Deployment, new: Deployment) -> Changes:
     """From what runs to what is to run. A pipeline that is gone from the application is stopped and left as it is, with

@@ -8,17 +8,24 @@ from dataclasses import dataclass
 
 from penstock.config.deployment import ConnectorSpec, Deployment
 from penstock.gateway.gateway import Gateway
+from penstock.hosting.breakers.signals import Signals
 from penstock.hosting.diffing import has_in, has_out
-from penstock.hosting.hosted_sinks import HostedSinks
 from penstock.hosting.made import Made
-from penstock.hosting.signals import Signals
-from penstock.hosting.sink_host import SinkHost
-from penstock.hosting.source_host import SourceHost
+from penstock.hosting.sink.host import SinkHost
+from penstock.hosting.sink.hosted_sinks import HostedSinks
+from penstock.hosting.source.host import SourceHost
 
 log = logging.getLogger(__name__)
 
+STORE_SECONDS = 15.0
+"""For what was read to be stored, when a connector is removed or made anew: it takes longer only where the disk is
+full, and then it is as after a crash.
+"""
+
 FLUSH_SECONDS = 5.0
-"""For what interceptors of the way out hold, when a connector is removed or made anew; then its epochs wait."""
+"""For what interceptors of the way out hold and for what it was given last, when a connector is removed or made anew;
+then its epochs wait.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class Instance:
         )
         if made.capabilities.sink is not None and self.sink is None:
             around.signals.breakers.configure(self.name, made.spec.breaker, per_stream=False, is_open=True)
+            around.signals.wait_for(self.name)
 
     def _sink_host(self) -> SinkHost:
         made = self.made
@@ -86,11 +94,16 @@ class Instance:
 
     async def close(self) -> None:
         """What it has read is stored, what interceptors hold leaves if it can; then its connections end."""
-        await self.host.drain()
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                await self.host.drain()
+        except TimeoutError:
+            log.error("connector %s: not all that it has read could be stored", self.name)
         if self.sink is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await self.sink.flush()
+                    await self.sink.rest()
         await self.leave()
 
     async def leave(self) -> None:

@@ -93,7 +93,7 @@ class Kept:
             return Application.from_json(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
             return Application()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"{self._path} cannot be read: {error}", _HINT) from None
 
     async def keep(self, application: Application) -> None:

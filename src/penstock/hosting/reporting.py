@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 
 from penstock.gateway.gateway import Gateway
-from penstock.hosting.breakers import Breakers
+from penstock.hosting.breakers.table import Breakers
 from penstock.hosting.instance import Instance
 
 _SHOWN = 20

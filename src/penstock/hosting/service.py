@@ -12,22 +12,22 @@ from penstock.config.deployment import Deployment, End
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
-from penstock.core.errors import PenstockError
+from penstock.core.errors import NoRoom, PenstockError
 from penstock.delivery.service import Delivery
 from penstock.gateway.gateway import Gateway
 from penstock.hosting.binding import Binding
-from penstock.hosting.breakers import Breakers
+from penstock.hosting.breakers.guard import Guard
+from penstock.hosting.breakers.passing import Passing
+from penstock.hosting.breakers.signals import Signals
+from penstock.hosting.breakers.table import Breakers
 from penstock.hosting.coming_to_rest import ComingToRest
 from penstock.hosting.diffing import Changes, changes
-from penstock.hosting.guard import Guard
-from penstock.hosting.hosted_sinks import HostedSinks
 from penstock.hosting.instance import Instance, Surroundings
 from penstock.hosting.kept import Application, Kept, Phase
 from penstock.hosting.made import Made, make, make_all
-from penstock.hosting.passing import Passing
 from penstock.hosting.registering import register
 from penstock.hosting.reporting import ConnectorStatus, failed, report
-from penstock.hosting.signals import Signals
+from penstock.hosting.sink.hosted_sinks import HostedSinks
 from penstock.hosting.streams import find_stream
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 10.0
 """For what connectors have read to be stored when the worker stops; what cannot be is as after a crash."""
+
+NO_ROOM_SECONDS = 1.0
+"""Until it is written again that all has left, where the disk had no room for that."""
 
 _NOTHING = Deployment()
 
@@ -91,10 +94,9 @@ class Hosting:
             for connector, stream_id in now.paused:
                 self.breakers.pause(connector, stream_id)
             if now.phase is Phase.DRAINED:
-                if now.is_deployed:
-                    self._guard.shut()
-                else:  # programs alone were stopped, and nobody would ever apply anything
+                if not now.is_deployed:  # programs alone were stopped, and nobody would ever apply anything
                     await self._keep(replace(now, phase=Phase.RUNNING))
+                    self._guard.open()
                 return
             made = {}
             for name, spec in now.deployment.connectors.items():
@@ -105,6 +107,8 @@ class Hosting:
             await self._perform(changes(_NOTHING, now.deployment), made, now.deployment)
             if now.phase is Phase.DRAINING:
                 self._begin_drain()
+            else:
+                self._guard.open()
 
     async def stop_reading(self) -> None:
         """What connectors have read is stored, as far as it can be."""
@@ -136,7 +140,8 @@ class Hosting:
                 if not is_running:
                     await self._rest()
                 await self._perform(todo, made, deployment)
-            return _answer(self.application.revision, todo)
+                self._guard.open()
+            return {"revision": self.application.revision, **todo.as_json()}
 
     async def drain(self) -> dict[str, Any]:
         """Sources read no more. Returns at once; the state says when all has left. Idempotent."""
@@ -149,14 +154,14 @@ class Hosting:
     async def pause(self, connector: str, stream: str | int | None) -> None:
         """Until `resume`: no breaker undoes it, no apply, and no restart."""
         async with self._changing:
-            stream_id = find_stream(self._gateway, connector, stream, self._running.connectors)
+            stream_id = find_stream(self._gateway, connector, stream, self.application.deployment.connectors)
             await self._keep(self.application.with_pause((connector, stream_id), is_paused=True))
             self.breakers.pause(connector, stream_id)
 
     async def resume(self, connector: str, stream: str | int | None) -> None:
         async with self._changing:
             is_kept = not isinstance(stream, str) and (connector, stream) in self.application.paused
-            known = self._running.connectors
+            known = self.application.deployment.connectors
             stream_id = stream if is_kept else find_stream(self._gateway, connector, stream, known)
             assert not isinstance(stream_id, str)
             await self._keep(self.application.with_pause((connector, stream_id), is_paused=False))
@@ -178,7 +183,7 @@ class Hosting:
         for name in todo.stop - todo.start:
             self.signals.relink(name, ())
         begun = [one for name in sorted(todo.start) if name in made and (one := self._make(made[name], new))]
-        for name in todo.configure:
+        for name in todo.configure & self._instances.keys():
             self._instances[name].configure(new.connectors[name])
         for name in todo.start | todo.relink:
             self.signals.relink(name, new.downstream(name))
@@ -246,9 +251,13 @@ class Hosting:
         except Exception:
             log.exception("the drain has failed; it goes on with the next start of the worker")
             return
-        async with self._changing:
-            await self._rest_now()
-            await self._keep(replace(self.application, phase=Phase.DRAINED))
+        while self.application.phase is Phase.DRAINING:
+            async with self._changing:
+                await self._rest_now()
+                with suppress(NoRoom):
+                    await self._keep(replace(self.application, phase=Phase.DRAINED))
+                    return
+            await asyncio.sleep(NO_ROOM_SECONDS)
 
     def _waited_pipelines(self) -> list[PipelineStatus]:
         """Those of the application, and others that run."""
@@ -261,13 +270,16 @@ class Hosting:
         self._drain = self._draining = None
 
     async def _rest(self) -> None:
-        """Whatever a drain has left is closed; sources may come again."""
+        """Whatever a drain has left is closed."""
         self._stop_drain()
         await self._rest_now()
-        self._guard.open()
 
     async def _rest_now(self) -> None:
+        """Nothing is deployed any more: nothing leads anywhere, and nothing is missing."""
         await self._close([*self._instances])
+        for name in self._running.connectors:
+            self.signals.relink(name, ())
+        self._failures.clear()
         self._drain = None
         self._running = _NOTHING
 
@@ -303,17 +315,3 @@ class Hosting:
             if one.waiting_streams:
                 streams = "1 stream" if one.waiting_streams == 1 else f"{one.waiting_streams} streams"
                 yield f"{streams} of connector {one.name} may not send: {one.held_streams[0].why}"
-
-
-def _answer(revision: int, todo: Changes) -> dict[str, Any]:
-    return {
-        "revision": revision,
-        "stopped": sorted(todo.stop - todo.start),
-        "started": sorted(todo.start - todo.stop),
-        "restarted": sorted(todo.restart),
-        "configured": sorted(todo.configure),
-        "relinked": sorted(todo.relink),
-        "pipelines_stopped": sorted(todo.stop_pipelines - todo.start_pipelines),
-        "pipelines_started": sorted(todo.start_pipelines - todo.stop_pipelines),
-        "pipelines_restarted": sorted(todo.restart_pipelines),
-    }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
+from penstock.letters.json_documents import one_document
 from penstock.letters.making import OnError, check_on_error, checked, fields_of, letter_before, letter_of, taken
 from penstock.spark.leaving_rows import quoted
 from penstock.spark.letter import LETTER
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _DECODED = "__decoded"
-_CORRUPT = "__corrupt"
-_CORRUPT_OPTION = "columnNameOfCorruptRecord"
 
 
 def decode_json(
@@ -30,9 +29,10 @@ def decode_json(
 ) -> DataFrame:
     """The frame with the fields of the JSON in `column` as further columns, or as one struct column `into`.
 
-    A row whose text is no JSON object with fields of these types becomes a letter: its event goes to the port `err`.
-    A field that is missing is null. `on_error="fail"` ends the query instead. `options` are those of Spark's
-    `from_json`. Rows that are letters already pass through. Raises RequestError for names that are taken already.
+    A row whose text is not one JSON object with fields of these types, and nothing else, becomes a letter: its event
+    goes to the port `err`. A field that is missing is null. `on_error="fail"` ends the query instead. `options` are
+    those of Spark's `from_json`. Rows that are letters already pass through. Raises RequestError for names that are
+    taken already.
     """
     check_on_error(on_error)
     fields = fields_of(schema)
@@ -50,18 +50,13 @@ def decode_json(
 def _decoded(
     frame: DataFrame, column: str, fields: StructType, options: Mapping[str, str], on_error: OnError
 ) -> Column:
-    """Null for a letter; for what is bad null as a whole, or with the column of corrupt records set."""
+    """Null for a letter, and for what is bad."""
     from pyspark.sql import functions
-    from pyspark.sql.types import StringType, StructField, StructType
 
-    text = frame[quoted(column)].cast("string")
-    if on_error == "fail":
-        found = functions.from_json(text, fields, {**options, "mode": "FAILFAST"})
-        found = functions.coalesce(found, functions.raise_error(_reason(column, fields)).cast(fields))
-    else:
-        marked = StructType([*fields.fields, StructField(_CORRUPT, StringType())])
-        found = functions.from_json(text, marked, {**options, "mode": "PERMISSIVE", _CORRUPT_OPTION: _CORRUPT})
-        found = functions.when(functions.is_valid_utf8(text), found)  # else it would be read as other text
+    is_fatal = on_error == "fail"
+    found = one_document(frame[quoted(column)].cast("string"), fields, options, fail=is_fatal)
+    if is_fatal:
+        found = functions.coalesce(found, functions.raise_error(_reason(column, fields)))
     return functions.when(letter_before(frame).isNull(), found)
 
 
@@ -69,8 +64,8 @@ def _letter(frame: DataFrame, decoded: DataFrame, column: str, fields: StructTyp
     """That of a row which is bad, and the one that a row has been before."""
     from pyspark.sql import functions
 
-    found, before = decoded[_DECODED], letter_before(decoded)
-    is_bad = before.isNull() & (found.isNull() | found[_CORRUPT].isNotNull())
+    before = letter_before(decoded)
+    is_bad = before.isNull() & decoded[_DECODED].isNull()
     reason = functions.lit(_reason(column, fields))
     return functions.when(is_bad, letter_of(frame, reason)).otherwise(before).alias(LETTER)
 

@@ -42,6 +42,8 @@ class RunningPipeline:
         self.last_failure: Failure | None = None
         self.ports: tuple[str, ...] | None = None
         self.is_done = False
+        self.given_up: RequestError | None = None
+        """Why it stays stopped while others run."""
         self.restarts = Restarts()
         self.rows = 0
         self._spark = spark
@@ -54,6 +56,13 @@ class RunningPipeline:
     def is_running(self) -> bool:
         return self._attempt is not None
 
+    def plan(self) -> None:
+        """Find out what leaves it, once. Raises RequestError at the user's line."""
+        if self.ports is None and not self.is_done:
+            ports = ports_of(self._spark, self.pipeline)
+            check_ports(self.pipeline.sinks, ports)
+            self.ports = ports
+
     def turn(self, now: float) -> None:
         """Start it if it is due, see whether it still runs. Raises RequestError when it has failed for good."""
         if self._attempt is not None:
@@ -63,9 +72,8 @@ class RunningPipeline:
 
     def _start(self, now: float) -> None:
         self._started_at = self._progress_at = now
-        if self.ports is None:
-            self.ports = ports_of(self._spark, self.pipeline)
-            check_ports(self.pipeline.sinks, self.ports)
+        self.plan()
+        assert self.ports is not None
         try:
             # Bound once: afterwards an operator may have changed the sinks.
             bind = not self._is_bound
@@ -104,6 +112,10 @@ class RunningPipeline:
             )
         self._start_at = now + pause
 
+    def give_up(self, error: RequestError) -> None:
+        self.given_up, self.is_done = error, True
+        self.stop(failed=True)
+
     def take(self, query_id: str, progress: Progress, now: float) -> None:
         """Spark's listener tells of a batch, in a thread of its own."""
         attempt = self._attempt
@@ -131,7 +143,10 @@ def _tell(attempt: Attempt, progress: Progress) -> None:
 
 
 class Runner:
-    """`run` until all pipelines have ended or `stop` is called. When one fails for good, all are stopped."""
+    """`run` until all pipelines have ended or `stop` is called. When one fails for good, all are stopped; `each_alone`:
+    the others run on as long as there are any, and what it was is raised at the end. None starts before all are
+    planned.
+    """
 
     def __init__(
         self,
@@ -142,6 +157,7 @@ class Runner:
         *,
         change: Callable[[], None] = lambda: None,
         until_stopped: bool = False,
+        each_alone: bool = False,
     ) -> None:
         """`change` is called before every turn, and may add, replace and remove pipelines. `until_stopped`: also when
         there is none that runs.
@@ -152,6 +168,8 @@ class Runner:
         self._show = show
         self._change = change
         self._until_stopped = until_stopped
+        self._each_alone = each_alone
+        self._is_planned = False
         self._stopping = threading.Event()
         for pipeline in pipelines:
             self.put(pipeline)
@@ -183,6 +201,7 @@ class Runner:
         try:
             while not self._is_over(deadline):
                 self._turn()
+            self._check()
         finally:
             for pipeline in self.pipelines:
                 pipeline.stop()
@@ -193,9 +212,9 @@ class Runner:
     def _turn(self) -> None:
         try:
             self._change()
-            for pipeline in self.pipelines:
-                if not self._stopping.is_set():
-                    pipeline.turn(time.monotonic())
+            self._for_each(RunningPipeline.plan)
+            self._is_planned = True
+            self._for_each(lambda running: running.turn(time.monotonic()))
         except (Py4JError, OSError, RequestError) as error:
             if self._stopping.is_set():  # a JVM that was told to stop together with us is no failure, nor its queries
                 return
@@ -205,10 +224,28 @@ class Runner:
         self._show(self.pipelines)
         self._stopping.wait(_TURN_SECONDS)
 
+    def _for_each(self, act: Callable[[RunningPipeline], None]) -> None:
+        for running in self.pipelines:
+            if self._stopping.is_set():
+                return
+            try:
+                act(running)
+            except RequestError as error:
+                if not self._each_alone or not self._is_planned:
+                    raise
+                running.give_up(error)
+
+    def _check(self) -> None:
+        """Raises what a pipeline was given up for, unless people have ended all."""
+        for running in self.pipelines:
+            if running.given_up is not None and not self._stopping.is_set():
+                raise running.given_up
+
     def _is_over(self, deadline: float | None) -> bool:
         late = deadline is not None and time.monotonic() >= deadline
         is_done = not self._until_stopped and all(pipeline.is_done for pipeline in self.pipelines)
-        return late or self._stopping.is_set() or is_done
+        is_lost = self.pipelines and all(pipeline.given_up is not None for pipeline in self.pipelines)
+        return late or self._stopping.is_set() or is_done or bool(is_lost)
 
     def _on_progress(self, query_id: str, progress: Progress) -> None:
         for pipeline in self.pipelines:

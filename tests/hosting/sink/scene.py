@@ -12,11 +12,11 @@ from penstock.connectors.api import About, Capabilities, Connector, Host, Option
 from penstock.coordinator.messages import Staged
 from penstock.core.guarantee import Guarantee
 from penstock.delivery.service import Delivery
-from penstock.hosting.breakers import Breakers
-from penstock.hosting.hosted_sinks import HostedSinks
-from penstock.hosting.joining import MakeChain
-from penstock.hosting.signals import Signals
-from penstock.hosting.sink_host import SinkHost
+from penstock.hosting.breakers.signals import Signals
+from penstock.hosting.breakers.table import Breakers
+from penstock.hosting.sink.host import SinkHost
+from penstock.hosting.sink.hosted_sinks import HostedSinks
+from penstock.hosting.sink.joining import MakeChain
 from penstock.protocol.stored.bulk import encode
 from penstock.protocol.stored.letters import Letter, letters_in
 from penstock.store.durability import Durability

@@ -11,7 +11,7 @@ import pytest
 from penstock.connectors.api import Outgoing, StreamGone
 from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.connectors.interceptors.join import Joining, JoinOptions
-from penstock.hosting.joining import MakeChain
+from penstock.hosting.sink.joining import MakeChain
 from penstock.store.faulty_files import FaultyFiles
 from tests.hosting.sink.scene import A, B, C, SinkScene
 

@@ -12,8 +12,8 @@ from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.connectors.interceptors.join import Joining, JoinOptions
 from penstock.core.errors import DiskFull
 from penstock.delivery import window
-from penstock.hosting import held
-from penstock.hosting.joining import MakeChain
+from penstock.hosting.sink import held
+from penstock.hosting.sink.joining import MakeChain
 from tests.hosting.sink.scene import A, B, SinkScene
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.hosting.passing import Passing
+from penstock.hosting.breakers.passing import Passing
 from tests.coordinator.scene import opened, raw, stored
 from tests.hosting.sink.scene import A, B, SinkScene
 

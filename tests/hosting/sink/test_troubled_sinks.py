@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from penstock.connectors.api import Host, Outgoing, StreamRef
-from penstock.hosting import held, outflow
+from penstock.connectors.api import Host, Outgoing, StreamLost, StreamRef
+from penstock.hosting.sink import held, outflow
 from tests.hosting.sink.scene import PIPELINE, A, B, Scripted, SinkScene
 
 
@@ -38,14 +38,14 @@ async def test_many_streams_that_a_sink_does_not_open_are_waited_for_together(
     waits: list[float | None] = []
     wait = asyncio.wait
 
-    async def counted(tasks: list[asyncio.Task[None]], timeout: float | None = None) -> object:
+    async def counted(tasks: list[asyncio.Task[None]], timeout: float | None = None) -> object:  # noqa: ASYNC109
         waits.append(timeout)
         return await wait(tasks, timeout=timeout)
 
     async def slow(self: Scripted, stream: StreamRef, host: Host) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(outflow.asyncio, "wait", counted)
+    monkeypatch.setattr(asyncio, "wait", counted)
     monkeypatch.setattr(Scripted, "stream_started", slow)
     streams = [StreamRef("src", number) for number in range(1, 101)]
     scene.known |= {*streams}
@@ -81,11 +81,13 @@ async def test_a_stream_that_stays_closed_does_not_keep_what_others_have_left_be
     x.shy = {A, B}
     await scene.put_out((A, b"a1"))
     await scene.put_out((A, b"a2"))
+    await scene.delivered()
+    held_bytes = scene.hosts["x"].held_bytes
     for number in range(20):
         await scene.put_out((B, b"%d" % number * 100))
         await scene.delivered()
         scene.hosts["x"].opened(B)
-        await scene.until(lambda count=number: len(x.values(B)) == count + 1)
+        await scene.until(lambda: scene.hosts["x"].held_bytes == held_bytes)
         scene.hosts["x"].closed(B, "again")
         await scene.scene.durable()
     info = scene.scene.store.info(f"pipeline/{PIPELINE}/held.x")
@@ -96,3 +98,20 @@ async def test_a_stream_that_stays_closed_does_not_keep_what_others_have_left_be
     scene.hosts["x"].opened(A)
     await scene.until(lambda: len(x.values(A)) == 3)
     assert x.values(A) == [b"a1", b"a2", b"a3"]
+
+
+async def test_a_pause_in_the_middle_of_a_probe_holds_up_nobody_and_what_is_held_leaves_afterwards(
+    scene: SinkScene,
+) -> None:
+    x = await scene.add("x")
+    x.trouble = lambda outgoing: StreamLost("reset by peer")
+    await scene.put_out((A, b"a1"))
+    await scene.delivered()
+    await scene.until(lambda: scene.breakers.probe("x") is None)
+    x.before = lambda outgoing: scene.breakers.pause("x")
+    await scene.until(lambda: scene.breakers.is_paused("x"))
+    x.before = lambda outgoing: None
+    scene.hosts["x"].probe(A)
+    x.trouble = lambda outgoing: None
+    scene.breakers.resume("x")
+    await scene.until(lambda: x.values(A) == [b"a1"])

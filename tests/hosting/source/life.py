@@ -9,7 +9,7 @@ from penstock.config.deployment import ConnectorSpec
 from penstock.connectors.making import make_chains
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.settings import GatewaySettings
-from penstock.hosting.source_host import SourceHost
+from penstock.hosting.source.host import SourceHost
 from penstock.protocol.stored.event import StoredEvent
 from penstock.store.committer import Committer
 from penstock.store.durability import Durability

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,10 @@ from penstock.connectors.api import About, Capabilities, Connector, Host, Option
 from penstock.connectors.making import make_chains
 from penstock.core.guarantee import Guarantee
 from penstock.gateway.gate import Changed
-from penstock.hosting.source_host import SourceHost
+from penstock.hosting.source.host import SourceHost
 from penstock.protocol.stored.event import StoredEvent, parse_event
 from penstock.protocol.stored.head import Head, Mark, decode_head
+from penstock.store.file_journal import FileJournal
 from penstock.store.store import SegmentStore
 from tests.gateway.conftest import RunningGateway, Serve
 
@@ -190,3 +192,17 @@ async def is_waiting(task: "asyncio.Task[Any]", seconds: float = 0.2) -> bool:
     """Whether it is not done after this while."""
     done, _ = await asyncio.wait([task], timeout=seconds)
     return not done
+
+
+@contextmanager
+def full_disk(journal: FileJournal) -> Iterator[None]:
+    """There is no room for anything that comes in."""
+    journal._is_full = True
+    fill, journal._spares.fill = journal._spares.fill, lambda: None  # type: ignore[method-assign]
+    has_one = type(journal._spares).has_one_for_ingest
+    type(journal._spares).has_one_for_ingest = property(lambda _: False)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        type(journal._spares).has_one_for_ingest = has_one  # type: ignore[method-assign]
+        journal._spares.fill = fill  # type: ignore[method-assign]

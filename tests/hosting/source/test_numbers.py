@@ -8,10 +8,10 @@ from penstock.core.errors import LimitExceeded
 from penstock.core.types import Offset, Position
 from penstock.gateway.fleeting import fleeting_id, is_fleeting
 from penstock.gateway.stored_batch import Values
-from penstock.hosting import admission
-from penstock.hosting.admission import new_only, record_slices
-from penstock.hosting.numbering import SINCE_MAX, going_on, position, reaching, since
-from penstock.hosting.places import PLACES_MAX, Place, Places
+from penstock.hosting.source import admission
+from penstock.hosting.source.admission import new_only, record_slices
+from penstock.hosting.source.numbering import SINCE_MAX, going_on, position, reaching, since
+from penstock.hosting.source.places import PLACES_MAX, Place, Places
 from penstock.protocol.connector import stream_id_of
 
 

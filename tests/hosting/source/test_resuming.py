@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import DiskFull, StoreFailed
-from penstock.hosting import admission
+from penstock.hosting.source import admission
 from penstock.store.file_journal import FileJournal
 from tests.gateway.conftest import CrashingJournal
 from tests.hosting.source.life import Life

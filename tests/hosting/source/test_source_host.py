@@ -11,15 +11,15 @@ from penstock.connectors.api import Capabilities, Options, Pause
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import LimitExceeded, RequestError, StoreFailed
 from penstock.core.guarantee import Guarantee
-from penstock.hosting import source_letters
-from penstock.hosting.source_host import SourceHost
-from penstock.hosting.stream import HostedStream
+from penstock.hosting.source import letters
+from penstock.hosting.source.host import SourceHost
+from penstock.hosting.source.stream import HostedStream
 from penstock.protocol.connector import Ack, EndOfStream, Message, stream_id_of
 from penstock.protocol.stored.head import MarkKind
 from penstock.store.committer import Committer
 from tests.gateway.conftest import Connect
 from tests.gateway.idle_scene import TIMEOUT, IdleScene
-from tests.hosting.source.scene import PREFIXED, SPLIT, Driven, Scene, is_waiting, until
+from tests.hosting.source.scene import PREFIXED, SPLIT, Driven, Scene, full_disk, is_waiting, until
 
 
 async def test_a_stream_begins_durably_and_its_events_are_counted_from_1(scene: Scene) -> None:
@@ -117,18 +117,10 @@ async def test_at_its_quota_nothing_is_read_until_there_is_room(scene: Scene) ->
 async def test_a_full_disk_is_waited_for_and_nothing_of_a_send_is_lost(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
-    journal = scene.running.journal
-    journal._is_full = True
-    fill, journal._spares.fill = journal._spares.fill, lambda: None  # type: ignore[method-assign]
-    has_one = type(journal._spares).has_one_for_ingest
-    type(journal._spares).has_one_for_ingest = property(lambda _: False)  # type: ignore[assignment,method-assign]
-    try:
+    with full_disk(scene.running.journal):
         assert not stream.may_send
         sending = asyncio.create_task(stream.send(b"a\nb\n"))
         assert await is_waiting(sending)
-    finally:
-        type(journal._spares).has_one_for_ingest = has_one  # type: ignore[method-assign]
-        journal._spares.fill = fill  # type: ignore[method-assign]
     assert await sending == 2
     assert await scene.values() == [b"a", b"b"]
 
@@ -338,16 +330,16 @@ async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> Non
 
 
 async def test_letters_that_nobody_reads_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_letters, "UNREAD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(letters, "UNREAD_BYTES_MAX", 10_000)
     host = await scene.host(interceptors=PREFIXED)
     for number in range(20):
         stream = await host.open_stream("peer")
         await stream.send(b"\x00\x00\xff\xff" + bytes(999))
         await stream.cut_off(f"cut off {number}")
         await scene.running.gateway.durability.caught_up()
-    letters = await scene.events("source.err")
-    assert 4 <= len(letters) <= 12
-    assert letters[-1].metadata["reason"] == "cut off 19"
+    kept = await scene.events("source.err")
+    assert 4 <= len(kept) <= 12
+    assert kept[-1].metadata["reason"] == "cut off 19"
     assert host.status().letters == 20
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from penstock.config.deployment import ReconnectSpec
 from penstock.connectors.api import Host, Lost, Stream, StreamRef
 from penstock.core.errors import RequestError
-from penstock.hosting.supervision import Supervision
+from penstock.hosting.source.supervision import Supervision
 from penstock.protocol.stored.head import MarkKind
-from tests.hosting.source.scene import PREFIXED, SPLIT, Scene, is_waiting, until
+from tests.hosting.source.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting, until
 
 QUICK = ReconnectSpec(first_seconds=0.001, max_seconds=0.01)
 
@@ -142,7 +143,7 @@ async def test_a_drain_stores_what_interceptors_hold_and_what_was_read_for_a_clo
 async def test_a_drain_closes_streams_that_the_connector_does_not(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.hosting.source_host.DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.hosting.source.host.DRAIN_SECONDS", 0.05)
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     await stream.send(b"a\nheld")
@@ -154,7 +155,7 @@ async def test_a_drain_closes_streams_that_the_connector_does_not(
 async def test_a_drain_leaves_what_a_stream_that_resumes_has_read_in_part_to_be_read_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.hosting.source_host.DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.hosting.source.host.DRAIN_SECONDS", 0.05)
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("file", resume=True)
     await stream.send(b"line\nhalf a li")
@@ -177,3 +178,58 @@ async def test_a_stop_ends_streams_and_makes_a_letter_of_what_is_half_there(scen
     assert host.status().state == "stopped"
     assert len(await scene.events("source.err")) == 1
     assert [m.kind for m in await scene.marks()].count(MarkKind.ENDED) == 2
+
+
+async def test_a_drain_stores_what_was_read_though_nobody_makes_room_in_the_quota(scene: Scene) -> None:
+    host = await scene.host(quota_bytes=2000, segments=1)
+    stream = await host.open_stream("peer")
+    await stream.send(bytes(2000))
+    sending = asyncio.create_task(stream.send(b"read before"))
+    assert await is_waiting(sending)
+    drain = asyncio.create_task(host.drain())
+    await sending
+    await stream.close()
+    await drain
+    assert (await scene.values())[1:] == [b"read before"]
+
+
+async def test_a_stream_whose_end_found_no_room_has_ended_when_there_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.hosting.source.host.STOP_SECONDS", 0.05)
+    opened: asyncio.Queue[Stream] = asyncio.Queue()
+    fails = asyncio.Event()
+
+    async def run(host: Host) -> None:
+        host.connected()
+        await opened.put(await host.open_stream("peer"))
+        await fails.wait()
+        fails.clear()
+        raise Lost("gone")
+
+    await scene.host(run, reconnect=QUICK)
+    first = await opened.get()
+    with full_disk(scene.running.journal):
+        fails.set()
+        await until(lambda: first.ref.stream_id not in scene.hosts[0].streams)
+    await opened.get()
+    await until(lambda: scene.gate.of(first.ref) == ["started", "ended", "completed"])
+
+
+async def test_a_connector_that_does_not_end_when_it_is_cancelled_is_left_behind(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.hosting.source.host.END_SECONDS", 0.05)
+    is_over = asyncio.Event()
+
+    async def run(host: Host) -> None:
+        host.connected()
+        while not is_over.is_set():
+            with suppress(asyncio.CancelledError):
+                await is_over.wait()
+
+    host = await scene.host(run)
+    await host.stop()
+    assert host.status().state == "stopped"
+    assert "is left behind" in caplog.text
+    is_over.set()

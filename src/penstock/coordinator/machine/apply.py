@@ -163,7 +163,7 @@ def _start(state: State, start: Start) -> Applied:
         _check_count(state)
         state = replace(state, incarnations=state.incarnations + 1)
         old = Pipeline(incarnation=state.incarnations, generation=0)
-    inputs = {key: _input(start.pipeline, key, old.inputs.get(key), *given) for key, given in start.inputs.items()}
+    inputs = {key: _input(start.pipeline, key, old, *given) for key, given in start.inputs.items()}
     limits = Limits(*start.limits)
     if start.request == old.request:
         new = replace(old, inputs={**old.inputs, **inputs}, limits=limits)
@@ -193,11 +193,14 @@ def _check_count(state: State) -> None:
         raise LimitExceeded(f"there are {len(state.pipelines)} pipelines already", "Drop some: penstock pipeline drop")
 
 
-def _input(name: str, key: str, old: Input | None, sources: tuple[str, ...], starting: Segments) -> Input:
+def _input(name: str, key: str, pipeline: Pipeline, sources: tuple[str, ...], starting: Segments) -> Input:
     """Where an input starts is decided once. What letters are replayed into stays a source of it."""
+    old = pipeline.inputs.get(key)
     sources, starting = with_replays(name, key, old, sources, starting)
-    if old is not None and old.resolved:
-        starting = {**old.starting, **relinked(old, starting)}
+    if old is None:
+        return Input(sources, relinked(pipeline, key, starting))
+    if old.resolved:
+        starting = {**old.starting, **relinked(pipeline, key, starting)}
         if old == Input(sources, starting):
             return old
     return Input(sources, starting)

@@ -7,8 +7,8 @@ from penstock.coordinator.messages import Segments
 
 
 def unlinked(old: Pipeline, inputs: dict[str, Input]) -> dict[str, Input]:
-    """The inputs, with where they are in sources that none of them reads any more: later cuts do not name those. Who reads
-    one again goes on behind what was read.
+    """The inputs, with where they are in sources that none of them reads any more: later cuts do not name those. Who
+    reads one again goes on behind what was read.
     """
     sources = {source for spec in inputs.values() for source in spec.sources}
     last = old.cuts[old.planned]
@@ -18,11 +18,21 @@ def unlinked(old: Pipeline, inputs: dict[str, Input]) -> dict[str, Input]:
     return {key: replace(spec, starting={**spec.starting, **gone}) for key, spec in inputs.items()}
 
 
-def relinked(old: Input, starting: Segments) -> dict[str, int]:
-    """Where an input begins in sources that it did not read until now. In one that it has read before: where it was, or
-    at the first event that is still there, for nothing was kept for it meanwhile.
+def left(pipeline: Pipeline) -> dict[str, int]:
+    """Where it was in sources that none of its inputs reads any more. After a reset it was nowhere."""
+    sources, found = pipeline.sources, dict[str, int]()
+    for spec in pipeline.inputs.values():
+        gone = {name: at for name, at in spec.starting.items() if spec.resolved and source_of(name) not in sources}
+        found |= {name: max(at, found.get(name, 0)) for name, at in gone.items()}
+    return found
+
+
+def relinked(old: Pipeline, key: str, starting: Segments) -> dict[str, int]:
+    """Where an input begins in sources that it did not read until now. In one that was read before, by whichever input:
+    where that was, or at the first event that is still there, for nothing was kept for it meanwhile.
     """
-    return {
-        name: old.starting.get(name, at) if source_of(name) in old.sources else max(at, old.starting.get(name, 0))
-        for name, at in starting.items()
-    }
+    before, known = left(old), old.inputs.get(key)
+    kept = (
+        {} if known is None else {name: at for name, at in known.starting.items() if source_of(name) in known.sources}
+    )
+    return {name: kept.get(name, max(at, before.get(name, 0))) for name, at in starting.items()}

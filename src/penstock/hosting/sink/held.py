@@ -2,16 +2,18 @@
 
     hold · EPOCH · rows FIRST … END · STREAM     stored events, as they were in the epoch's output
     gone · EPOCH · END · STREAM                  nothing: these rows are dead letters, written in the same step
-    left · STREAM · OFFSET                       nothing: what was held of it before the offset has left
+    left · STREAM · END                          nothing: the first record of the stream, which ends there, has left
+    move · EPOCH · rows FIRST … END · STREAM     the record of these rows once more: it is here now
 
 Each is one append with a head that says so. Rows of an epoch that are held or gone are not taken again when the epoch
 is given again, also after a crash. The segment is truncated where nothing before is outstanding, and no epoch before is
-one that may be given again.
+one that may be given again. What stays for long is moved to the end, so that what has left behind it can go.
 """
 
-from collections import deque
+from bisect import bisect_left
+from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -19,9 +21,10 @@ import msgpack
 from penstock.connectors.api import StreamRef
 from penstock.coordinator.deliveries import parked_port
 from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.core.errors import NoRoom
 from penstock.core.types import Position
-from penstock.hosting.given import EpochName
-from penstock.hosting.rows import Row, encode_letters, encode_rows
+from penstock.hosting.sink.given import EpochName
+from penstock.hosting.sink.rows import Row, encode_letters, encode_rows
 from penstock.protocol.segment.frame import EVENT, HEADER
 from penstock.protocol.stored.names import HELD_PREFIX, output_segment
 from penstock.store.plan import Addition
@@ -29,6 +32,12 @@ from penstock.store.store import SegmentStore
 
 APPEND_BYTES = 4 << 20
 """Rows that are held in one record, at most, but for a single one that is larger."""
+
+SLACK_BYTES = 8 << 20
+"""That the segment may have beyond twice what is outstanding; then what is oldest is moved to its end."""
+
+_MOVED_BYTES = 4 << 20
+"""That are moved between two epochs, one record at least: some milliseconds."""
 
 _NOTHING = HEADER.pack(EVENT, 0)
 """An event without anything in it, which readers pass over: a record of bytes has to have some."""
@@ -43,9 +52,19 @@ class HeldRecord:
     end: int
     epoch: str
     first: int
-    """The number of its first row in the epoch."""
+    """The number of its first row in the epoch, and behind it that after its last."""
+    after: int
     position: Position
     """In the journal: it can be read when that is durable."""
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def place(self) -> tuple[EpochName, int]:
+        """In its stream."""
+        return EpochName.parse(self.epoch), self.first
 
 
 class Held:
@@ -56,6 +75,8 @@ class Held:
         self._letters = output_segment(pipeline, parked_port(sink))
         self._store = store
         self._records: dict[StreamRef, deque[HeldRecord]] = {}
+        self._by_start: OrderedDict[int, tuple[StreamRef, HeldRecord]] = OrderedDict()
+        """The same, as they lie in the segment."""
         self._epochs: dict[str, tuple[dict[StreamRef | None, int], int]] = {}
         """Of epochs that may be given again: up to which row each stream's are done with, and where that begins."""
         self.bytes = 0
@@ -86,11 +107,11 @@ class Held:
     def hold(self, epoch: str, stream: StreamRef, rows: list[Row]) -> None:
         """Behind what is held of it. Raises NoRoom; then those that fitted are held."""
         for part in _parts(rows):
-            data, end_row = encode_rows(part), part[-1].number + 1
+            data, first, end_row = encode_rows(part), part[0].number, part[-1].number + 1
             start = self._made()
-            head = _head("hold", epoch, part[0].number, end_row, stream)
+            head = _head("hold", epoch, first, end_row, stream)
             position = self._store.append(self.segment, [data], head=head).position
-            self._add(stream, HeldRecord(start, start + len(data), epoch, part[0].number, position))
+            self._add(stream, HeldRecord(start, start + len(data), epoch, first, end_row, position))
             self._note_done(epoch, stream, end_row, start)
 
     def bury(self, epoch: str, stream: StreamRef | None, rows: list[Row], reason: str) -> None:
@@ -115,9 +136,31 @@ class Held:
         self._epochs = {epoch: known for epoch, known in self._epochs.items() if EpochName.parse(epoch) >= oldest}
         if not self._store.exists(self.segment):
             return
-        floors = [records[0].start for records in self._records.values()]
+        self._move_oldest()
+        floors = [next(iter(self._by_start))] if self._by_start else []
         floors += [start for _, start in self._epochs.values()]
         self._store.truncate(self.segment, min(floors, default=int(self._store.length(self.segment))))
+
+    def _move_oldest(self) -> None:
+        """As far as it lets go of enough, and there is room for it."""
+        left = _MOVED_BYTES
+        while left > 0 and self._by_start:
+            start, (stream, record) = next(iter(self._by_start.items()))
+            is_slack = int(self._store.length(self.segment)) - start > 2 * self.bytes + SLACK_BYTES
+            if not is_slack or record.position > self._store.journal.durable:
+                return
+            try:
+                self._move(stream, record)
+            except NoRoom:
+                return
+            left -= record.size
+
+    def _move(self, stream: StreamRef, record: HeldRecord) -> None:
+        data = self._store.read(self.segment, record.start, record.size)
+        head = _head("move", record.epoch, record.first, record.after, stream)
+        start = self._made()
+        position = self._store.append(self.segment, [data], head=head).position
+        self._moved(stream, replace(record, start=start, end=start + record.size, position=position))
 
     def _append_letters(self, rows: list[Row], reason: str, head: bytes) -> None:
         if not self._store.exists(self._letters):
@@ -133,11 +176,26 @@ class Held:
 
     def _add(self, stream: StreamRef, record: HeldRecord) -> None:
         self._records.setdefault(stream, deque()).append(record)
-        self.bytes += record.end - record.start
+        self._by_start[record.start] = stream, record
+        self.bytes += record.size
+
+    def _moved(self, stream: StreamRef, record: HeldRecord) -> None:
+        """It takes the place of what it was, or of what was truncated before a start: order is that of the rows."""
+        records = self._records.setdefault(stream, deque())
+        at = bisect_left(records, record.place, key=lambda one: one.place)
+        if at < len(records) and records[at].place == record.place:
+            self.bytes -= record.size
+            del self._by_start[records[at].start]
+            records[at] = record
+        else:
+            records.insert(at, record)
+        self._by_start[record.start] = stream, record
+        self.bytes += record.size
 
     def _drop_first(self, stream: StreamRef) -> None:
         record = self._records[stream].popleft()
-        self.bytes -= record.end - record.start
+        del self._by_start[record.start]
+        self.bytes -= record.size
         if not self._records[stream]:
             del self._records[stream]
 
@@ -161,12 +219,17 @@ class Held:
         stream = None if connector is None else StreamRef(connector, stream_id)
         if what == "left":
             assert stream is not None
-            while stream in self._records and self._records[stream][0].end <= number:
+            record = self.first(stream)
+            if record is not None and record.end == number:
                 self._drop_first(stream)
+            return
+        if what == "move":
+            assert stream is not None
+            self._moved(stream, HeldRecord(start, end, epoch, first, number, Position(0)))
             return
         if what == "hold":
             assert stream is not None
-            self._add(stream, HeldRecord(start, end, epoch, first, Position(0)))
+            self._add(stream, HeldRecord(start, end, epoch, first, number, Position(0)))
         self._note_done(epoch, stream, number, start)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.interceptors.chain import OutgoingChain
-from penstock.hosting.rows import Row
+from penstock.hosting.sink.rows import Row
 
 MakeChain = Callable[[], OutgoingChain]
 

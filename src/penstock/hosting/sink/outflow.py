@@ -12,18 +12,18 @@ from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import PenstockError
 from penstock.delivery.sink import Epoch, SinkLost
-from penstock.hosting.departing import Departing
-from penstock.hosting.draining import Draining
-from penstock.hosting.given import Given, Givens
-from penstock.hosting.held import Held
-from penstock.hosting.joining import Flow, Leaving, Waiting, plain
-from penstock.hosting.rows import WANTED, Row, by_stream
-from penstock.hosting.sink_host import SinkHost
-from penstock.hosting.storage import Storage
+from penstock.hosting.sink.departing import Departing
+from penstock.hosting.sink.draining import Draining
+from penstock.hosting.sink.given import Given, Givens
+from penstock.hosting.sink.held import Held
+from penstock.hosting.sink.host import SinkHost
+from penstock.hosting.sink.joining import Flow, Leaving, Waiting, plain
+from penstock.hosting.sink.rows import WANTED, Row, by_stream
+from penstock.hosting.sink.storage import Storage
 
 TELL_SECONDS = 0.05
-"""For the answer to `stream-started` of a stream whose rows are here already: most answer at once, and what comes of
-those that do not is held meanwhile.
+"""For the answers to `stream-started` of streams whose rows are here already, all of a block's together: most answer at
+once, and what comes of those that do not is held meanwhile.
 """
 
 
@@ -68,7 +68,7 @@ class Outflow:
         host.outflows.add(self)
         for stream in self.held.streams:
             host.signals.tell(host.name, stream)
-        self.changed()
+        self.changed(None)
         self.wake()
 
     async def leave(self) -> None:
@@ -99,8 +99,11 @@ class Outflow:
 
     @property
     def can_drain(self) -> bool:
+        return any(self._admits(stream) for stream in self.held.streams)
+
+    def _admits(self, stream: StreamRef) -> bool:
         host = self.host
-        return host is not None and any(host.breakers.admits(host.name, stream) for stream in self.held.streams)
+        return host is not None and host.breakers.admits(host.name, stream)
 
     def has_rows(self, stream: StreamRef) -> bool:
         return stream in self.held or (stream in self._flows and bool(self._flows[stream].waiting))
@@ -112,13 +115,13 @@ class Outflow:
 
     # Breakers.
 
-    def changed(self) -> None:
-        """Some breaker of the connector has."""
+    def changed(self, stream: StreamRef | None) -> None:
+        """The connector's breaker of this stream has; None: any of them."""
         if self._is_refused and self.host is not None and self.host.breakers.whole(self.host.name) is None:
             self._is_refused = False
             self.wake()
-        if self.held.streams:
-            self._draining.start()
+        if stream is None or stream in self.held:
+            self._draining.start(stream)
 
     def probe(self, stream: StreamRef | None) -> bool:
         """One is due. Whether there is something that it can be made with."""
@@ -126,9 +129,9 @@ class Outflow:
             self._is_refused, self._is_woken = False, True
             self.wake()
             return True
-        if not self.can_drain or (stream is not None and stream not in self.held):
+        if not (self.can_drain if stream is None else stream in self.held and self._admits(stream)):
             return False
-        self._draining.start()
+        self._draining.start(stream)
         return True
 
     # Epochs.
@@ -140,7 +143,9 @@ class Outflow:
         first = 0
         try:
             async for block in epoch.blocks(WANTED):
-                for stream, rows in by_stream(block.events, first).items():
+                found = by_stream(block.events, first)
+                await self._tell(found)
+                for stream, rows in found.items():
                     async with self.lock:
                         await self._route(given, stream, [row for row in rows if not given.has_done(stream, row)])
                     streams.add(stream)
@@ -168,7 +173,8 @@ class Outflow:
         if not rows:
             return
         host = self._hosted()
-        await self._tell(host, stream)
+        if stream is not None:
+            host.signals.tell(host.name, stream)
         await asyncio.sleep(0)  # contraflow that has come is handled before forward flow
         self._check_whole(host)
         given.waiting += len(rows)
@@ -179,12 +185,13 @@ class Outflow:
         else:
             await self._leave(host, given.name, stream, rows)
 
-    async def _tell(self, host: SinkHost, stream: StreamRef | None) -> None:
-        if stream is None or host.signals.is_told(host.name, stream):
-            return
-        task = host.signals.tell(host.name, stream)
-        if task is not None:
-            await asyncio.wait([task], timeout=TELL_SECONDS)
+    async def _tell(self, streams: Iterable[StreamRef | None]) -> None:
+        """Of those that it was not told of."""
+        host = self._hosted()
+        new = [one for one in streams if one is not None and not host.signals.is_told(host.name, one)]
+        tasks = [task for one in new if (task := host.signals.tell(host.name, one)) is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=TELL_SECONDS)
 
     def _hosted(self) -> SinkHost:
         if self.host is None:

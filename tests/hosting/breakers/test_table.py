@@ -1,10 +1,10 @@
-"""Breakers by example; against a model: test_breakers_model.py."""
+"""Breakers by example; against a model: test_table_model.py."""
 
 import pytest
 
 from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
-from penstock.hosting.breakers import Breakers
+from penstock.hosting.breakers.table import Breakers
 
 A, B, C = StreamRef("src", 1), StreamRef("src", 2), StreamRef("src", 3)
 
@@ -157,7 +157,7 @@ def test_ten_thousand_streams_are_no_trouble(breakers: Breakers) -> None:
     told: list[tuple[StreamRef, bool]] = []
     breakers.stream_watchers.append(lambda stream, may_send: told.append((stream, may_send)))
     streams = [StreamRef("src", number) for number in range(10_000)]
-    breakers.sink_watchers.append(lambda sink: breakers.due())  # as who sets a timer by it
+    breakers.sink_watchers.append(lambda sink, stream: breakers.due())  # as who sets a timer by it
     for stream in streams:
         breakers.started(stream, ["x", "y"])
         breakers.opened("x", stream)
@@ -165,3 +165,29 @@ def test_ten_thousand_streams_are_no_trouble(breakers: Breakers) -> None:
     assert told == [(stream, True) for stream in streams]
     breakers.all_closed("y", "gone")
     assert told[10_000:] == [(stream, False) for stream in streams]
+
+
+def test_ten_thousand_streams_that_fail_are_probed_one_after_the_other(breakers: Breakers) -> None:
+    streams = [StreamRef("src", number) for number in range(10_000)]
+    breakers.sink_watchers.append(lambda sink, stream: breakers.due())
+    for at, stream in enumerate(streams):
+        breakers.started(stream, ["x"])
+        breakers.failed("x", stream, "refused", at / 1000)
+    probed: list[StreamRef | None] = []
+    while breakers.due() is not None:
+        ((sink, begun),) = breakers.tick(1000.0)
+        assert breakers.tick(1000.0) == [], "one at a time"
+        probed.append(begun)
+        breakers.delivered(sink, begun)
+    assert probed == streams
+    assert all(map(breakers.may_send, streams))
+
+
+def test_a_probe_that_the_whole_sink_has_cut_short_is_made_when_it_is_open_again(breakers: Breakers) -> None:
+    breakers.started(A, ["x"])
+    breakers.failed("x", A, "reset", 0.0)
+    assert breakers.tick(100.0) == [("x", A)]
+    breakers.all_closed("x", "gone")
+    assert breakers.due() is None
+    breakers.all_opened("x")
+    assert breakers.tick(100.0) == [("x", A)]

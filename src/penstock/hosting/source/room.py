@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.gateway.connector import Connector
-from penstock.hosting.window import Window
+from penstock.hosting.source.window import Window
 
 LOOK_SECONDS = 0.05
 """Between two looks, while somebody waits: room is made by pipelines, a few times a second."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from penstock.connectors.api import StreamRef
 from penstock.core.errors import PenstockError
-from penstock.hosting.rows import Row
+from penstock.hosting.sink.rows import Row
 
 
 class EpochName(NamedTuple):

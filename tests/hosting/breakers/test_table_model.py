@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
-from penstock.hosting.breakers import Breakers
+from penstock.hosting.breakers.table import Breakers
 
 SOURCES = ("a", "b")
 SINKS = ("x", "y")

@@ -4,12 +4,12 @@ from itertools import groupby
 
 from penstock.connectors.api import StreamRef
 from penstock.delivery.sink import SinkLost
-from penstock.hosting.given import Givens
-from penstock.hosting.giving import give
-from penstock.hosting.held import Held
-from penstock.hosting.joining import Flow, Leaving, Waiting, bad_rows
-from penstock.hosting.rows import size_of
-from penstock.hosting.sink_host import SinkHost
+from penstock.hosting.sink.given import Givens
+from penstock.hosting.sink.giving import give
+from penstock.hosting.sink.held import Held
+from penstock.hosting.sink.host import SinkHost
+from penstock.hosting.sink.joining import Flow, Leaving, Waiting, bad_rows
+from penstock.hosting.sink.rows import size_of
 
 
 class Departing:

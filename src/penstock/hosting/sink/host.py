@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.config.deployment import ConnectorSpec
-from penstock.connectors.api import Connector, Host, StreamRef
-from penstock.hosting.joining import MakeChain
-from penstock.hosting.signals import Signals
+from penstock.connectors.api import Connector, Host, Lost, Outgoing, StreamRef
+from penstock.hosting.breakers.signals import Signals
+from penstock.hosting.sink.joining import MakeChain
 
 if TYPE_CHECKING:
-    from penstock.hosting.outflow import Outflow
+    from penstock.hosting.sink.outflow import Outflow
 
 
 PROBE_SECONDS = 5.0
@@ -48,6 +48,7 @@ class SinkHost:
         """The connector's; there when it is attached."""
         self.calling = asyncio.Lock()
         """`deliver` is called once at a time, whichever pipeline it is for."""
+        self._call: asyncio.Timeout | None = None
         self.outflows: set[Outflow] = set()
         self.events_out = 0
         """Events that have left."""
@@ -55,6 +56,32 @@ class SinkHost:
         """Events that became dead letters."""
         self._probes = 0
         self.breakers.configure(spec.name, spec.breaker)
+
+    # Forward flow.
+
+    async def deliver(self, outgoing: Outgoing) -> None:
+        """With `calling`. Takes as long as the connector does, or until `cut_off`. Raises what it raises."""
+        assert self.host is not None, "it is attached"
+        try:
+            async with asyncio.timeout(None) as self._call:
+                await self.connector.deliver(outgoing, self.host)
+        except TimeoutError:
+            if self._call is None or not self._call.expired():
+                raise
+            raise Lost("it was replaced, or removed, while it took its time") from None
+        finally:
+            self._call = None
+
+    async def rest(self) -> None:
+        """It is given nothing more. Return when it has taken what it was given last."""
+        self.breakers.all_closed(self.name, "it is being stopped")
+        async with self.calling:
+            return
+
+    def cut_off(self) -> None:
+        """A call that hangs must not outlive the connector: what it was given is given to the next one."""
+        if self._call is not None:
+            self._call.reschedule(0)
 
     # Contraflow: it holds at once, so that it comes before whatever is delivered next.
 
@@ -95,10 +122,10 @@ class SinkHost:
 
     # Probes.
 
-    def changed(self) -> None:
-        """Some breaker of it has changed."""
+    def changed(self, stream: StreamRef | None) -> None:
+        """Its breaker of this stream may have changed; None: any of them."""
         for outflow in self.outflows:
-            outflow.changed()
+            outflow.changed(stream)
 
     def probe(self, stream: StreamRef | None) -> None:
         """One is due: whoever waits may give it one block."""

@@ -1,15 +1,8 @@
-"""What the source side of a hosted connector needs of the rest: whether its streams may send, and who hears contraflow.
-
-`Gate` is the gateway's own, since the sessions of programs ask it as well: give the same one to the gateway
-(`Gateway.guard`) and to every SourceHost. Where nobody gives one, everything is open.
-"""
+"""Who hears what a connector says of its port `in`."""
 
 from typing import Protocol
 
 from penstock.connectors.api import StreamRef
-from penstock.gateway.gate import Changed, Gate, OpenGate
-
-__all__ = ["Changed", "Contraflow", "Gate", "NoContraflow", "OpenGate"]
 
 
 class Contraflow(Protocol):

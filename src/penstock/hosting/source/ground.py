@@ -2,11 +2,11 @@
 
 from penstock.config.deployment import ConnectorSpec
 from penstock.gateway.gateway import Gateway
-from penstock.hosting.completing import Completing
-from penstock.hosting.incarnation import Incarnation
-from penstock.hosting.room import Room
-from penstock.hosting.settings import settings_of
-from penstock.hosting.window import Window
+from penstock.hosting.source.completing import Completing
+from penstock.hosting.source.incarnation import Incarnation
+from penstock.hosting.source.room import Room
+from penstock.hosting.source.settings import settings_of
+from penstock.hosting.source.window import Window
 
 
 class Ground:

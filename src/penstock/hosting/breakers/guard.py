@@ -5,15 +5,17 @@ from collections.abc import Callable
 from penstock.connectors.api import StreamRef
 from penstock.gateway.gate import Changed, Gate
 
-_DRAINING = "the application is being stopped"
+_SHUT = "the application is being stopped, or started"
 
 
 class Guard:
-    """A Gate before another one. Shut, no stream of any program may send; hosted connectors have their own drain."""
+    """A Gate before another one. Shut, no stream of any program may send; hosted connectors have their own drain. It is
+    in the beginning: until what is deployed runs, nobody knows where streams lead.
+    """
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._is_shut = False
+        self._is_shut = True
         self._started: set[StreamRef] = set()
         self._subscribers: list[Changed] = []
         gate.subscribe(self._changed)
@@ -46,14 +48,15 @@ class Guard:
         return not self._is_shut and self._gate.may_send(stream)
 
     def why(self, stream: StreamRef) -> str:
-        return _DRAINING if self._is_shut else self._gate.why(stream)
+        return _SHUT if self._is_shut else self._gate.why(stream)
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
         self._subscribers.append(changed)
         return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
 
     def _changed(self, stream: StreamRef, may_send: bool) -> None:
-        if not self._is_shut and stream in self._started:
+        """Also of hosted connectors, which ask the other gate themselves."""
+        if not (self._is_shut and stream in self._started):
             self._tell(stream, may_send)
 
     def _tell(self, stream: StreamRef, may_send: bool) -> None:

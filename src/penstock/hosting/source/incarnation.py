@@ -5,7 +5,7 @@ import asyncio
 from penstock.core.errors import NoRoom
 from penstock.gateway.connector import Connector
 from penstock.gateway.fleeting import COUNT_MAX, fleeting_id
-from penstock.hosting.room import LOOK_SECONDS
+from penstock.hosting.source.room import LOOK_SECONDS
 from penstock.store.durability import Durability
 
 

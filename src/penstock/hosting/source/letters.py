@@ -15,7 +15,7 @@ from penstock.gateway.settings import AckMode, ConnectorSettings
 from penstock.gateway.stored_batch import Values, columns, stored_batch
 from penstock.gateway.stream_log import Standing
 from penstock.gateway.unread import keep_newest
-from penstock.hosting.room import LOOK_SECONDS
+from penstock.hosting.source.room import LOOK_SECONDS
 from penstock.protocol.connector import NOTHING_YET, stream_id_of
 from penstock.protocol.stored.layout import SOURCE, STREAM
 from penstock.protocol.stored.letters import REASON

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from penstock.connectors.api import Outgoing, StreamGone, StreamLost, StreamRef
 from penstock.core.errors import PenstockError
 from penstock.delivery.sink import SinkLost
-from penstock.hosting.joining import Leaving
-from penstock.hosting.rows import metadata_of, times_of
-from penstock.hosting.sink_host import SinkHost
+from penstock.hosting.sink.host import SinkHost
+from penstock.hosting.sink.joining import Leaving
+from penstock.hosting.sink.rows import metadata_of, times_of
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,7 @@ async def give(host: SinkHost, stream: StreamRef | None, leaving: Leaving) -> Re
         if not host.breakers.admits(host.name, stream):
             return refusal(host, stream)
         try:
-            assert host.host is not None, "it is attached"
-            await host.connector.deliver(outgoing, host.host)
+            await host.deliver(outgoing)
         except StreamGone as error:
             host.breakers.delivered(host.name, None)  # it has answered
             host.events_out += len(leaving.rows) - len(leaving.rows_at(error.places))

@@ -17,15 +17,15 @@ from penstock.gateway.connector import Batch, Placed, active_again, ended
 from penstock.gateway.settings import AckMode
 from penstock.gateway.stored_batch import Values, columns, stored_batch
 from penstock.gateway.stream_log import KnownStream
-from penstock.hosting.admission import VALUE_BYTES_MAX, new_only, packed, record_slices, rows_of, sizes_of
-from penstock.hosting.numbering import CUT_BITS, counted, going_on, position, reaching, since
-from penstock.hosting.places import Place, Places
+from penstock.hosting.source.admission import VALUE_BYTES_MAX, new_only, packed, record_slices, rows_of, sizes_of
+from penstock.hosting.source.numbering import CUT_BITS, counted, going_on, position, reaching, since
+from penstock.hosting.source.places import Place, Places
 from penstock.protocol.connector import NOTHING_YET
 from penstock.protocol.stored.head import Mark
 from penstock.protocol.stored.layout import NO_TIME
 
 if TYPE_CHECKING:
-    from penstock.hosting.source_host import SourceHost
+    from penstock.hosting.source.host import SourceHost
 
 SEND_BYTES = 1 << 19
 """Raw bytes that interceptors are given at once: with a record for each byte they are still fewer than SINCE_MAX."""
@@ -101,12 +101,15 @@ class HostedStream:
                 await self._wait_for_room()
 
     async def _admitted(self) -> None:
-        """What was read before a drain is stored all the same: it is held for whoever has closed the stream."""
+        """What was read before a drain is stored all the same, whoever has closed the stream, and beyond the quota: it
+        is no more than one call's, and nobody may ever make room.
+        """
         while True:
             self._check_open()
+            has_room = self._host.is_draining or self._host.ground.room.there
             if not self._opened.is_set():
                 await self._opened.wait()
-            elif self._host.ground.window.is_open and self._host.ground.room.there:
+            elif self._host.ground.window.is_open and has_room:
                 return
             else:
                 await self._wait_for_room()
@@ -114,8 +117,15 @@ class HostedStream:
     async def _wait_for_room(self) -> None:
         if not self._host.ground.window.is_open:
             await self._host.ground.window.wait()
-        else:
-            await self._host.ground.room.wait()
+            return
+        waiting = [asyncio.ensure_future(self._host.ground.room.wait()), asyncio.ensure_future(self._host.draining())]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        for task in done:
+            task.result()
 
     def _check_open(self) -> None:
         if self._is_closing:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
-from penstock.hosting.breaker import Breaker
-from penstock.hosting.sink_breakers import Probe, SinkBreakers
+from penstock.hosting.breakers.breaker import Breaker
+from penstock.hosting.breakers.sink_breakers import Probe, SinkBreakers
 
 StreamWatcher = Callable[[StreamRef, bool], None]
 """The stream, and whether it may send now."""
 
-SinkWatcher = Callable[[str], object]
-"""The sink, of whose breakers some may have changed: what it takes, or that a probe is due."""
+SinkWatcher = Callable[[str, StreamRef | None], object]
+"""The sink, and the stream whose breaker may have changed there, or None: what it takes, or that a probe is due."""
 
 
 class Breakers:
@@ -67,13 +67,21 @@ class Breakers:
         self._downstream.pop(stream, None)
         self._streams_changed([stream])
 
-    def relinked(self, connector: str, sinks: Iterable[str]) -> None:
-        """Its streams lead there now: new sinks have to open them, and those that are none any more hold nothing."""
+    def relinked(
+        self,
+        connector: str,
+        sinks: Iterable[str],
+        stays: Callable[[str, StreamRef], bool] = lambda sink, stream: False,  # noqa: ARG005
+    ) -> None:
+        """Its streams lead there now: new sinks have to open them, and those that are none any more hold nothing.
+        What such a sink has said of a stream `stays`, where it is still to be given something of it.
+        """
         downstream = frozenset(sinks)
         mine = self.streams_of(connector)
         for stream in mine:
             for gone in self._downstream[stream] - downstream:
-                self._forget(gone, stream)
+                if not stays(gone, stream):
+                    self._forget(gone, stream)
             self._downstream[stream] = downstream
             for sink in downstream:
                 self._await(sink, stream)
@@ -186,14 +194,14 @@ class Breakers:
         """
         begun = [(name, sink.begin_probe(now)) for name, sink in self._sinks.items() if name not in self._paused]
         found = [(name, probe[0]) for name, probe in begun if probe is not None]
-        for name, _ in found:
-            self._tell(name)
+        for name, stream in found:
+            self._tell(name, stream)
         return found
 
     def due(self) -> float | None:
         """When `tick` has something to do next, if nothing else happens."""
-        sinks = (sink for name, sink in self._sinks.items() if name not in self._paused)
-        return min((at for sink in sinks for at in sink.dues()), default=None)
+        dues = (sink.due() for name, sink in self._sinks.items() if name not in self._paused)
+        return min((at for at in dues if at is not None), default=None)
 
     def probe(self, sink: str) -> Probe | None:
         """The probe that goes on, if there is one."""
@@ -306,15 +314,15 @@ class Breakers:
 
     def _stream_changed(self, sink: str, stream: StreamRef) -> None:
         self._streams_changed([stream])
-        self._tell(sink)
+        self._tell(sink, stream)
 
     def _sink_changed(self, sink: str) -> None:
         self._streams_changed(self.streams_to(sink))
-        self._tell(sink)
+        self._tell(sink, None)
 
-    def _tell(self, sink: str) -> None:
+    def _tell(self, sink: str, stream: StreamRef | None) -> None:
         for watcher in self.sink_watchers:
-            watcher(sink)
+            watcher(sink, stream)
 
     def _streams_changed(self, streams: Iterable[StreamRef]) -> None:
         changed = []

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from penstock.connectors.api import Host
+from penstock.connectors.api import Host, StreamRef
 from penstock.coordinator.reading.records import Records
-from penstock.hosting.outflow import Outflow
-from penstock.hosting.signals import Signals
-from penstock.hosting.sink_host import SinkHost
-from penstock.hosting.storage import Storage
+from penstock.hosting.breakers.signals import Signals
+from penstock.hosting.sink.host import SinkHost
+from penstock.hosting.sink.outflow import Outflow
+from penstock.hosting.sink.storage import Storage
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
 
@@ -56,6 +56,7 @@ class HostedSinks:
         sink = self._hosts.pop(name, None)
         if sink is None:
             return
+        sink.cut_off()
         for outflow in [*sink.outflows]:
             await outflow.leave()
         self._signals.breakers.remove(name)
@@ -78,10 +79,10 @@ class HostedSinks:
 
     # Time.
 
-    def _changed(self, name: str) -> None:
+    def _changed(self, name: str, stream: StreamRef | None) -> None:
         host = self._hosts.get(name)
         if host is not None:
-            host.changed()
+            host.changed(stream)
         self._set_timer()
 
     def _set_timer(self) -> None:

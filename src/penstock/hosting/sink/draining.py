@@ -2,22 +2,23 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import NoRoom, PenstockError
-from penstock.hosting.giving import Refused, give
-from penstock.hosting.held import HeldRecord
-from penstock.hosting.joining import Leaving, Waiting, bad_rows, through
-from penstock.hosting.rows import WANTED, Row, rows_of
-from penstock.hosting.sink_host import SinkHost
-from penstock.hosting.storage import Storage
+from penstock.hosting.sink.giving import Refused, give
+from penstock.hosting.sink.held import HeldRecord
+from penstock.hosting.sink.host import SinkHost
+from penstock.hosting.sink.joining import Leaving, Waiting, bad_rows, through
+from penstock.hosting.sink.rows import WANTED, Row, rows_of
+from penstock.hosting.sink.storage import Storage
 from penstock.protocol.stored.bulk import decode
 from penstock.protocol.stored.names import Kind
 
 if TYPE_CHECKING:
-    from penstock.hosting.outflow import Outflow
+    from penstock.hosting.sink.outflow import Outflow
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +33,13 @@ class Draining:
         self._outflow = outflow
         self._storage = storage
         self._task: asyncio.Task[None] | None = None
-        self._again = False
+        self._due: dict[StreamRef, None] = {}
+        """Streams that may be open, and were not."""
 
-    def start(self) -> None:
-        """Some stream may be open that was closed."""
-        self._again = True
-        if self._task is None or self._task.done():
+    def start(self, stream: StreamRef | None) -> None:
+        """It may be open, and was closed; None: any of them."""
+        self._due |= dict.fromkeys(self._outflow.held.streams if stream is None else [stream])
+        if self._due and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -47,21 +49,22 @@ class Draining:
 
     async def _run(self) -> None:
         outflow = self._outflow
-        while self._again:
-            self._again = False
+        while self._due:
+            due, self._due = self._due, {}
+            await asyncio.sleep(0)  # whatever comes of it, others have their turn
             try:
-                await self._drain_all()
+                await self._drain_all(due)
             except NoRoom:
+                self._due = due | self._due
                 await asyncio.sleep(NO_ROOM_SECONDS)
-                self._again = True
             except PenstockError as error:  # of the whole connector: it goes on when that opens
                 log.debug("connector %s: %s", outflow.connector, error)
-            if not self._again and outflow.host is not None:
+            if not self._due and outflow.host is not None:
                 outflow.host.probe_again()
 
-    async def _drain_all(self) -> None:
+    async def _drain_all(self, streams: Iterable[StreamRef]) -> None:
         outflow = self._outflow
-        for stream in outflow.held.streams:
+        for stream in streams:
             host = outflow.host
             if host is not None and host.breakers.admits(host.name, stream):
                 async with outflow.lock:

@@ -12,9 +12,12 @@ from typing import Any
 from penstock.connectors.api import Connector, Host, StreamRef
 from penstock.core.errors import PenstockError
 from penstock.gateway.gate import Changed
-from penstock.hosting.breakers import Breakers
+from penstock.hosting.breakers.table import Breakers
 
 log = logging.getLogger(__name__)
+
+END_SECONDS = 3.0
+"""For what a connector does on signals to end, when it is detached."""
 
 Passed = Callable[[str], Awaitable[None]]
 """Of a source: returns when what was made of it until now has reached the sinks, also over several pipelines."""
@@ -82,31 +85,40 @@ class Signals:
             tasks = [*sink.telling.values(), *sink.closing.values()]
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks:
+                await asyncio.wait(tasks, timeout=END_SECONDS)
 
     def relink(self, connector: str, sinks: Iterable[str]) -> None:
         """Where the connector's streams lead from now on; those that are started too."""
         self._links[connector] = frozenset(sinks)
         for name in self._sinks.keys() - self._links[connector]:
             told = self._sinks[name]
-            for stream in [one for one in told.telling if one.connector == connector and self.breakers.is_started(one)]:
-                self._say_closed(told, stream)
-        self.breakers.relinked(connector, self._links[connector])
+            mine = [one for one in told.telling if one.connector == connector and self.breakers.is_started(one)]
+            for stream in mine:
+                if not told.has_rows(stream):  # else it is told when these have left, and the stream is over
+                    self._say_closed(told, stream)
+        self.breakers.relinked(connector, self._links[connector], self.is_told)
         for stream in self.breakers.streams_of(connector):
             self._tell_all(stream)
 
     def stands(self, sink: str, pipeline: str, name: str, waiting: str | None) -> None:
         """Of a sink that delivery serves by itself: why it waits for it there, or None. Closed as a whole meanwhile."""
         reasons = self._waiting.setdefault(sink, {})
-        before = [*reasons.values()]
+        had_some = bool(reasons)
         if waiting is None:
             reasons.pop((pipeline, name), None)
         else:
             reasons[pipeline, name] = waiting
-        if reasons and not before:
-            self.breakers.all_closed(sink, waiting or "")
-        elif before and not reasons:
+        if reasons:
+            self.wait_for(sink)
+        elif had_some:
             self.breakers.all_opened(sink)
+
+    def wait_for(self, sink: str) -> None:
+        """Where delivery does: one that was made anew is not open before it has taken what waits."""
+        reason = next(iter(self._waiting.get(sink, {}).values()), None)
+        if reason is not None:
+            self.breakers.all_closed(sink, reason)
 
     # Gate: what sources say and ask.
 

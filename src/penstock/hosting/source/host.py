@@ -27,22 +27,21 @@ from penstock.connectors.api import Connector, OutgoingChain, Pause, StreamRef
 from penstock.connectors.making import Chains
 from penstock.core.errors import NoRoom, PenstockError, RequestError
 from penstock.core.types import Position
-from penstock.gateway.connector import Batch, Placed, started
 from penstock.gateway.connector import Connector as GatewayConnector
+from penstock.gateway.connector import Placed
 from penstock.gateway.counters import ConnectorCounters
+from penstock.gateway.gate import Gate, OpenGate
 from penstock.gateway.gateway import Gateway
-from penstock.gateway.opened_streams import STREAM_NAME_MAX
 from penstock.gateway.registry import StreamKey
-from penstock.hosting.admission import packed
-from penstock.hosting.gate import Contraflow, Gate, NoContraflow, OpenGate
-from penstock.hosting.ground import Ground
-from penstock.hosting.room import Room
-from penstock.hosting.settings import settings_of
-from penstock.hosting.source_letters import SourceLetters
-from penstock.hosting.source_status import SourceCounters, SourceStatus, State
-from penstock.hosting.stream import HostedStream
-from penstock.hosting.supervision import Supervision, text_of
-from penstock.protocol.connector import stream_id_of
+from penstock.hosting.source.contraflow import Contraflow, NoContraflow
+from penstock.hosting.source.ground import Ground
+from penstock.hosting.source.letters import SourceLetters
+from penstock.hosting.source.opening import open_stream
+from penstock.hosting.source.room import Room
+from penstock.hosting.source.settings import settings_of
+from penstock.hosting.source.status import SourceCounters, SourceStatus, State
+from penstock.hosting.source.stream import HostedStream
+from penstock.hosting.source.supervision import Supervision, text_of
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +50,9 @@ DRAIN_SECONDS = 5.0
 
 STOP_SECONDS = 5.0
 """How long a stop waits for room and for what streams still do; the next start ends what is left."""
+
+END_SECONDS = 2 * STOP_SECONDS
+"""For `run` to end when it is cancelled: whoever waits for it must not wait for ever."""
 
 _KEPT_BACK_SHOWN = 20
 
@@ -126,7 +128,7 @@ class SourceHost:
 
     def start(self) -> None:
         self.gateway.system_streams.enable()
-        self._unsubscribe = self.gate.subscribe(self._gate_changed)
+        self._unsubscribe = self.gate.subscribe(self.gate_changed)
         self._task = asyncio.create_task(self._run(), name=f"connector {self.name}")
 
     def configure(self, spec: ConnectorSpec) -> None:
@@ -167,7 +169,10 @@ class SourceHost:
         self._begin_drain()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            _, late = await asyncio.wait([self._task], timeout=END_SECONDS)
+            if late:
+                log.error("connector %r does not end when it is cancelled; it is left behind", self.name)
+        self.contraflow = NoContraflow()  # of whoever comes after it
         await self._close_streams()
         self._unsubscribe()
         if self._ground is not None:
@@ -205,23 +210,31 @@ class SourceHost:
         except Exception as error:
             self._failed(text_of(error), None)
             log.error("connector %r is given up: %s", self.name, self._reason)
-            self._state = State.FAILED
+            self._ended_with(State.FAILED, self._reason)
         else:
-            self._state, self._reason = State.ENDED, ""
+            self._ended_with(State.ENDED, "")
+
+    def _ended_with(self, state: State, reason: str) -> None:
+        """Unless it was left behind."""
+        if self._state is not State.STOPPED:
+            self._state, self._reason = state, reason
 
     async def _prepare(self) -> None:
-        """Streams of an earlier process have ended; ids begin anew."""
-        if self._ground is None:
-            return
-        while True:
+        """Ids begin anew."""
+        if self._ground is not None:
+            await self._ground.incarnation.begin()
+
+    async def _end_abandoned(self) -> None:
+        """Streams of an earlier process, or of a `run` that failed when there was no room to say so, have ended."""
+        while self._ground is not None:
             try:
                 self.gateway.endings.recover(self.connector)
-                break
+                return
             except NoRoom:
                 await self.room.wait()
-        await self._ground.incarnation.begin()
 
     async def _run_once(self) -> None:
+        await self._end_abandoned()
         try:
             await self._made.run(self)
         finally:
@@ -240,6 +253,8 @@ class SourceHost:
                 stream.abandon()
 
     def _failed(self, reason: str, seconds: float | None) -> None:
+        if self._state is State.STOPPED:
+            return
         self.counters.failures += 1
         again = "" if seconds is None else f"; next try in {seconds:.1f} s"
         self._state, self._reason = State.DISCONNECTED, reason + again
@@ -254,45 +269,7 @@ class SourceHost:
     async def open_stream(
         self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
     ) -> HostedStream:
-        if self.is_draining:
-            raise RequestError(f"connector {self.name!r} reads no more", "It is being drained.")
-        self.gateway.hosted(self.connector.name)
-        name = name if resume else name[: STREAM_NAME_MAX - 1]
-        stream_id = stream_id_of(name) if resume else await self.ground.incarnation.next_id()
-        stream = self._claim(stream_id, name, resume, metadata)
-        try:
-            await self._begin(stream)
-        except BaseException:
-            stream.abandon()
-            with suppress(PenstockError):  # else the next start does
-                self.gateway.endings.recover(self.connector)
-            raise
-        return stream
-
-    def _claim(self, stream_id: int, name: str, resume: bool, metadata: Mapping[str, Any] | None) -> HostedStream:
-        """Raises NoRoom, and RequestError where it is open already, or metadata cannot be stored."""
-        limit = self.gateway.settings.streams_per_connector_max
-        if len(self.connector.streams) >= limit and stream_id not in self.connector.streams:
-            raise NoRoom(f"{self.name!r} has {limit} streams already (streams_per_connector_max)")
-        packed(metadata)
-        if not self.gateway.registry.claim(StreamKey(self.name, stream_id), self):
-            raise RequestError(f"stream {name!r} of {self.name!r} is open already", "Close it first.")
-        known = self.connector.find(stream_id, name[:STREAM_NAME_MAX])
-        stream = HostedStream(self, StreamRef(self.name, stream_id), name, known, metadata, resumes=resume)
-        self.streams[stream_id] = stream
-        return stream
-
-    async def _begin(self, stream: HostedStream) -> None:
-        known = self.connector.streams[stream.ref.stream_id]
-        mark = started(stream.ref.stream_id, known)
-        (placed,) = self.connector.append([Batch(known.route, [mark])])
-        await self.durable(placed.position)
-        self.counters.streams += 1
-        self.gateway.counters.streams_opened += 1
-        self.gate.started(stream.ref)
-        may_send = self.gate.may_send(stream.ref)
-        self.gateway.keep_back(stream.ref, is_kept=not may_send)
-        self._gate_changed(stream.ref, may_send)
+        return await open_stream(self, name, resume, metadata)
 
     def finished(self) -> None:
         if not self.connector.has_finished:
@@ -323,7 +300,7 @@ class SourceHost:
 
     # For its streams.
 
-    def _gate_changed(self, ref: StreamRef, may_send: bool) -> None:
+    def gate_changed(self, ref: StreamRef, may_send: bool) -> None:
         stream = self.streams.get(ref.stream_id) if ref.connector == self.name else None
         if stream is None:
             return
@@ -365,7 +342,7 @@ class SourceHost:
         self._closed_one.set()
         if self._capabilities.pauses is Pause.WHOLE and self.streams:
             other = next(iter(self.streams.values())).ref
-            self._gate_changed(other, self.gate.may_send(other))
+            self.gate_changed(other, self.gate.may_send(other))
 
     def ended(self, stream: HostedStream, placed: Placed) -> None:
         self.gateway.counters.streams_ended += 1

@@ -1,0 +1,1 @@
+"""Which stream may send, and the signals between sources and sinks."""

@@ -1,0 +1,1 @@
+"""The port `in` of a hosted connector: what pipelines put out leaves through it."""

@@ -1,0 +1,1 @@
+"""The port `out` of a hosted connector: its streams into the store."""

@@ -1,0 +1,89 @@
+"""Applies and stops at unlucky moments: at the quota, while sinks are away, with what an earlier application left."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator.application import ApplicationClient
+from tests.application.deployments import connector, deployed, link, pipeline
+from tests.application.peers import Sender, Taker, until
+from tests.application.scene import dialling, listening
+from tests.application.stand_in import standing_in
+from tests.running_worker import RunningWorker, running_worker
+from tests.spark.sending import send
+from tests.worker_process import free_port
+
+QUOTA = 20_000
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[RunningWorker]:
+    with running_worker(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.fixture
+def client(worker: RunningWorker) -> Iterator[ApplicationClient]:
+    with ApplicationClient(f"127.0.0.1:{worker.ports['http']}", 5) as made:
+        yield made
+
+
+def source_of(client: ApplicationClient, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = client.status()["gateway"]["sources"][name]
+    return found
+
+
+def test_a_connector_at_its_quota_is_made_anew_though_nobody_runs_its_pipeline(client: ApplicationClient) -> None:
+    port, other = free_port(), free_port()
+    to_p = link("connector/source/out", "pipeline/p/in")
+    client.apply(deployed(listening("source", port, quota_bytes=QUOTA), pipeline("p"), to_p))
+    until(lambda: client.status()["connectors"][0]["state"] == "connected")
+    with Sender(port) as sender:
+        sender.send(*["x" * 1000] * 1000)
+        until(lambda: not source_of(client, "source")["has_room"])
+        client.apply(deployed(listening("source", other, quota_bytes=QUOTA), pipeline("p"), to_p))
+        assert client.status()["connectors"][0]["state"] in ("starting", "connected")
+
+
+def test_a_stream_that_a_sink_has_opened_late_becomes_idle_when_it_is_silent(client: ApplicationClient) -> None:
+    port = free_port()
+    with Taker(up=False) as taker:
+        deployment = deployed(
+            listening("source", port, idle_timeout_seconds=0.2),
+            dialling("sink", taker.port),
+            pipeline("p"),
+            link("connector/source/out", "pipeline/p/in"),
+            link("pipeline/p/out", "connector/sink/in"),
+        )
+        client.apply(deployment)
+        with Sender(port):
+            until(lambda: client.status()["connectors"][1]["waiting_streams"] == 1)
+            taker.up()
+            until(lambda: source_of(client, "source")["idle_streams"] == 1)
+
+
+def test_what_a_stopped_application_was_linked_to_keeps_nobody_in_the_next(
+    worker: RunningWorker, client: ApplicationClient
+) -> None:
+    with Taker() as taker:
+        first = deployed(
+            connector("shops", "connector-protocol", codec="binary"),
+            dialling("sink", taker.port),
+            pipeline("p"),
+            link("connector/shops/out", "pipeline/p/in"),
+            link("pipeline/p/out", "connector/sink/in"),
+        )
+        client.apply(first)
+        http = f"127.0.0.1:{worker.ports['http']}"
+        with standing_in(http, worker.address, first):
+            client.drain()
+            until(lambda: client.application().state == "drained")
+        client.pause("sink")
+        client.resume("sink")
+        client.apply(deployed(connector("other")))
+        with CoordinatorClient(http) as coordinator:
+            coordinator.drop("p")
+        send(f"127.0.0.1:{worker.ports['connector']}", "shops", "north", [b"of no application"])
