@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from penstock.client.coordinator.client import PORT
+from penstock.client.coordinator.worker_client import PORT
 from penstock.client.segments.address import Address
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.names import check_pipeline_name

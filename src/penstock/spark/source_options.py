@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits, Starting
-from penstock.client.coordinator.client import PORT
+from penstock.client.coordinator.worker_client import PORT
 from penstock.client.segments.address import Address
 from penstock.coordinator.messages import segments_from_json
 from penstock.core.errors import RequestError

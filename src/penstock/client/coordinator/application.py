@@ -1,14 +1,9 @@
 """The blocking client of what a worker has deployed: for drivers and commands."""
 
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from penstock.client.coordinator.client import PORT
-from penstock.client.coordinator.connection import Connection
-from penstock.client.segments.address import Address
-from penstock.client.segments.failures import Interrupted
-from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS, retrying
+from penstock.client.coordinator.worker_client import WorkerClient
 from penstock.config.deployment import Deployment
 
 
@@ -21,15 +16,8 @@ class Deployed:
     deployment: Deployment
 
 
-class ApplicationClient:
-    """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised.
-    What an answer says is kept on disk. Not for several threads at once.
-    """
-
-    def __init__(self, worker: str = f"127.0.0.1:{PORT}", retry_seconds: float = RETRY_SECONDS) -> None:
-        self._address = Address.parse(worker.removeprefix("http://").rstrip("/"), PORT)
-        self._retry_seconds = retry_seconds
-        self._connection = Connection(self._address, TIMEOUT_SECONDS)
+class ApplicationClient(WorkerClient):
+    """What an answer says is kept on disk."""
 
     def application(self) -> Deployed:
         """What is deployed."""
@@ -58,20 +46,3 @@ class ApplicationClient:
         """The worker's /status."""
         answer: dict[str, Any] = self._ask("GET", "/status")
         return answer
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        for attempt in retrying(self._retry_seconds, Interrupted):
-            with attempt:
-                return self._connection.ask(method, path, body)
-        raise AssertionError("tenacity returns or raises")

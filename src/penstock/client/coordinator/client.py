@@ -2,15 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from penstock.client.coordinator.connection import Connection
-from penstock.client.segments.address import Address
-from penstock.client.segments.failures import Interrupted
-from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS, retrying
+from penstock.client.coordinator.worker_client import WorkerClient
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus
 from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.messages import (
@@ -32,29 +28,15 @@ from penstock.coordinator.messages import (
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.names import check_pipeline_name
 
-PORT = 7102
-"""The HTTP port of a worker that was told nothing else."""
-
 NO_LIMITS = Limits()
 
 
-class CoordinatorClient:
+class CoordinatorClient(WorkerClient):
     """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised.
 
     What an answer says is durable. Refusals are raised at once, as the errors of `penstock.core.errors`. It connects
     when it is first used. Not for several threads at once: give each its own.
     """
-
-    def __init__(
-        self,
-        worker: str = f"127.0.0.1:{PORT}",
-        retry_seconds: float = RETRY_SECONDS,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-    ) -> None:
-        self.address = Address.parse(worker.removeprefix("http://").rstrip("/"), PORT)
-        self._retry_seconds = retry_seconds
-        self._connection = Connection(self.address, timeout_seconds)
 
     def start(
         self,
@@ -312,22 +294,5 @@ class CoordinatorClient:
         answer: list[str] = self._ask("POST", path, {"ids": list(ids)})["names"]
         return answer
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _pipeline(self, name: str, verb: str, body: Any, wait_seconds: float = 0.0) -> Any:
         return self._ask("POST", f"/pipelines/{check_pipeline_name(name)}/{verb}", body, wait_seconds)
-
-    def _ask(self, method: str, path: str, body: Any = None, wait_seconds: float = 0.0) -> Any:
-        for attempt in retrying(self._retry_seconds, Interrupted):
-            with attempt:
-                return self._connection.ask(method, path, body, wait_seconds)
-        raise AssertionError("tenacity returns or raises")

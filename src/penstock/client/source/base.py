@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.coordinator.client import PORT as HTTP_PORT
+from penstock.client.coordinator.worker_client import PORT as HTTP_PORT
 from penstock.client.segments.address import Address
 from penstock.client.segments.retrying import RETRY_SECONDS, TIMEOUT_SECONDS
 from penstock.client.source.failures import PORT, Lost, SourceFailed, parse_address

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
+from penstock.connectors.api import About, Capabilities
+from penstock.connectors.sockets.client import Client
 from penstock.connectors.sockets.connection import Connection
-from penstock.connectors.sockets.dialling import dialling
 from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, HostName, client_context
 from penstock.core.guarantee import Guarantee
 
@@ -23,7 +23,7 @@ class TcpClientOptions(ClientOptions):
     """The server's port."""
 
 
-class TcpClient(Connector[TcpClientOptions]):
+class TcpClient(Client[TcpClientOptions]):
     """What has left is what the server's machine has acknowledged; the rest is sent again over the next connection."""
 
     about = About(
@@ -38,11 +38,11 @@ class TcpClient(Connector[TcpClientOptions]):
         example={"host": "127.0.0.1", "port": 9000, "connections": "per-stream"},
     )
 
-    def __init__(self, options: TcpClientOptions) -> None:
-        super().__init__(options)
-        self._dialling = dialling(options, f"{options.host}:{options.port}", self._connect)
+    @classmethod
+    def where(cls, options: TcpClientOptions) -> str:
+        return f"{options.host}:{options.port}"
 
-    async def _connect(self) -> Connection:
+    async def connect(self) -> Connection:
         options, tls = self.options, client_context(self.options.tls)
         name = None if options.tls is None else options.tls.server_name or options.host
         _, connection = await asyncio.get_running_loop().create_connection(
@@ -53,15 +53,3 @@ class TcpClient(Connector[TcpClientOptions]):
             server_hostname=name,
         )
         return connection
-
-    async def run(self, host: Host) -> None:
-        await self._dialling.run(host)
-
-    async def stream_started(self, stream: StreamRef, host: Host) -> None:
-        await self._dialling.stream_started(stream, host)
-
-    async def stream_closed(self, stream: StreamRef, host: Host) -> None:
-        await self._dialling.stream_closed(stream, host)
-
-    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
-        await self._dialling.deliver(outgoing, host)

@@ -4,9 +4,9 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Outgoing, StreamRef
+from penstock.connectors.api import About, Capabilities
 from penstock.connectors.sockets.addresses import Headers, check_url
-from penstock.connectors.sockets.dialling import dialling
+from penstock.connectors.sockets.client import Client
 from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, client_context
 from penstock.connectors.sockets.peer import Peer
 from penstock.connectors.sockets.ws_options import WsOptions, connection_arguments
@@ -30,7 +30,7 @@ class WsClientOptions(ClientOptions, WsOptions):
         return self
 
 
-class WsClient(Connector[WsClientOptions]):
+class WsClient(Client[WsClientOptions]):
     """What has left is what the server's library has answered a ping behind; the rest is sent again over the next
     connection. Without interceptors a message is an event.
     """
@@ -48,11 +48,11 @@ class WsClient(Connector[WsClientOptions]):
         example={"url": "ws://127.0.0.1:8888/"},
     )
 
-    def __init__(self, options: WsClientOptions) -> None:
-        super().__init__(options)
-        self._dialling = dialling(options, options.url.partition("?")[0], self._connect)
+    @classmethod
+    def where(cls, options: WsClientOptions) -> str:
+        return options.url.partition("?")[0]
 
-    async def _connect(self) -> Peer:
+    async def connect(self) -> Peer:
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
 
@@ -79,15 +79,3 @@ class WsClient(Connector[WsClientOptions]):
             return {}
         name = self.options.tls.server_name if self.options.tls is not None else ""
         return {"ssl": context, **({"server_hostname": name} if name else {})}
-
-    async def run(self, host: Host) -> None:
-        await self._dialling.run(host)
-
-    async def stream_started(self, stream: StreamRef, host: Host) -> None:
-        await self._dialling.stream_started(stream, host)
-
-    async def stream_closed(self, stream: StreamRef, host: Host) -> None:
-        await self._dialling.stream_closed(stream, host)
-
-    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
-        await self._dialling.deliver(outgoing, host)
