@@ -31,8 +31,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first, then those that start and kill processes, those on Spark last. In two processes (script/test),
-    one begins with all that share a Spark session.
+    """Fast tests first, then those that start and kill processes, those on Spark last. In several processes
+    (script/test), one begins with all that share a Spark session.
     """
     items.sort(key=_slowness)
     for item in items:

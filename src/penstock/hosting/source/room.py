@@ -25,7 +25,7 @@ class Room:
     @property
     def there(self) -> bool:
         quota = self._connector.settings.quota_bytes
-        if quota is not None and self._connector.held_bytes + self._window.in_flight_bytes >= quota:
+        if quota is not None and self._connector.unfinished_bytes + self._window.in_flight_bytes >= quota:
             return False
         return self._connector.has_room()
 
