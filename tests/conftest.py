@@ -15,8 +15,13 @@ from tests.running_worker import RunningWorker, running_worker
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")  # how long an example takes says how busy the machine is, and nothing else
+settings.register_profile(
+    "any machine",
+    deadline=None,  # how long an example takes says how busy the machine is, and nothing else
+    derandomize=True,  # the same examples whenever it runs: to look for others is what campaigns are for
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("any machine")
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Many of Spark's JVMs live for seconds: to optimize for a long life takes half of what they take."""

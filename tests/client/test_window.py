@@ -219,7 +219,7 @@ class Losses(RuleBasedStateMachine):
         self.acks: list[int] = []
         self.taken: list[bytes] = []
 
-    @precondition(lambda self: self.window.has_room(20))
+    @precondition(lambda self: self.window.has_room(24))  # a header, a number, and up to 12 more
     @rule(size=st.integers(0, 12), own_block=st.booleans())
     def append(self, size: int, own_block: bool) -> None:
         event = b"%d" % len(self.taken) + b"." * size
