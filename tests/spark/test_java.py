@@ -50,7 +50,7 @@ def test_one_on_the_path_is_taken_when_java_home_is_too_old(monkeypatch: pytest.
 def test_without_any_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"Spark needs Java 17 or newer, and there is none$") as caught:
         java.find_java()
-    assert "penstock[java]" in caught.value.hint
+    assert "penstock-streams[java]" in caught.value.hint
     old = pretended_java(tmp_path / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(old))
     with pytest.raises(RequestError, match="java is 11"):

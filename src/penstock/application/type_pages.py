@@ -53,7 +53,7 @@ def page_of(types: Types, name: str) -> TypePage:
         options=tuple(options_of(about.options)),
         of_options=_of_options(about.options),
         example=_example(about),
-        install=f"pip install 'penstock[{about.extra}]'" if about.extra else "",
+        install=f"pip install 'penstock-streams[{about.extra}]'" if about.extra else "",
     )
 
 

@@ -134,7 +134,7 @@ def kinds() -> None:
 
 
 def _about(kind: "Kind") -> str:
-    return kind.about if kind.extra is None else f"{kind.about}\npip install 'penstock[{kind.extra.name}]'"
+    return kind.about if kind.extra is None else f"{kind.about}\npip install 'penstock-streams[{kind.extra.name}]'"
 
 
 def _options(kind: "Kind") -> list[str]:

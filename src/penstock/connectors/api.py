@@ -288,7 +288,7 @@ class About:
     options: type[Options]
     capabilities: Capabilities
     extra: str = ""
-    """Of Penstock's own: what must be installed, `pip install penstock[EXTRA]`."""
+    """Of Penstock's own: what must be installed, `pip install penstock-streams[EXTRA]`."""
     example: Mapping[str, Any] = field(default_factory=dict)
     """A `config:` that is right."""
 

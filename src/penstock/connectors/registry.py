@@ -114,5 +114,5 @@ def require(type_: type[Connector[Any]]) -> None:
     if missing:
         raise RequestError(
             f"the connector type {type_.about.name} needs {', '.join(missing)}, which is not installed",
-            f"Install it: pip install 'penstock[{extra}]'",
+            f"Install it: pip install 'penstock-streams[{extra}]'",
         )

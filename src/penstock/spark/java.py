@@ -18,7 +18,7 @@ JAVA_VERSION_MIN = 17
 _ASK_SECONDS_MAX = 30
 """A Java that cannot say its version by then is not usable."""
 
-_MISSING = "Install one (Debian, Ubuntu: apt install openjdk-17-jre-headless), or: pip install 'penstock[java]'"
+_MISSING = "Install one (Debian, Ubuntu: apt install openjdk-17-jre-headless), or: pip install 'penstock-streams[java]'"
 
 _WRAPPER = """\
 #!/bin/sh

@@ -13,4 +13,4 @@ def check_installed(needed: Sequence[str] = NEEDED) -> None:
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
-        raise RequestError(f"pipelines need {names}, not installed here", "pip install 'penstock[spark]'")
+        raise RequestError(f"pipelines need {names}, not installed here", "pip install 'penstock-streams[spark]'")

@@ -173,7 +173,7 @@ def test_what_is_not_installed_is_told_with_how_to_install_it() -> None:
         "except NotInstalled as error: print(error, '|', error.hint)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
-    assert "needs psycopg, not installed here | pip install 'penstock[postgres]'" in done.stdout
+    assert "needs psycopg, not installed here | pip install 'penstock-streams[postgres]'" in done.stdout
 
 
 def test_no_driver_of_a_database_is_loaded_before_it_is_needed() -> None:

@@ -1,6 +1,6 @@
 """A sink that puts rows into a table of a PostgreSQL database, exactly once: without prepared transactions there.
 
-Needs psycopg: `pip install penstock[postgres]`.
+Needs psycopg: `pip install penstock-streams[postgres]`.
 """
 
 from collections.abc import Iterator

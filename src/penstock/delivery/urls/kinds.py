@@ -75,7 +75,7 @@ class Kind:
         if self.extra is not None and find_spec(self.extra.module) is None:
             raise NotInstalled(
                 f"a {self.name} sink needs {self.extra.module}, not installed here",
-                f"pip install 'penstock[{self.extra.name}]', where the worker runs",
+                f"pip install 'penstock-streams[{self.extra.name}]', where the worker runs",
             )
 
 

@@ -5,8 +5,8 @@
     Columns, Admission ──▶ rewrite ──▶ stored events of each route, and what their record's head says
     Admission's streams ──▶ encode_acks ──▶ an ACK
 
-With numba (`pip install penstock[fast]`) these are compiled kernels, else plain Python with the same results. A source
-or a sink needs none of it, and importing `penstock.protocol.connector` does not import it.
+With numba (`pip install penstock-streams[fast]`) these are compiled kernels, else plain Python with the same results. A
+source or a sink needs none of it, and importing `penstock.protocol.connector` does not import it.
 """
 
 from penstock.protocol.connector.bulk.columns import (

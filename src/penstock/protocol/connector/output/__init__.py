@@ -2,7 +2,7 @@
 
     event times, keys, values, the first message id ──▶ encode_output ──▶ frames, one behind the other
 
-With numba (`pip install penstock[fast]`) this is a compiled kernel, else plain Python with the same results.
+With numba (`pip install penstock-streams[fast]`) this is a compiled kernel, else plain Python with the same results.
 """
 
 from penstock.protocol.connector.output.implementation import COMPILED, encode_output

@@ -3,8 +3,8 @@
     bytes of a segment ──▶ decode ──▶ Events: numbers, and Bytes for keys, values and origins
     columns ──▶ encode ──▶ Encoded: stored events, one behind the other
 
-With numba (`pip install penstock[fast]`) these are compiled kernels, else plain Python with the same results. The
-columns are laid out as Arrow lays out its own, so that Arrow arrays can be made of them without copying.
+With numba (`pip install penstock-streams[fast]`) these are compiled kernels, else plain Python with the same results.
+The columns are laid out as Arrow lays out its own, so that Arrow arrays can be made of them without copying.
 """
 
 from penstock.protocol.stored.bulk.columns import ALL, Bytes, Column, Encoded, Events, Wanted
