@@ -1,4 +1,4 @@
-"""The driver of an application: runs on Spark what the worker has deployed, and follows when that changes."""
+"""What a runner follows while it runs: a worker that is drained, and an application whose deployment changes."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def carry_by_value(pipeline: Pipeline) -> None:
         register_pickle_by_value(pipeline.function.function.module)  # type: ignore[no-untyped-call]
 
 
-class Driver:
-    """Gives a runner its pipelines: `follow` is what it calls before every turn."""
+class Follower:
+    """Ends a runner when `penstock stop` has drained its worker. The runner calls `follow` before every turn."""
 
     def __init__(self, worker: str, first: Deployed, say: Callable[[str], None]) -> None:
-        """`first` is what runs when the runner begins."""
+        """`first` is what is deployed when the runner begins."""
         self._client = ApplicationClient(worker, _ANSWER_SECONDS)
         self._now = first
         self._say = say
@@ -65,9 +65,7 @@ class Driver:
         return self._now.state == "drained"
 
     def follow(self) -> None:
-        """Look at what is deployed, and change what runs; stop when all is drained. Users' mistakes are said, and the
-        pipelines that have them stay stopped until the next change.
-        """
+        """Look at what is deployed, and change what runs; stop when all is drained."""
         assert self.runner is not None
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
@@ -83,6 +81,18 @@ class Driver:
             self._say("sources read no more; what is inside finishes …")
         if self.is_drained:
             self.runner.stop()
+
+    def _change(self, runner: Runner, old: Deployment, new: Deployment) -> None:
+        """Another deployment is none of a plain runner's business."""
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Driver(Follower):
+    """Gives a runner its pipelines, those of the application that is deployed. Users' mistakes are said, and the
+    pipelines that have them stay stopped until the next change.
+    """
 
     def _change(self, runner: Runner, old: Deployment, new: Deployment) -> None:
         todo = changed(old, new)
@@ -102,9 +112,6 @@ class Driver:
             return
         self._say(f"{name} is started{' anew: it has changed' if again else ''}")
         runner.put(pipeline)
-
-    def close(self) -> None:
-        self._client.close()
 
 
 def _told(error: PenstockError) -> str:

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +20,12 @@ from penstock.cli.run_setup import (
     let_workers_import_from,
     milliseconds,
     say,
+    say_drained,
     stopped_by_signals,
     worker_of,
 )
+from penstock.client.coordinator.application import ApplicationClient, Deployed
+from penstock.config.deployment import Deployment
 from penstock.core.errors import RequestError
 from penstock.gateway.settings import ConnectorSettings
 from penstock.spark.java import use_java
@@ -127,10 +131,22 @@ def _run_file(file: Path, names: Sequence[str], sinks: Sequence[str], options: R
     check_sinks(pipelines, worker_is_here=options.worker is None)
     let_workers_import_from([file.absolute().parent])
     with worker_of(options) as found:
-        number = _run(found, pipelines, options)
+        number = _run(found, pipelines, _open_for_programs(found), options)
         if options.available_now and number is None:
             wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
     return number
+
+
+def _open_for_programs(worker: FoundWorker) -> Deployed:
+    """What is deployed. After `penstock stop` no source may send, until something is run again: this is."""
+    with ApplicationClient(worker.http) as client:
+        found = client.application()
+        if found.state != "drained":
+            return found
+        if found.deployment != Deployment():
+            say("the application that was stopped here stays stopped; run its file to start it again")
+        client.apply(Deployment())
+        return client.application()
 
 
 def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
@@ -149,8 +165,9 @@ def _worker_options(retention: str | None, max_disorder: list[str], idle_timeout
     return options + [f"--idle-timeout={given}" for given in idle_timeout]
 
 
-def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], options: RunOptions) -> int | None:
+def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed, options: RunOptions) -> int | None:
     """The number of the signal that ended it, if one did."""
+    from penstock.application.driver import Follower
     from penstock.cli.run_view import RunView
     from penstock.spark.driver import spark_driver
     from penstock.spark.runner import Runner, RunningPipeline, carry_by_value
@@ -167,7 +184,12 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], options: RunOptions
             worker.check()
             view.show(running)
 
-        runner = Runner(session, pipelines, options.settings(worker.http), show)
-        with stopped_by_signals(runner) as caught:
-            runner.run(options.seconds_max)
+        with closing(Follower(worker.http, deployed, say)) as follower:
+            runner = follower.runner = Runner(
+                session, pipelines, options.settings(worker.http), show, change=follower.follow
+            )
+            with stopped_by_signals(runner) as caught:
+                runner.run(options.seconds_max)
+            if follower.is_drained:
+                say_drained(runner.pipelines)
         return caught[0] if caught else None

@@ -13,7 +13,7 @@ from penstock.application.known_types import KnownTypes
 from penstock.application.pipelines import pipelines_of
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.pipeline_sinks import wait_for_delivery
-from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, stopped_by_signals, worker_of
+from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, say_drained, stopped_by_signals, worker_of
 from penstock.client.coordinator.application import ApplicationClient, Deployed
 from penstock.config.deployment import PASSTHROUGH, Deployment
 from penstock.config.loading import load
@@ -82,10 +82,5 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
             with stopped_by_signals(runner) as caught:
                 runner.run(options.seconds_max)
             if driver.is_drained:
-                _say_drained(runner.pipelines)
+                say_drained(runner.pipelines)
         return caught[0] if caught else None
-
-
-def _say_drained(pipelines: "Sequence[RunningPipeline]") -> None:
-    passed = ", ".join(f"{running.pipeline.name} {running.rows:,} events" for running in pipelines)
-    say(f"the application was stopped: all that came in has left ({passed or 'no pipeline ran'})")

@@ -21,7 +21,7 @@ from penstock.spark.session import cores_of
 
 if TYPE_CHECKING:
     from penstock.spark.attempt import RunSettings
-    from penstock.spark.runner import Runner
+    from penstock.spark.runner import Runner, RunningPipeline
 
 _DEFAULT_DATA = Path("penstock-data")
 
@@ -153,3 +153,9 @@ def stopped_by_signals(runner: "Runner") -> Iterator[list[int]]:
 
 def say(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def say_drained(pipelines: "Sequence[RunningPipeline]") -> None:
+    """After `penstock stop`."""
+    passed = ", ".join(f"{running.pipeline.name} {running.rows:,} events" for running in pipelines)
+    say(f"the application was stopped: all that came in has left ({passed or 'no pipeline ran'})")
