@@ -1,0 +1,175 @@
+"""A reader's terminal: runs a page's steps from top to bottom, as one shell session, and compares what is printed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.docs.page import Command, File, matches, steps
+from tests.worker_process import free_port
+
+COMMAND_SECONDS_MAX = 240
+"""For one command on a busy machine: it may start Spark."""
+
+_POLL_SECONDS = 0.25
+_KEEP_RUNNING = re.compile(r"penstock (run|worker)\b(?!.*(--available-now|--until-done|--for ))|python \S*sink_\S+\.py")
+_LOOKS = re.compile(r"(cat|ls|tail|sqlite3|penstock (status|segment cat|pipeline list|letters list|epoch list))\b")
+_WORKER_PORTS = {"connector": "7100", "segment": "7101", "http": "7102"}
+_OTHER_PORTS = ("8080", "9000", "7200")
+"""Of connectors and programs on the pages: other tests may run beside this one, so each gets a free one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    text: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+class Session:
+    """One reader in one folder.
+
+    - A command that serves (`penstock run`) has to print what the page shows, and then keeps running.
+    - A command that looks (`cat`, `penstock status`) is repeated until it prints that: a reader would wait, too.
+    - Any other has to print it, and to end with 0, unless what it prints is an error.
+    """
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self._folder = folder
+        self._ports = {port: str(free_port()) for port in _OTHER_PORTS}
+        self._environment = os.environ | {
+            "PATH": _path(path),
+            "COLUMNS": "160",
+            "PORT": self._ports["9000"],
+        }
+        self._environment.pop("PENSTOCK_WORKER", None)
+        self._running: list[_Running] = []
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for running in self._running:
+            with suppress(ProcessLookupError):
+                os.killpg(running.process.pid, signal.SIGTERM)
+        for running in self._running:
+            running.process.wait(COMMAND_SECONDS_MAX)
+
+    def follow(self, page: Path) -> int:
+        """Take every step of the page. How many commands were run."""
+        count = 0
+        for step in steps(page):
+            if isinstance(step, File):
+                self._save(step)
+            else:
+                self._run(page.name, step)
+                count += 1
+        return count
+
+    def _save(self, file: File) -> None:
+        path = self._folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self._with_ports(file.text), encoding="utf-8")
+
+    def _run(self, page: str, command: Command) -> None:
+        where, text, output = f"{page}:{command.line}", self._with_ports(command.text), command.output
+        if text.startswith("cd "):
+            self._folder = (self._folder / text.removeprefix("cd ")).resolve(strict=True)
+        elif _KEEP_RUNNING.search(text):
+            self._serve(where, text, output)
+        elif _LOOKS.match(text):
+            self._look(where, text, output)
+        else:
+            printed, status = self._once(text)
+            assert matches(output, printed), _difference(where, text, output, printed)
+            assert status == 0 or "error:" in output, f"{where}: $ {text}\nended with {status}:\n{printed}"
+
+    def _once(self, text: str) -> tuple[str, int]:
+        process, log = self._start(text)
+        try:
+            status = process.wait(COMMAND_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise AssertionError(f"$ {text}\ndid not end; it printed:\n{_read(log)}\n{self._logs()}") from None
+        return self._printed(log), status
+
+    def _look(self, where: str, text: str, output: str) -> None:
+        deadline = time.monotonic() + COMMAND_SECONDS_MAX
+        while not matches(output, printed := self._once(text)[0]):
+            assert time.monotonic() < deadline, _difference(where, text, output, printed) + self._logs()
+            time.sleep(_POLL_SECONDS)
+
+    def _serve(self, where: str, text: str, output: str) -> None:
+        process, log = self._start(text)
+        self._running.append(_Running(text, process, log))
+        deadline = time.monotonic() + COMMAND_SECONDS_MAX
+        while not matches(output, printed := self._printed(log)):
+            assert process.poll() is None, f"it ended with {process.returncode}; " + _difference(
+                where, text, output, printed
+            )
+            assert time.monotonic() < deadline, _difference(where, text, output, printed) + self._logs()
+            time.sleep(_POLL_SECONDS)
+
+    def _start(self, text: str) -> tuple[subprocess.Popen[bytes], Path]:
+        self._count += 1
+        log = self._folder / f".session-{self._count}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                ["bash", "-c", text],
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return process, log
+
+    def _with_ports(self, text: str) -> str:
+        """What the reader types, with the ports of this session in place of the page's."""
+        return _replaced(text, self._known_ports())
+
+    def _printed(self, log: Path) -> str:
+        """What a command has printed, with the page's ports in place of this session's."""
+        return _replaced(_read(log), {there: page for page, there in self._known_ports().items()})
+
+    def _known_ports(self) -> dict[str, str]:
+        """By the page's port. Those of the worker are known once it runs."""
+        with suppress(OSError, ValueError):
+            found = json.loads((self._folder / "penstock-data" / "ports.json").read_text())
+            return self._ports | {number: str(found[name]) for name, number in _WORKER_PORTS.items()}
+        return self._ports
+
+    def _logs(self) -> str:
+        """Of what keeps running, for the failure's message."""
+        return "".join(f"\n--- $ {running.text}\n{_read(running.log)}" for running in self._running)
+
+
+def _path(first: Path) -> str:
+    """The reader's PATH does not have the programs of this project's own environment, unless that is `first`."""
+    own = str(Path(sys.prefix) / "bin")
+    return os.pathsep.join([str(first), *(each for each in os.environ["PATH"].split(os.pathsep) if each != own)])
+
+
+def _replaced(text: str, ports: dict[str, str]) -> str:
+    return re.sub(rf"\b(?:{'|'.join(ports)})\b", lambda port: ports[port[0]], text)
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _difference(where: str, text: str, output: str, printed: str) -> str:
+    return f"{where}: $ {text}\n--- the page says\n{output}\n--- it printed\n{printed}\n"

@@ -1,0 +1,58 @@
+"""A newcomer follows the pages, word for word and from top to bottom, and sees what they print."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.application.example_runs import need_spark
+from tests.docs.session import Session
+
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = ["tutorial.md"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _spark() -> None:
+    need_spark()
+
+
+def test_the_readme_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a clone, and an environment where Penstock is not installed yet: the page says how."""
+    clone, environment = tmp_path / "penstock", tmp_path / "environment"
+    _clone(clone)
+    _make_environment(environment)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # what Penstock needs is there: this test needs no network
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "1")
+    with Session(clone, environment / "bin") as session:
+        assert session.follow(clone / "README.md") > 0
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+    with Session(tmp_path, Path(sys.executable).parent) as session:
+        assert session.follow(ROOT / "docs" / name) > 0
+
+
+def _clone(folder: Path) -> None:
+    """The files of the repository as they are now, whether they are committed or not."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(None, names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists():
+            shutil.copy2(ROOT / name, folder / name)
+    (folder / ".venv").symlink_to(Path(sys.prefix))  # of script/demo, which would install the same packages again
+
+
+def _make_environment(folder: Path) -> None:
+    """One of its own, that sees the packages installed here but not Penstock, which is installed in place."""
+    venv.create(folder, with_pip=True)
+    paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
+    (Path(paths["purelib"]) / "installed_already.pth").write_text(sysconfig.get_path("purelib"))
