@@ -93,7 +93,7 @@ class TestBackpressure:
         held = await scene.cut(at)
         assert held.offset == at
         assert held.held is not None
-        assert "208 bytes of its output are not completed by reader (RUNNING); the limit is 100" in held.held
+        assert "208 bytes of its output are not completed by reader (STARTING); the limit is 100" in held.held
         assert scene.status("p").undelivered_bytes == 208
         assert any("pipeline p is held" in line for line in scene.coordinator.holds({}))
         waiting = asyncio.create_task(scene.cut(at, wait_seconds=30))
@@ -114,7 +114,9 @@ class TestHolds:
     async def test_a_pipeline_that_does_not_run_is_named_with_what_waits_for_it(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
-        assert scene.coordinator.holds({}) == []
+        assert scene.coordinator.holds({}) == [f"pipeline p is STARTING: {end} bytes of s wait for it"]
+        await scene.cut(await scene.initial())
+        assert scene.coordinator.holds({}) == [], "it has asked for them"
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=True)
         assert scene.coordinator.holds({}) == [f"pipeline p is STOPPED: {end} bytes of s wait for it"]
         await scene.reopen(heartbeat_lapse_seconds=0.05)
@@ -129,7 +131,7 @@ class TestHolds:
         await scene.ingest(A, {1: 5})
         await scene.start()
         (line,) = scene.coordinator.holds({"s": 42})
-        assert line == "source s is at its quota with 42 bytes, and gets no credits: p (RUNNING)"
+        assert line == "source s is at its quota with 42 bytes, and gets no credits: p (STARTING)"
 
 
 async def epochs(scene: Scene, count: int) -> list[InputOffset]:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from penstock.application.known_types import KnownTypes
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, http_address
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.config.loading import load
 
@@ -33,8 +33,9 @@ def register(app: typer.Typer) -> None:
 
 def apply(
     file: Annotated[Path, typer.Argument(help="The application: a YAML file.")],
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Start, stop and link anew what differs from what runs, and leave the rest running.
 
@@ -44,8 +45,10 @@ def apply(
     console = Console(stderr=True, highlight=False)
     for note in loaded.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
-        _tell(client.apply(loaded.deployment))
+    with ApplicationClient(
+        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
+    ) as client:
+        _tell(client.apply(loaded.deployment, file.name))
 
 
 def _tell(answer: dict[str, Any]) -> None:

@@ -2,30 +2,50 @@
 
 import json
 import os
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from ssl import SSLContext, create_default_context
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from penstock.client.segments import SegmentClient
+from penstock.client.segments.retrying import retrying
 from penstock.core.errors import RequestError, Unavailable
 
 HTTP_SECONDS_MAX = 10
 
+DEFAULT_WORKER = "127.0.0.1:7102"
+OWN_DATA = Path("penstock-data")
+"""Where `penstock run` and `penstock worker` keep their data unless they are given another directory."""
+
+_RETRY_SECONDS = 3.0
+"""For a worker that is just being started; a person waits for the answer."""
+
+_NAMED_MAX = 3
+"""Pipelines that are named when a worker has no application."""
+
 WorkerOption = Annotated[
-    str, typer.Option("--worker", envvar="PENSTOCK_WORKER", metavar="HOST:PORT", help="The worker's HTTP address.")
+    str | None,
+    typer.Option(
+        "--worker",
+        envvar="PENSTOCK_WORKER",
+        metavar="HOST:PORT",
+        help=f"The worker's HTTP address. [that of ./{OWN_DATA}, or else {DEFAULT_WORKER}]",
+        show_default=False,
+    ),
 ]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Find the worker by its data directory instead.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-DEFAULT_WORKER = "127.0.0.1:7102"
 
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
 """PEM files: the authority of the worker's certificate; our own certificate and its key, where it wants one."""
@@ -44,24 +64,105 @@ def get_json(worker: str, path: str) -> Any:
         ) from None
 
 
-def http_address(worker: str, data: Path | None) -> str:
-    if data is None:
-        return worker
+def worker_to_read(worker: str | None, data: Path | None) -> str:
+    """The HTTP address of the worker that a command only looks at. Raises Unavailable."""
+    address, is_chosen = _found(worker, data)
+    if not is_chosen:
+        status = get_json(address, "/status")
+        if not _serves(status, OWN_DATA):
+            _say(f"no worker runs on ./{OWN_DATA}; this is {_described(address, status)}")
+    return address
+
+
+def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_seconds: float = _RETRY_SECONDS) -> str:
+    """The HTTP address of the worker that a command is about to change, after naming it. One that nobody has chosen,
+    and that is not this directory's, is changed only if the user agrees. Raises Unavailable, RequestError.
+    """
+    address, is_chosen = _found(worker, data)
+    status = _status(address, retry_seconds)
+    described = _described(address, status)
+    if is_chosen or yes or _serves(status, OWN_DATA):
+        _say(described)
+        return address
+    if not sys.stdin.isatty():
+        raise RequestError(
+            f"no worker runs on ./{OWN_DATA}, and this one was not named: {described}",
+            f"If you mean it, give --worker {address} or --yes; otherwise --data DIR.",
+        )
+    _say(described)
+    typer.confirm(f"It is not the worker of ./{OWN_DATA}. Change it?", abort=True, err=True)
+    return address
+
+
+def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
+    """The address, and whether it is the worker that was named or this directory's own."""
+    if data is not None:
+        return _local(ports_on(data)), True
+    if worker is not None:
+        return worker, True
+    with suppress(Unavailable):
+        return _local(ports_on(OWN_DATA)), True
+    return DEFAULT_WORKER, False
+
+
+def ports_on(data: Path) -> dict[str, int]:
+    """Of the worker that runs on this directory. A killed worker leaves its ports behind, and another one may listen
+    there by now: its id tells. Raises Unavailable.
+    """
+    file, start = data / "ports.json", f"Start it: penstock worker --data {data}"
     try:
-        ports = json.loads((data / "ports.json").read_text())
-        return f"127.0.0.1:{ports['http']}"
-    except (ValueError, KeyError, TypeError):
-        raise Unavailable(f"{data / 'ports.json'} is not what a worker writes", "Use --worker HOST:PORT.") from None
+        told = json.loads(file.read_text())
+        ports, identity = {name: int(told[name]) for name in ("connector", "segment", "http")}, told.get("id")
     except FileNotFoundError:
-        raise Unavailable(
-            f"no worker runs on {data}: there is no {data / 'ports.json'}", f"Start it: penstock worker --data {data}"
-        ) from None
+        raise Unavailable(f"no worker runs on {data}: there is no {file}", start) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Unavailable(f"{file} is not what a worker writes", "Use --worker HOST:PORT.") from None
+    try:
+        status = get_json(_local(ports), "/status")
+    except Unavailable as error:
+        raise Unavailable(f"no worker runs on {data}: {file} is left over from one that was killed", start) from error
+    if status.get("id") != identity or status["ports"] != ports:
+        other = _described(_local(ports), status)
+        raise Unavailable(f"no worker runs on {data}: its port has passed to another one, {other}", start)
+    return ports
+
+
+def _local(ports: dict[str, int]) -> str:
+    return f"127.0.0.1:{ports['http']}"
+
+
+def _status(address: str, retry_seconds: float) -> dict[str, Any]:
+    for attempt in retrying(retry_seconds, Unavailable):
+        with attempt:
+            status: dict[str, Any] = get_json(address, "/status")
+            return status
+    raise AssertionError("tenacity returns or raises")
+
+
+def _serves(status: dict[str, Any], data: Path) -> bool:
+    return status.get("data") == str(data.resolve())
+
+
+def _described(address: str, status: dict[str, Any]) -> str:
+    return f"worker {address}: {_application(status)}, data in {status.get('data', 'an unknown directory')}"
+
+
+def _application(status: dict[str, Any]) -> str:
+    application = status.get("application") or {}
+    if application.get("revision"):
+        return f"application {application.get('name') or 'revision {}'.format(application['revision'])}"
+    names = [pipeline["name"] for pipeline in status.get("pipelines", ())]
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"pipelines {', '.join(names[:_NAMED_MAX])}{more}" if names else "no application"
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
-def segment_client(worker: str, data: Path | None) -> Iterator[SegmentClient]:
-    """A client of the worker's segment port, which its HTTP side tells."""
-    address = http_address(worker, data)
+def segment_client(address: str) -> Iterator[SegmentClient]:
+    """A client of the segment port of the worker with this HTTP address."""
     status = get_json(address, "/status")
     context = tls_context()
     if status["tls"] and context is None:

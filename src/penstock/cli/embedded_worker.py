@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.cli.connect import get_json
+from penstock.cli.connect import ports_on
 from penstock.core.errors import Unavailable
 
 _START_SECONDS_MAX = 60.0
@@ -80,9 +80,8 @@ def _local(ports: dict[str, int], process: "subprocess.Popen[bytes] | None") -> 
 
 def _running_on(data: Path) -> dict[str, int] | None:
     try:
-        ports: dict[str, int] = json.loads((data / "ports.json").read_text())
-        return ports if get_json(f"127.0.0.1:{ports['http']}", "/status")["ports"] == ports else None
-    except (OSError, ValueError, KeyError, TypeError, Unavailable):
+        return ports_on(data)
+    except (OSError, Unavailable):
         return None
 
 

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
-from penstock.cli.pipeline import YesOption
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
 from penstock.cli.sizes import show_size
 from penstock.client.coordinator import CoordinatorClient, EpochStatus, Waiting
 from penstock.core.errors import PipelineError
@@ -33,12 +32,12 @@ app = typer.Typer(help="Look at epochs on their way to sinks; try one again, or 
 @app.command("list")
 def list_epochs(
     pipeline: Annotated[str | None, typer.Argument(help="Only of this one.", show_default=False)] = None,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the epochs that are not delivered everywhere, oldest first, and what they wait for."""
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         names = [one.name for one in client.pipelines()] if pipeline is None else [pipeline]
         found = {name: client.epochs(name) for name in names}
     if as_json:
@@ -73,9 +72,9 @@ def _waits(one: Waiting) -> str:
 
 
 @app.command("retry")
-def retry(pipeline: str, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None) -> None:
+def retry(pipeline: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
     """Try to deliver now, without waiting until it is tried by itself."""
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         client.retry(pipeline)
     typer.echo(f"{pipeline} is tried again now; see penstock epoch list {pipeline}")
 
@@ -86,7 +85,7 @@ def park(
     epoch: int,
     sink: Annotated[str | None, typer.Option(help="At this one. [all that refuse it]", show_default=False)] = None,
     yes: YesOption = False,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
     """Never give an epoch to a sink that refuses it.
@@ -94,7 +93,7 @@ def park(
     This is final: the sink goes on with the next epoch, and what it was to
     get becomes dead letters, the source pipeline:PIPELINE/parked.SINK.
     """
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, pipeline, epoch)
         refusing = {one.sink for one in client.sinks() if one.pipeline == pipeline and one.state == "REFUSED"}
         sinks = [one for one in known.waiting if (one.sink in refusing if sink is None else one.sink == sink)]

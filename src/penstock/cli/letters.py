@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
 from penstock.cli.sizes import show_size
 from penstock.cli.texts import is_plain, printable, shortened
 from penstock.cli.times import show_time
@@ -40,12 +40,12 @@ def list_letters(
     port: Annotated[Port | None, typer.Option("--port", help="Only of this one.", show_default=False)] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="So many of each port.")] = 20,
     oldest: Annotated[bool, typer.Option("--oldest", help="The oldest ones, not the newest.")] = False,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List letters: where each is, its event, why it is there."""
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.letters(pipeline, port, limit=limit, oldest=oldest)
     if as_json:
         typer.echo(json.dumps([_told(one) for one in found.letters]))
@@ -92,12 +92,12 @@ def show(
     pipeline: str,
     letter: Annotated[int, typer.Argument(help="Its place, as the list has it.")],
     port: PortOption = "err",
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one letter with its bytes: as text if they are UTF-8, else as a dump. In JSON they are in base64."""
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.letter(pipeline, port, letter)
     if as_json:
         typer.echo(json.dumps(found.as_json()))
@@ -151,15 +151,18 @@ def replay(
     input_: Annotated[
         str | None, typer.Option("--input", help="The input, where several read the source.", show_default=False)
     ] = None,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Send letters through the pipeline again, each once: all that were not yet, or those up to one.
 
     Their events come with the next epoch, as they were, but for their
     position. What fails again, or is late again, is a letter again.
     """
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(
+        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
+    ) as client:
         (about,) = client.letters(pipeline, port).ports
         end = about.end if upto is None else client.letter(pipeline, port, upto).end
         if end <= max(about.replayed, about.start):

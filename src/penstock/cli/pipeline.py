@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
 from penstock.cli.sizes import show_size
 from penstock.cli.watermarks import watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
@@ -21,17 +21,15 @@ _WIDTH = 140
 _RETRY_SECONDS = 3.0
 """For a worker that is about to start; a person waits for the answer."""
 
-_COLOURS = {"RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
-
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
 
 app = typer.Typer(help="Look at pipelines, let one begin anew, or forget it.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_pipelines(worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None, as_json: JsonOption = False) -> None:
+def list_pipelines(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """List pipelines: whether they run, the last epoch of each kind, and what holds their watermarks back."""
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.pipelines()
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found]))
@@ -56,13 +54,13 @@ def _table(found: list[PipelineStatus]) -> Table:
 
 
 @app.command("reset")
-def reset(name: str, yes: YesOption = False, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None) -> None:
+def reset(name: str, yes: YesOption = False, worker: WorkerOption = None, data: DataOption = None) -> None:
     """Let a pipeline begin anew: its next start decides where.
 
     Delete its checkpoint as well. What it has put out so far stays; what it
     reads again is put out again.
     """
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, name)
         if not yes:
             typer.confirm(f"Let {name} begin anew after {known.complete} epochs ({known.state})?", abort=True)
@@ -75,11 +73,11 @@ def drop(
     name: str,
     outputs: Annotated[bool, typer.Option("--outputs", help="Delete what it has put out, too.")] = False,
     yes: YesOption = False,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
     """Forget a pipeline: it holds back neither acknowledgements nor retention any more."""
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, name)
         if not yes:
             what = f"{name} ({known.state}, {show_size(known.lag_bytes)} not read yet)"

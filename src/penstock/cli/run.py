@@ -36,6 +36,7 @@ from penstock.spark.user_code import load_pipelines
 
 _SPARK = "Spark"
 _YAML = (".yaml", ".yml")
+_PYTHON = ".py"
 
 _NOT_FOR_APPLICATIONS = {
     "--pipeline": "All pipelines of its bindings run; take a link out, or give the binding other instances.",
@@ -88,6 +89,11 @@ def run(
     An epoch's effect is there once, however often it is stopped or killed.
     """
     is_application = file.suffix.lower() in _YAML
+    if not is_application and file.suffix.lower() != _PYTHON:
+        raise RequestError(
+            f"penstock run takes a .py or a .yaml file, not {file}",
+            "Give a Python file with functions that are a @pipeline, or an application in YAML.",
+        )
     if is_application:
         _refuse(
             {"--pipeline": pipeline, "--sink": sink, "--max-disorder": max_disorder, "--idle-timeout": idle_timeout}

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -38,12 +38,19 @@ def run_application(file: Path, options: RunOptions) -> int | None:
         if stdio and worker.process is None:
             say("stdio is the input and output of the worker, which was there before: not of this command")
         with ApplicationClient(worker.http) as client:
-            client.apply(deployment)
+            _say_replaced(client.status()["application"], file.name)
+            client.apply(deployment, file.name)
             first = client.application()
         number = _run(worker, pipelines, first, options)
         if options.available_now and number is None:
             wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
     return number
+
+
+def _say_replaced(running: dict[str, Any] | None, name: str) -> None:
+    """A worker that runs already may run something else."""
+    if running is not None and running["revision"] and running["name"] not in ("", name):
+        say(f"{name} takes the place of {running['name']} (revision {running['revision']}), which is deployed there")
 
 
 def _folders(deployment: Deployment) -> list[Path]:

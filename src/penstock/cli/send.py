@@ -1,18 +1,22 @@
 """`penstock send`: the lines of a file as a stream, each once, however often it is run."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, get_json, http_address, tls_context
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, get_json, tls_context, worker_to_change
+from penstock.cli.line_times import LineTime, line_times
+from penstock.cli.waiting import wait_for_start, watching
 from penstock.client import Message, Source, SourceStream
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.protocol.connector import FRAME_SIZE_MAX
+from penstock.protocol.connector.event_time import EventTimeUnit
 
 _LINE_BYTES_MAX = FRAME_SIZE_MAX - 1024
 """A line is a frame; so much is left for its head."""
@@ -31,7 +35,7 @@ def send(
     ],
     source: Annotated[str, typer.Option(help="The source to send as; made at first use unless the worker forbids it.")],
     stream: Annotated[str, typer.Option(help="The stream of that source.")],
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The worker's connector port itself, instead of --worker.")
@@ -39,30 +43,45 @@ def send(
     whole: Annotated[
         bool, typer.Option("--whole", help="The file will not grow: send its last line even if it has no end.")
     ] = False,
+    event_time: Annotated[
+        str,
+        typer.Option(
+            metavar="now|field=NAME", help="Each line's event time: when it is sent, or a field of it (lines of JSON)."
+        ),
+    ] = "now",
     end: Annotated[
         bool,
         typer.Option("--end", help="The source has ended with it, for good: it closes all windows. Implies --whole."),
     ] = False,
+    yes: YesOption = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
 ) -> None:
     """Send the lines of a file, and wait until they are acknowledged.
 
     A message's id is the number of its line, from 1. Run again, it goes on
     after the last line that the worker has, also when the file has grown.
+    It waits for pipelines on the source that are starting.
     """
-    target = address or connector_address(worker, data)
+    line_times(event_time, EventTimeUnit.MS)  # a mistake is found before anybody is asked
+    http = worker_to_change(worker, data, yes=yes) if address is None or end else None
+    target = address or connector_address(cast("str", http))
+    times = line_times(event_time, EventTimeUnit.MS if http is None else _unit(get_json(http, "/status"), source))
     with _progress() as progress:
-        lines = _Lines(file, progress, whole=whole or end)  # what is not sent before the end would be late
+        say = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
+        if http is not None:
+            wait_for_start(http, source, say)
+        lines = _Lines(file, times, progress, whole=whole or end)  # what is not sent before the end would be late
         tls, secret = tls_context(), cookie.encode()
         sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)
         try:
-            sender.run()
+            with watching(http, source, say):
+                sender.run()
         finally:  # after Ctrl-C or an error as well
             progress.stop()
             _report(sending, lines)
     if end:
-        with CoordinatorClient(http_address(worker, data)) as client:
+        with CoordinatorClient(cast("str", http)) as client:
             client.end_source(source)
         Console(highlight=False).print(f"{source} has ended", markup=False)
 
@@ -74,9 +93,14 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def connector_address(worker: str, data: Path | None) -> str:
-    """Where the worker listens for sources, which its HTTP side tells."""
-    http = http_address(worker, data)
+def _unit(status: dict[str, Any], source: str) -> EventTimeUnit:
+    """In which the worker takes the source's event times."""
+    gateway = status["gateway"]
+    return EventTimeUnit[gateway["sources"].get(source, gateway)["event_time_unit"].upper()]
+
+
+def connector_address(http: str) -> str:
+    """Where the worker with this HTTP address listens for sources."""
     status = get_json(http, "/status")
     if status["tls"] and tls_context() is None:
         raise RequestError("the worker speaks TLS alone", "Set PENSTOCK_TLS_CA to its authority's certificate.")
@@ -89,8 +113,9 @@ def connector_address(worker: str, data: Path | None) -> str:
 class _Lines:
     """The factory: lines after the one that is stored. `count` is how many the file has."""
 
-    def __init__(self, path: Path, progress: Progress, *, whole: bool) -> None:
+    def __init__(self, path: Path, times: LineTime, progress: Progress, *, whole: bool) -> None:
         self._path = path
+        self._times = times
         self._whole = whole
         self.unfinished = False
         self._progress = progress
@@ -112,7 +137,7 @@ class _Lines:
                     self.unfinished = True
                     break
                 if self.count > (after or 0):
-                    yield Message(self.count, line.rstrip(b"\r\n"))
+                    yield Message(self.count, payload := line.rstrip(b"\r\n"), self._times(payload, self.count))
                 if self.count % _SHOW_LINES == 0:
                     self._show()
         self._show()

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, http_address
-from penstock.cli.pipeline import YesOption
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
 from penstock.cli.sizes import show_size
 from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
 from penstock.core.errors import PipelineError
@@ -36,8 +35,9 @@ def add(
     url: Annotated[str, typer.Argument(help="The sink, like file:results; see penstock sink kinds.")],
     name: Annotated[str | None, typer.Option(help="Of the sink. [its kind]", show_default=False)] = None,
     port: Annotated[str, typer.Option(help="The pipeline's port that goes there.")] = DEFAULT_PORT,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Bind a sink to a pipeline, also before its first start.
 
@@ -45,7 +45,7 @@ def add(
     already goes on at the new URL, from where it is.
     """
     shown = _shown(url)
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         before = [one for one in client.sinks() if one.pipeline == pipeline]
         chosen = name or _free_name(SinkSpec(port, shown), before)
         client.bind(pipeline, {chosen: SinkSpec(port, url)})
@@ -74,9 +74,9 @@ def _free_name(spec: SinkSpec, bound: list[SinkStatus]) -> str:
 
 
 @app.command("list")
-def list_sinks(worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None, as_json: JsonOption = False) -> None:
+def list_sinks(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """List sinks: what they promise, how they are, and how far."""
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.sinks()
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found]))
@@ -97,13 +97,13 @@ def sink_table(found: list[SinkStatus], title: str | None = None) -> Table:
 
 @app.command("remove")
 def remove(
-    pipeline: str, sink: str, yes: YesOption = False, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None
+    pipeline: str, sink: str, yes: YesOption = False, worker: WorkerOption = None, data: DataOption = None
 ) -> None:
     """Give nothing more to a sink, and wait for it no more.
 
     What it has not got yet it never gets. Bound again, it begins anew.
     """
-    with CoordinatorClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, pipeline, sink)
         if not yes:
             epochs = "1 epoch that waits" if known.lacking == 1 else f"{known.lacking} epochs that wait"

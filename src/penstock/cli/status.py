@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, JsonOption, WorkerOption, get_json, http_address
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
 from penstock.cli.connector_tables import connector_table, connector_troubles
 from penstock.cli.sink import sink_table
 from penstock.cli.sizes import show_size
@@ -30,7 +30,7 @@ _SEGMENTS_SHOWN = 20
 _NOT_SHOWN = ("connector/", "coordinator/", "staging/")
 """Segments that are shown otherwise, or are no data."""
 
-_COLOURS = {"RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
+_COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -38,13 +38,13 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
 ) -> None:
     """Show connectors, segments, pipelines and sinks, and who holds the chain when nothing moves."""
-    address = http_address(worker, data)
+    address = worker_to_read(worker, data)
     found = get_json(address, "/status")
     if as_json:
         typer.echo(json.dumps(found))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, http_address
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
 from penstock.client.coordinator.application import ApplicationClient
 
 _LOOK_SECONDS = 0.2
@@ -26,15 +26,18 @@ def register(app: typer.Typer) -> None:
 
 
 def stop(
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
+    yes: YesOption = False,
     wait: Annotated[bool, typer.Option(help="Until all has left; or only say it.")] = True,
 ) -> None:
     """Stop the application: read no more, let what is inside finish, deliver and acknowledge it, close.
 
     Nothing is lost; penstock apply, or run, goes on from there. Ctrl-C stops only the waiting.
     """
-    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with ApplicationClient(
+        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
+    ) as client:
         client.drain()
         if wait:
             _wait(client)
@@ -58,18 +61,30 @@ def _taken_up(found: dict[str, Any]) -> str:
 
 
 def pause(
-    connector: IdArgument, stream: StreamOption = None, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None
+    connector: IdArgument,
+    stream: StreamOption = None,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Let a connector, or one of its streams, wait until it is resumed. No breaker undoes it, and no restart."""
-    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with ApplicationClient(
+        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
+    ) as client:
         client.pause(connector, _stream(stream))
 
 
 def resume(
-    connector: IdArgument, stream: StreamOption = None, worker: WorkerOption = DEFAULT_WORKER, data: DataOption = None
+    connector: IdArgument,
+    stream: StreamOption = None,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
 ) -> None:
     """End what penstock pause has begun, of the connector or of this one stream."""
-    with ApplicationClient(http_address(worker, data), _RETRY_SECONDS) as client:
+    with ApplicationClient(
+        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
+    ) as client:
         client.resume(connector, _stream(stream))
 
 

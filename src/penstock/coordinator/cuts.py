@@ -71,6 +71,7 @@ class Cuts:
             seen = shared.news.count
             async with shared.lock(name):
                 pipeline = shared.living(name, generation)
+                shared.heartbeats.asked(name)
                 self._queries.check(name, generation, load)
                 self._remember(name, generation, key, upto)
                 epoch = check_offset(pipeline, key, start)
@@ -163,6 +164,7 @@ class Cuts:
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
             epochs = check_offset(pipeline, key, start), check_offset(pipeline, key, end)
+            shared.heartbeats.asked(name)
             shared.keeper.commit(Read(name, generation, *epochs))
             await shared.keeper.settled()
             return pipeline.offset(key, epochs[0])

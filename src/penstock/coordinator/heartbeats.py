@@ -1,31 +1,118 @@
-"""Which pipelines live: kept in memory, for a worker that has just started has heard of none."""
+"""Which pipelines live, and which of them take events: kept in memory, for a worker that has just started has heard of
+none.
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+    announced ──start──▶ STARTING ──its query asks for an epoch──▶ RUNNING ──it says so──▶ STOPPED
+        (STARTING too)                                                └──silence──▶ FAILING
+"""
 
-State = Literal["RUNNING", "FAILING", "STOPPED"]
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+State = Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
+
+DEFAULT_START_SECONDS = 20.0
+"""How long a start takes that nobody has measured: Spark on a laptop, and the first Python processes."""
+
+_OVERDUE_SECONDS = 5.0
+"""What is said to be left of a start that takes longer than the last one."""
+
+
+class StartTimes(Protocol):
+    """How long starts took, as this worker and those before it have measured."""
+
+    def seconds(self, name: str) -> float:
+        """How long a start of this pipeline takes."""
+        ...
+
+    def keep(self, name: str, seconds: float) -> None: ...
+
+
+class NoStartTimes:
+    """Nothing was measured, and nothing is kept."""
+
+    def seconds(self, name: str) -> float:  # noqa: ARG002
+        return DEFAULT_START_SECONDS
+
+    def keep(self, name: str, seconds: float) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
+    """Of the pipeline's newest generation."""
+
     at: float
-    stopped: bool
+    stopped: bool = False
+    takes_epochs: bool = False
+    """It has asked for one, or merged one."""
+    has_merged: bool = False
+
+
+_SURVIVOR = _Heard(0, takes_epochs=True, has_merged=True)
+"""A generation that this worker has not seen start: it was at work before the worker was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    at: float
+    sources: tuple[str, ...]
 
 
 class Heartbeats:
     """`clock` counts seconds. Whatever a pipeline's newest generation asks for is a sign of life."""
 
-    def __init__(self, lapse_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, lapse_seconds: float, clock: Callable[[], float], starts: StartTimes | None = None) -> None:
         self._lapse_seconds = lapse_seconds
         self._clock = clock
+        self._starts = starts or NoStartTimes()
         self._heard: dict[str, _Heard] = {}
+        self._announced: dict[str, _Announced] = {}
+        self._began: dict[str, float] = {}
+        """When the start that is under way has begun."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a pipeline may be ready that was not."""
+
+    def announce(self, name: str, sources: Sequence[str]) -> None:
+        """A driver is starting Spark for it. Said again until the pipeline itself starts: else it lapses."""
+        if self.state(name) not in ("STARTING", "RUNNING"):
+            self._began[name] = self._clock()
+        self._announced = {one: told for one, told in self._announced.items() if self._is_announced(one)}
+        self._announced[name] = _Announced(self._clock(), tuple(sources))
+
+    def started(self, name: str) -> None:
+        """By a driver: a new generation."""
+        if self.state(name) != "STARTING":
+            self._began[name] = self._clock()
+        self._heard[name] = _Heard(self._clock())
+        self._announced.pop(name, None)
 
     def beat(self, name: str, *, stopped: bool = False) -> None:
-        self._heard[name] = _Heard(self._clock(), stopped)
+        self._hear(name, replace(self._heard.get(name) or _SURVIVOR, at=self._clock(), stopped=stopped))
+
+    def asked(self, name: str) -> None:
+        """Its query asks for an epoch, or reads one again: what comes now is processed."""
+        self._took(name, replace(self._heard.get(name) or _SURVIVOR, takes_epochs=True))
+
+    def merged(self, name: str) -> None:
+        """An epoch is through, or Spark has said so of its own sinks."""
+        self._took(name, _SURVIVOR)
+
+    def _took(self, name: str, heard: _Heard) -> None:
+        if (began := self._began.pop(name, None)) is not None:
+            self._starts.keep(name, self._clock() - began)
+        self._hear(name, replace(heard, at=self._clock(), stopped=False))
+
+    def _hear(self, name: str, heard: _Heard) -> None:
+        before = self.state(name)
+        self._heard[name] = heard
+        if self.state(name) != before:
+            self.on_change()
 
     def forget(self, name: str) -> None:
-        self._heard.pop(name, None)
+        for known in (self._heard, self._announced, self._began):
+            known.pop(name, None)
+        self.on_change()
 
     def age(self, name: str) -> float | None:
         """Seconds since the last one; None if there was none."""
@@ -35,5 +122,27 @@ class Heartbeats:
     def state(self, name: str) -> State:
         heard = self._heard.get(name)
         if heard is None or heard.stopped:
-            return "STOPPED"
-        return "RUNNING" if self._clock() - heard.at <= self._lapse_seconds else "FAILING"
+            return "STARTING" if self._is_announced(name) else "STOPPED"
+        if self._clock() - heard.at > self._lapse_seconds:
+            return "STARTING" if self._is_announced(name) else "FAILING"
+        return "RUNNING" if heard.takes_epochs else "STARTING"
+
+    def is_on_first_epoch(self, name: str) -> bool:
+        """Nothing has come through since its start: Spark's first epoch takes longer than those after it."""
+        heard = self._heard.get(name)
+        return heard is None or not heard.has_merged
+
+    def ready_in_seconds(self, name: str) -> float | None:
+        """About how long until it takes events; None if it is not starting."""
+        began = self._began.get(name)
+        if began is None or self.state(name) != "STARTING":
+            return None
+        return max(self._starts.seconds(name) - (self._clock() - began), _OVERDUE_SECONDS)
+
+    def announced(self) -> dict[str, tuple[str, ...]]:
+        """Those whose driver is starting Spark, with the sources that they will read."""
+        return {name: one.sources for name, one in self._announced.items() if self._is_announced(name)}
+
+    def _is_announced(self, name: str) -> bool:
+        one = self._announced.get(name)
+        return one is not None and self._clock() - one.at <= self._lapse_seconds

@@ -41,7 +41,25 @@ class Lifecycle:
         fresh: bool | None,
         request: str,
     ) -> Started:
-        """A new generation. The same request again: the same generation, with these inputs too."""
+        """A new generation of a driver. The same request again: the same generation, with these inputs too."""
+        started = await self._start(name, inputs, outputs, limits, fresh=fresh, request=request)
+        self._shared.heartbeats.started(name)
+        return started
+
+    async def register(self, name: str, inputs: Mapping[str, InputSpec], request: str) -> None:
+        """Make a pipeline known before any driver runs it: from now on what it is to read is kept for it."""
+        await self._start(name, inputs, None, Limits(), fresh=None, request=request)
+
+    async def _start(
+        self,
+        name: str,
+        inputs: Mapping[str, InputSpec],
+        outputs: Sequence[str] | None,
+        limits: Limits,
+        *,
+        fresh: bool | None,
+        request: str,
+    ) -> Started:
         _check(name, inputs, outputs, request)
         shared = self._shared
         async with shared.lock(name):
@@ -53,7 +71,6 @@ class Lifecycle:
                 self._make_output(output_segment(name, port))
             numbers = (limits.bytes, limits.rows, limits.undelivered_bytes)
             shared.keeper.commit(Start(name, request, given, None if outputs is None else tuple(outputs), numbers))
-            shared.heartbeats.beat(name)
             pipeline = shared.state.pipelines[name]
             await shared.keeper.settled()
         return Started(pipeline.generation, pipeline.incarnation, pipeline.planned, *self._address())
@@ -93,6 +110,7 @@ class Lifecycle:
         async with shared.lock(name):
             shared.living(name, generation)
             shared.keeper.commit(Complete(name, generation, epoch))
+            shared.heartbeats.merged(name)
             await shared.keeper.settled()
 
     def heartbeat(self, name: str, generation: int, *, stopped: bool) -> None:

@@ -34,7 +34,7 @@ class Merger:
                 command = replace(command, ends=self._ends(name, pipeline, staged))
             shared.keeper.commit(command)
             shared.watermarks.outputs.note(name, shared.state.pipelines[name])
-            shared.heartbeats.beat(name)
+            shared.heartbeats.merged(name)
             await shared.keeper.settled()
         return Merged(not done, pipeline.running[1])
 

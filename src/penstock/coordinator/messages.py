@@ -211,12 +211,23 @@ class WatermarkHeld:
         return f"{who}{of}, {'which has no watermark' if self.stream_id is None else 'of which no event was read'} yet"
 
 
+@dataclass(frozen=True, slots=True)
+class StartingPipeline:
+    """One that takes no events yet, because Spark is starting. Its driver may not have registered it so far."""
+
+    name: str
+    sources: Sequence[str]
+    ready_in_seconds: float | None
+    """About; None if nothing is known of its start."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
     """A pipeline as `penstock pipeline list` shows it. Epochs: the last one of each kind."""
 
     name: str
-    state: Literal["RUNNING", "FAILING", "STOPPED"]
+    state: Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
+    """STARTING: it will take events as soon as Spark is up; FAILING: its driver has not been heard for a while."""
     incarnation: int
     generation: int
     planned: int

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from penstock.coordinator.completions import Completions, Releases
 from penstock.coordinator.connectors import NO_CONNECTORS, Connectors
 from penstock.coordinator.cuts import Cuts
 from penstock.coordinator.deliveries import Deliveries
-from penstock.coordinator.heartbeats import Heartbeats
+from penstock.coordinator.heartbeats import Heartbeats, StartTimes
 from penstock.coordinator.ledger.keeper import Keeper
 from penstock.coordinator.letters import Letters
 from penstock.coordinator.lifecycle import Lifecycle
@@ -20,9 +20,10 @@ from penstock.coordinator.machine.releasing import truncatable
 from penstock.coordinator.merger import Merger
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.news import News
+from penstock.coordinator.readiness import Readiness
 from penstock.coordinator.reading.readers import Readers
 from penstock.coordinator.reading.records import Records
-from penstock.coordinator.reading.sources import Sources
+from penstock.coordinator.reading.sources import Sources, normalised
 from penstock.coordinator.reports import Reports
 from penstock.coordinator.retaining import Retaining
 from penstock.coordinator.settings import CoordinatorSettings
@@ -31,6 +32,7 @@ from penstock.coordinator.sweeping import Sweeper
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.coordinator.window_reports import WindowReports
 from penstock.core.errors import PenstockError, StoreFailed
+from penstock.protocol.stored.names import check_pipeline_name
 from penstock.store.durability import Durability
 from penstock.store.store import SegmentStore
 
@@ -54,11 +56,12 @@ class Coordinator:
         *,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         connectors: Connectors = NO_CONNECTORS,
+        starts: StartTimes | None = None,
     ) -> None:
         clock = asyncio.get_running_loop().time
         records, news = Records(store), News()
         sources = Sources(store, records)
-        heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock)
+        heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock, starts)
         watermarks = Watermarks(store, records, settings, clock, connectors)
         reports = Reports(records, sources, heartbeats, watermarks, connectors, settings)
         keeper = Keeper(store, durability, self._perform)
@@ -75,6 +78,7 @@ class Coordinator:
         self.deliveries = Deliveries(self._shared)
         self.letters = Letters(self._shared)
         self.windows = WindowReports(self._shared)
+        self.readiness = Readiness(lambda: self._shared.state, heartbeats)
 
     async def start(self) -> None:
         """Bring the tables of streams back, hold what is held, and remove what a crash has left."""
@@ -133,6 +137,11 @@ class Coordinator:
                 self._sweeper.sweep(effect.prefix)
             case _:
                 raise AssertionError(f"{effect} stands in the record itself")
+
+    def announce(self, pipelines: Mapping[str, Sequence[str]]) -> None:
+        """A driver is starting Spark for these, which will read these sources. It repeats this until they start."""
+        for name, sources in pipelines.items():
+            self._shared.heartbeats.announce(check_pipeline_name(name), normalised(sources))
 
     # What /pipelines, /status and /metrics show.
 

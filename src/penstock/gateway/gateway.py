@@ -366,6 +366,7 @@ class Gateway:
             **self.gauges(),
             **self.counters.as_dict(),
             "damaged_sources": self._damaged,
+            "event_time_unit": self.settings.connector.event_time_unit.name.lower(),
             "sources": {name: self._connector_status(c) for name, c in sorted(self._connectors.items())},
             "sessions": [asdict(session.status()) for session in self._sessions],
             "errors": list(self._errors),
@@ -384,4 +385,5 @@ class Gateway:
             "has_finished": connector.has_finished,
             "max_disorder_seconds": connector.settings.max_disorder_us / 1e6,
             "idle_timeout_seconds": connector.settings.idle_timeout_seconds,
+            "event_time_unit": connector.settings.event_time_unit.name.lower(),
         }

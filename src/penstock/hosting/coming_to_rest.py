@@ -68,7 +68,8 @@ class ComingToRest:
         waited = {pipeline.name: pipeline for pipeline in self._pipelines()}
         for pipeline in waited.values():
             if pipeline.lag_bytes:
-                stands = "" if pipeline.state == "RUNNING" else f", and is {pipeline.state}: start penstock run"
+                stands = "" if pipeline.state == "RUNNING" else f", and is {pipeline.state}"
+                stands += ": start penstock run" if pipeline.state in ("FAILING", "STOPPED") else ""
                 yield f"pipeline {pipeline.name} has {pipeline.lag_bytes} bytes to complete{stands}"
         for sink in self._sinks():
             if sink.lacking and sink.pipeline in waited:

@@ -34,6 +34,8 @@ class Application:
     """`revision` counts what was deployed; 0 if nothing ever was."""
 
     revision: int = 0
+    name: str = ""
+    """Of the file that was deployed, for people; "" if nobody has said."""
     phase: Phase = Phase.RUNNING
     deployment: Deployment = field(default_factory=Deployment)
     paused: frozenset[Paused] = frozenset()
@@ -49,12 +51,13 @@ class Application:
         """Each pause ends by itself: a connector that is resumed may have streams that are not."""
         return replace(self, paused=self.paused | {paused} if is_paused else self.paused - {paused})
 
-    def with_deployment(self, deployment: Deployment) -> "Application":
+    def with_deployment(self, deployment: Deployment, name: str = "") -> "Application":
         """The next revision, which runs."""
         given = {pipeline: frozenset(deployment.sink_names(pipeline)) for pipeline in deployment.pipelines}
         return replace(
             self,
             revision=self.revision + 1,
+            name=name,
             phase=Phase.RUNNING,
             deployment=deployment,
             sinks={**self.sinks, **{name: self.sinks.get(name, frozenset()) | sinks for name, sinks in given.items()}},
@@ -63,6 +66,7 @@ class Application:
     def as_json(self) -> dict[str, Any]:
         return {
             "revision": self.revision,
+            "name": self.name,
             "state": self.phase.value,
             "deployment": self.deployment.as_json(),
             "sinks": {pipeline: sorted(names) for pipeline, names in self.sinks.items()},
@@ -73,6 +77,7 @@ class Application:
     def from_json(cls, data: dict[str, Any]) -> "Application":
         return cls(
             revision=data["revision"],
+            name=data.get("name", ""),
             phase=Phase(data["state"]),
             deployment=Deployment.from_json(data["deployment"]),
             sinks={pipeline: frozenset(names) for pipeline, names in data["sinks"].items()},

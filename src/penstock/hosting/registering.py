@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.config.deployment import Deployment, End
 from penstock.coordinator.lifecycle import Lifecycle
-from penstock.coordinator.messages import AtSegments, AtTime, InputSpec, Limits, Starting
+from penstock.coordinator.messages import AtSegments, AtTime, InputSpec, Starting
 from penstock.core.errors import PenstockError
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ async def register(
             for port, ends in deployment.inputs(name).items()
         }
         try:
-            await lifecycle.start(name, inputs, None, Limits(), fresh=None, request=f"application, revision {revision}")
+            await lifecycle.register(name, inputs, request=f"application, revision {revision}")
         except PenstockError as error:
             log.error("pipeline %s is not known until its driver starts it: %s", name, error)
 

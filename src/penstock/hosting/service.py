@@ -125,7 +125,7 @@ class Hosting:
 
     # What people do.
 
-    async def apply(self, deployment: Deployment) -> dict[str, Any]:
+    async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
         """What was done. The same deployment again changes nothing, unless it was drained: then all of it starts again.
         Raises RequestError where some connector cannot be made; then nothing has changed.
         """
@@ -136,7 +136,7 @@ class Hosting:
             todo = replace(todo, start=todo.start | (self._failures.keys() & deployment.connectors.keys()))
             made = make_all(deployment.connectors[name] for name in todo.start)
             if not (now.is_deployed and is_running and now.deployment == deployment and not todo.start):
-                await self._keep(now.with_deployment(deployment))
+                await self._keep(now.with_deployment(deployment, name))
                 if not is_running:
                     await self._rest()
                 await self._perform(todo, made, deployment)
@@ -262,7 +262,9 @@ class Hosting:
     def _waited_pipelines(self) -> list[PipelineStatus]:
         """Those of the application, and others that run."""
         ours = self._running.pipelines
-        return [one for one in self._coordinator.pipelines() if one.name in ours or one.state == "RUNNING"]
+        return [
+            one for one in self._coordinator.pipelines() if one.name in ours or one.state in ("STARTING", "RUNNING")
+        ]
 
     def _stop_drain(self) -> None:
         if self._draining is not None:
@@ -292,7 +294,7 @@ class Hosting:
     def standing(self) -> dict[str, Any]:
         now = self.application
         waits_for = self._drain.waits_for if self._drain is not None else []
-        return {"revision": now.revision, "state": now.phase.value, "waits_for": waits_for}
+        return {"revision": now.revision, "name": now.name, "state": now.phase.value, "waits_for": waits_for}
 
     def connectors(self) -> list[ConnectorStatus]:
         return [report(one, self.breakers, self._gateway) for _, one in sorted(self._instances.items())]

@@ -29,8 +29,8 @@ def routes(worker: Hosted) -> list[Route]:
         return worker.hosting().report()
 
     async def apply(request: Request) -> Any:
-        deployment = _deployment(await read_body(request))
-        return await worker.hosting().apply(deployment)
+        body = await read_body(request)
+        return await worker.hosting().apply(_deployment(body), body.optional("name", body.text) or "")
 
     async def drain(request: Request) -> Any:
         await read_body(request)

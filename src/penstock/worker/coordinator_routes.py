@@ -56,6 +56,7 @@ def routes(worker: Coordinated) -> list[Route]:
         _route("/sources/cut", readers.cut),
         _route("/sources/{name}/streams", readers.streams),
         _route("/splits", readers.splits),
+        _route("/starting", pipelines.announce),
     ]
 
 
@@ -117,6 +118,11 @@ class _Pipelines:
             request=body.text("request"),
         )
         return asdict(started)
+
+    async def announce(self, _: str, body: Body) -> Any:
+        given = Body(body.map("pipelines"))
+        self._worker.coordinator().announce({name: given.texts(name) for name in body.map("pipelines")})
+        return {}
 
     async def initial(self, name: str, body: Body) -> Any:
         lifecycle = self._worker.coordinator().lifecycle

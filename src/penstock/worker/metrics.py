@@ -41,7 +41,7 @@ class Pipelines(Collector):
         found = self._pipelines()
         for name in self._GAUGES:
             yield self._gauge(name, {one.name: getattr(one, name) for one in found})
-        yield self._gauge("running", {one.name: one.state == "RUNNING" for one in found})
+        yield self._gauge("running", {one.name: one.state in ("STARTING", "RUNNING") for one in found})
         times = {one.name: one.watermark / 1e6 for one in found if one.watermark is not None}
         yield self._gauge("watermark_seconds", times)
         unmoved = {one.name: one.watermark_unmoved_seconds for one in found}

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from uuid import uuid4
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
 from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.delivery_messages import SinkSpec, SinkStatus
-from penstock.coordinator.messages import PipelineStatus
+from penstock.coordinator.messages import PipelineStatus, StartingPipeline
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.window_reports import BucketStatus, OperatorStatus
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
@@ -36,6 +37,7 @@ from penstock.worker.connector_metrics import HostedConnectors
 from penstock.worker.http import HttpServer
 from penstock.worker.metrics import Numbered, Pipelines, Sinks
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.start_times import StartTimes
 from penstock.worker.window_metrics import Windows
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self.registry = CollectorRegistry()
+        self.id = uuid4().hex
+        """Of this process: whoever finds our ports in a file can tell us from a worker that listens there since."""
         self._stopping = asyncio.Event()
         self._failed = False
 
@@ -128,7 +132,15 @@ class Worker:
         try:
             gateway, address = self._gateway, self._segment_address
             connectors = Connectors(self._disorder_us, self._stream_name, gateway.open_streams, gateway.has_finished)
-            coordinator = Coordinator(self._store, durability, settings, completions, address, connectors=connectors)
+            coordinator = Coordinator(
+                self._store,
+                durability,
+                settings,
+                completions,
+                address,
+                connectors=connectors,
+                starts=StartTimes(self.settings.data),
+            )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
             self._ledger_damage = error
@@ -209,7 +221,7 @@ class Worker:
     def _write_ports(self) -> None:
         """Whole or not at all: programs wait for this file."""
         partial = self._ports_file.with_suffix(".tmp")
-        partial.write_text(json.dumps(self.ports, sort_keys=True) + "\n")
+        partial.write_text(json.dumps({**self.ports, "id": self.id}, sort_keys=True) + "\n")
         partial.replace(self._ports_file)
 
     async def _compact(self) -> None:
@@ -247,7 +259,9 @@ class Worker:
     def status(self) -> dict[str, object]:
         return {
             "version": penstock.__version__,
+            "id": self.id,
             "pid": os.getpid(),
+            "data": str(self.settings.data.resolve()),
             "ports": self.ports,
             "tls": self.settings.segment.ssl is not None,
             "problems": self.problems(),
@@ -257,6 +271,7 @@ class Worker:
             "application": self._hosting.standing() if self._hosting is not None else None,
             "connectors": self._hosting.status() if self._hosting is not None else [],
             "pipelines": [asdict(pipeline) for pipeline in self._pipelines()],
+            "starting": [asdict(pipeline) for pipeline in self._starting()],
             "sinks": [asdict(sink) for sink in self._sinks()],
             "windows": [asdict(operator) for operator in self._windows()],
             "holds": self._holds(),
@@ -264,6 +279,9 @@ class Worker:
 
     def _pipelines(self) -> list[PipelineStatus]:
         return [] if self._coordinator is None else self._coordinator.pipelines()
+
+    def _starting(self) -> list[StartingPipeline]:
+        return [] if self._coordinator is None else self._coordinator.readiness.starting()
 
     def _sinks(self) -> list[SinkStatus]:
         return [] if self._coordinator is None else self._delivery.sinks()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, segment_client
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, segment_client, worker_to_change
 
 _LINE_BYTES_MAX = 1 << 20
 _WRITERS = uuid.UUID("7d0b0b0c-51a4-4f5e-9a29-8d3b1c1a6d11")
@@ -26,13 +26,14 @@ def append(
         ),
     ] = None,
     create: Annotated[bool, typer.Option(help="Make the segment if it is not there.")] = False,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Append events, and wait until they are durable."""
     lines = iter([e.encode() for e in events]) if events else _lines()
     writer_id = uuid.uuid5(_WRITERS, writer).bytes if writer else uuid.uuid4().bytes
-    with segment_client(worker, data) as client:
+    with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         if create:
             client.create(name, exist_ok=True)
         with client.appender(name, writer_id=writer_id) as appender:

@@ -6,7 +6,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, segment_client
+from penstock.cli.connect import DataOption, WorkerOption, segment_client, worker_to_read
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
 from penstock.protocol.stored import Kind, StoredEvent, kind_of, parse_event
@@ -22,12 +22,12 @@ def cat(
     full: Annotated[
         bool, typer.Option("--full", help="Of sources and outputs: JSON with stream, id, time, key.")
     ] = False,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
     """Print a segment's events, one a line; of sources and outputs of pipelines, their values."""
     out = sys.stdout.buffer
-    with segment_client(worker, data) as client:
+    with segment_client(worker_to_read(worker, data)) as client:
         info = client.info(name)
         start = info.start if offset is None else offset
         if start > info.length:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, segment_client
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, segment_client, worker_to_change
 from penstock.cli.sizes import parse_size
 
 
@@ -14,10 +14,11 @@ def create(
         int | None,
         typer.Option(parser=parse_size, metavar="SIZE", help="Bytes it may hold before appends are refused."),
     ] = None,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Make a segment."""
-    with segment_client(worker, data) as client:
+    with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.create(name, quota_bytes=quota)
     typer.echo(f"created {name}")

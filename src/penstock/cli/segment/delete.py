@@ -1,20 +1,18 @@
 """`penstock segment delete`: remove a segment and all its bytes."""
 
-from typing import Annotated
-
 import typer
 
-from penstock.cli.connect import DEFAULT_WORKER, DataOption, WorkerOption, segment_client
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, segment_client, worker_to_change
 
 
 def delete(
     name: str,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    worker: WorkerOption = DEFAULT_WORKER,
+    yes: YesOption = False,
+    worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
     """Remove a segment and all its bytes."""
-    with segment_client(worker, data) as client:
+    with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         info = client.info(name)
         if not yes:
             typer.confirm(f"Delete {name} and its {info.length - info.start} bytes?", abort=True)

@@ -8,14 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import (
-    DEFAULT_WORKER,
-    DataOption,
-    JsonOption,
-    WorkerOption,
-    get_json,
-    http_address,
-)
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
 from penstock.cli.segment.list import state_of
 from penstock.cli.sizes import show_size
 from penstock.core.errors import NoSuchSegment
@@ -23,12 +16,12 @@ from penstock.core.errors import NoSuchSegment
 
 def info(
     name: str,
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one segment: where it begins and ends, its state and attributes."""
-    found = get_json(http_address(worker, data), "/segments?" + urlencode({"prefix": name}))["segments"]
+    found = get_json(worker_to_read(worker, data), "/segments?" + urlencode({"prefix": name}))["segments"]
     segment = next((s for s in found if s["name"] == name), None)
     if segment is None:
         raise NoSuchSegment(f"there is no segment {name!r}")

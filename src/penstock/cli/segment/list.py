@@ -10,25 +10,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import (
-    DEFAULT_WORKER,
-    DataOption,
-    JsonOption,
-    WorkerOption,
-    get_json,
-    http_address,
-)
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
 from penstock.cli.sizes import show_size
 
 
 def list_segments(
     prefix: str = typer.Argument("", help="Only names that begin like this."),
-    worker: WorkerOption = DEFAULT_WORKER,
+    worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List segments, by name."""
-    found = list(_segments(http_address(worker, data), prefix))
+    found = list(_segments(worker_to_read(worker, data), prefix))
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -24,11 +24,11 @@ class ApplicationClient(WorkerClient):
         told = self._ask("GET", "/application")
         return Deployed(told["revision"], told["state"], Deployment.from_json(told["deployment"]))
 
-    def apply(self, deployment: Deployment) -> dict[str, Any]:
-        """Deploy it: `revision`, and what was started, stopped and linked anew. Raises RequestError where it cannot run
-        here; then nothing has changed.
+    def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
+        """Deploy it: `revision`, and what was started, stopped and linked anew. `name` is what people call it: its
+        file. Raises RequestError where it cannot run here; then nothing has changed.
         """
-        answer: dict[str, Any] = self._ask("PUT", "/application", {"deployment": deployment.as_json()})
+        answer: dict[str, Any] = self._ask("PUT", "/application", {"deployment": deployment.as_json(), "name": name})
         return answer
 
     def drain(self) -> None:

@@ -61,6 +61,12 @@ class CoordinatorClient(WorkerClient):
         }
         return Started(**self._pipeline(name, "start", body))
 
+    def announce(self, pipelines: Mapping[str, Sequence[str]]) -> None:
+        """Say that Spark is being started for these pipelines, which will read these sources. Who asks is told so until
+        they start; say it again every few seconds.
+        """
+        self._ask("POST", "/starting", {"pipelines": {name: list(sources) for name, sources in pipelines.items()}})
+
     def initial(self, name: str, generation: int, input: str) -> InputOffset:  # noqa: A002  the contract's word
         """The offset of epoch 0. Refused when the ledger has epochs: Spark asks this without a checkpoint only."""
         return InputOffset.from_json(self._pipeline(name, "initial", {"generation": generation, "input": input}))

@@ -1,0 +1,72 @@
+"""Whether the pipelines that read a source take its events now, and how long it may be until they do."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.coordinator.heartbeats import Heartbeats
+from penstock.coordinator.machine.state import State
+from penstock.coordinator.messages import StartingPipeline
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """Why events would wait. `seconds`: until they would not, where that can be said."""
+
+    text: str
+    seconds: int | None = None
+
+
+class Readiness:
+    """Of all pipelines. In the worker's event loop."""
+
+    def __init__(self, state: Callable[[], State], heartbeats: Heartbeats) -> None:
+        self._state = state
+        self._heartbeats = heartbeats
+        self._changed = asyncio.Event()
+        heartbeats.on_change = self._on_change
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def not_ready(self, source: str) -> NotReady | None:
+        """Of the registered pipelines on a source, the one that will be ready last; None: all of them take events."""
+        waiting = [
+            self._not_ready(name)
+            for name, pipeline in self._state().pipelines.items()
+            if source in pipeline.sources and self._heartbeats.state(name) != "RUNNING"
+        ]
+        return max(waiting, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
+
+    def _not_ready(self, name: str) -> NotReady:
+        match self._heartbeats.state(name):
+            case "STARTING":
+                seconds = self._heartbeats.ready_in_seconds(name)
+                left = None if seconds is None else math.ceil(seconds)
+                return NotReady(f"{name} is starting" + ("" if left is None else f", ready in about {left} s"), left)
+            case "FAILING":
+                age = round(self._heartbeats.age(name) or 0)
+                return NotReady(f"{name} is FAILING: its driver has not been heard for {age} s")
+            case _:
+                return NotReady(f"{name} is not running: start it with penstock run")
+
+    async def ready(self, source: str) -> None:
+        """Return when all of them take events."""
+        while self.not_ready(source) is not None:
+            await self._changed.wait()
+
+    def is_on_first_epoch(self, source: str) -> bool:
+        pipelines = self._state().pipelines.items()
+        return any(source in one.sources and self._heartbeats.is_on_first_epoch(name) for name, one in pipelines)
+
+    def starting(self) -> list[StartingPipeline]:
+        """Also those that are not registered yet: their driver is still starting Spark."""
+        known = {name: sorted(one.sources) for name, one in self._state().pipelines.items()}
+        announced = {name: sorted(sources) for name, sources in self._heartbeats.announced().items()}
+        return [
+            StartingPipeline(name, sources, self._heartbeats.ready_in_seconds(name))
+            for name, sources in sorted((announced | known).items())
+            if self._heartbeats.state(name) == "STARTING"
+        ]
