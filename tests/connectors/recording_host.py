@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.connectors.api import Connector, OutgoingChain, StreamRef
+from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, StreamRef
 from penstock.connectors.making import Chains
 from penstock.core.types import Buffer
 
@@ -80,6 +80,7 @@ class RecordingHost:
         self.told: list[tuple[str, Any]] = []
         self.has_finished = False
         self.segment_address = ""
+        self.downstream = NoPipelines()
         self.gate = asyncio.Event()
         self.gate.set()
         self._draining = asyncio.Event()

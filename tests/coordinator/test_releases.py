@@ -130,8 +130,9 @@ class TestHolds:
     async def test_a_source_at_its_quota_says_whom_it_waits_for(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
+        await scene.cut(await scene.initial())
         (line,) = scene.coordinator.holds({"s": 42})
-        assert line == "source s is at its quota with 42 bytes, and gets no credits: p (STARTING)"
+        assert line == "source s is at its quota with 42 bytes, and gets no credits: p (RUNNING)"
 
 
 async def epochs(scene: Scene, count: int) -> list[InputOffset]:

@@ -151,9 +151,12 @@ def _application(status: dict[str, Any]) -> str:
     application = status.get("application") or {}
     if application.get("revision"):
         return f"application {application.get('name') or 'revision {}'.format(application['revision'])}"
-    names = [pipeline["name"] for pipeline in status.get("pipelines", ())]
+    known = (*status.get("pipelines", ()), *status.get("starting", ()))
+    names = [*dict.fromkeys(pipeline["name"] for pipeline in known)]
+    if not names:
+        return "no application"
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return f"pipelines {', '.join(names[:_NAMED_MAX])}{more}" if names else "no application"
+    return f"{'pipeline' if len(names) == 1 else 'pipelines'} {', '.join(names[:_NAMED_MAX])}{more}"
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from penstock.cli.announcement import announced
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, with_event_times
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
@@ -182,12 +183,14 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
     say(f"Spark starts, its log is {options.spark_log} …")
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
+        announced(worker.http, pipelines) as announcement,
         RunView(worker.http, Console(highlight=False)) as view,
         spark_driver(name, options.master, options.conf, options.spark_log) as session,
     ):
 
         def show(running: Sequence[RunningPipeline]) -> None:
             worker.check()
+            announcement.look(running)
             view.show(running)
 
         with closing(Follower(worker.http, deployed, say)) as follower:

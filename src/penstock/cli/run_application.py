@@ -11,6 +11,7 @@ from rich.console import Console
 from penstock.application.driver import Driver, carry_by_value
 from penstock.application.known_types import KnownTypes
 from penstock.application.pipelines import pipelines_of
+from penstock.cli.announcement import announced
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, say_drained, stopped_by_signals, worker_of
@@ -68,12 +69,14 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
     say(f"Spark starts, its log is {options.spark_log} …")
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
+        announced(worker.http, pipelines) as announcement,
         RunView(worker.http, Console(stderr=True, highlight=False)) as view,
         spark_driver(name, options.master, options.conf, options.spark_log) as session,
     ):
 
         def show(running: "Sequence[RunningPipeline]") -> None:
             worker.check()
+            announcement.look(running)
             view.show(running)
 
         with closing(Driver(worker.http, first, say)) as driver:

@@ -1,10 +1,10 @@
 """What `penstock run` shows: a live table on a terminal, a line now and then elsewhere."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock import codecs
+from penstock.cli.ready import ready_lines
 from penstock.cli.sizes import show_size
 from penstock.cli.times import show_time
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
@@ -37,6 +38,8 @@ class RunView:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._known: Mapping[str, PipelineStatus] = {}
         self._sinks: Sequence[SinkStatus] = ()
+        self._connectors: Sequence[Mapping[str, Any]] = ()
+        self._ready: Collection[str] = ()
         self._asked = self._printed = 0.0
         self._said: dict[str, str] = {}
 
@@ -58,6 +61,7 @@ class RunView:
             self._tell_start(pipeline)
             self._tell_failure(pipeline)
             self._tell_sinks(pipeline.pipeline.name)
+        self._tell_ready([pipeline.pipeline.name for pipeline in pipelines if pipeline.is_running])
         if self._live is not None:
             self._live.update(self._table(pipelines), refresh=True)
         elif time.monotonic() - self._printed >= _LINE_SECONDS or not any(p.is_running for p in pipelines):
@@ -71,6 +75,7 @@ class RunView:
                 told = self._coordinator.status()
                 self._known = {one["name"]: PipelineStatus.from_json(one) for one in told["pipelines"]}
                 self._sinks = [SinkStatus(**one) for one in told.get("sinks", [])]
+                self._connectors = told.get("connectors", [])
             self._asked = time.monotonic()
 
     def _say(self, about: str, line: str) -> None:
@@ -107,6 +112,14 @@ class RunView:
                 elif sink.state == "READY" and trouble in self._said:
                     self._say(trouble, f"{what} READY again")
                     del self._said[trouble]
+
+    def _tell_ready(self, names: Collection[str]) -> None:
+        """Again after a restart: what was ready was not in between."""
+        lines = ready_lines(names, self._known.values(), self._connectors)
+        for line in lines:
+            if line not in self._ready:
+                self._console.print(line, markup=False, soft_wrap=True)
+        self._ready = lines
 
     def _line(self, running: RunningPipeline) -> str:
         if running.progress is None:

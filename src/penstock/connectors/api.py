@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from penstock.config.values import refuse_truths
+from penstock.coordinator.readiness import NotReady
 from penstock.core.errors import PenstockError
 from penstock.core.guarantee import Guarantee
 from penstock.core.types import Buffer
@@ -213,6 +214,32 @@ class OutgoingChain(Protocol):
     def flush(self) -> list[bytes]: ...
 
 
+class Downstream(Protocol):
+    """The pipelines that read a connector's port `out`, as far as its events are acknowledged by them."""
+
+    def not_ready(self) -> NotReady | None:
+        """Why events would wait, because Spark is starting or does not run; None: all of them take events."""
+
+    async def ready(self) -> None:
+        """Return when all of them take events."""
+
+    @property
+    def is_on_first_epoch(self) -> bool:
+        """Whether one of them has completed no epoch since its start: the first takes longer than those after it."""
+
+
+class NoPipelines:
+    """Nothing waits for any: events are acknowledged when they are stored."""
+
+    is_on_first_epoch = False
+
+    def not_ready(self) -> NotReady | None:
+        return None
+
+    async def ready(self) -> None:
+        pass
+
+
 class Host(Protocol):
     """The frame, as one connector sees it. Everything is called in the worker's event loop."""
 
@@ -231,6 +258,10 @@ class Host(Protocol):
     @property
     def has_out(self) -> bool:
         """Whether something is linked to its port `out`: else what a peer sends is read for nobody."""
+
+    @property
+    def downstream(self) -> Downstream:
+        """For connectors whose peers wait for an answer: what they wait for."""
 
     @property
     def has_interceptors(self) -> bool:
@@ -304,6 +335,11 @@ class Connector(Generic[O]):
     @classmethod
     def capabilities(cls, options: O) -> Capabilities:  # noqa: ARG003  of this connector; the options may narrow them
         return cls.about.capabilities
+
+    @property
+    def reached_at(self) -> str:
+        """How events come in from the outside, for people, such as `tcp 127.0.0.1:9000`; "": nothing to say."""
+        return ""
 
     @classmethod
     def sink_url(cls, options: O, name: str) -> str | None:  # noqa: ARG003

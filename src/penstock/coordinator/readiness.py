@@ -31,6 +31,9 @@ class Readiness:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def of(self, source: str) -> "SourceReadiness":
+        return SourceReadiness(self, source)
+
     def not_ready(self, source: str) -> NotReady | None:
         """Of the registered pipelines on a source, the one that will be ready last; None: all of them take events."""
         waiting = [
@@ -70,3 +73,21 @@ class Readiness:
             for name, sources in sorted((announced | known).items())
             if self._heartbeats.state(name) == "STARTING"
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReadiness:
+    """Of the pipelines on one source: what its connector is shown."""
+
+    _all: Readiness
+    _source: str
+
+    def not_ready(self) -> NotReady | None:
+        return self._all.not_ready(self._source)
+
+    async def ready(self) -> None:
+        await self._all.ready(self._source)
+
+    @property
+    def is_on_first_epoch(self) -> bool:
+        return self._all.is_on_first_epoch(self._source)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.config.deployment import ConnectorSpec, Deployment
+from penstock.connectors.api import Downstream, NoPipelines
 from penstock.gateway.gateway import Gateway
 from penstock.hosting.breakers.signals import Signals
 from penstock.hosting.diffing import has_in, has_out
@@ -36,6 +37,8 @@ class Surroundings:
     signals: Signals
     sinks: HostedSinks
     segment_address: Callable[[], str]
+    downstream: Callable[[str], Downstream] = lambda _: NoPipelines()
+    """Of a connector, by its name."""
 
 
 class Instance:
@@ -58,6 +61,7 @@ class Instance:
             has_in=has_in(deployment, self.name),
             has_out=has_out(deployment, self.name),
             segment_address=around.segment_address(),
+            downstream=around.downstream(self.name),
         )
         if made.capabilities.sink is not None and self.sink is None:
             around.signals.breakers.configure(self.name, made.spec.breaker, per_stream=False, is_open=True)

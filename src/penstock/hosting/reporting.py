@@ -60,6 +60,8 @@ class ConnectorStatus:
     """Of streams that its port `in` has closed, on disk."""
     guarantee: dict[str, str]
     """By port."""
+    reached_at: str = ""
+    """How events come in from the outside, for people."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -101,6 +103,7 @@ def report(instance: Instance, breakers: Breakers, gateway: Gateway) -> Connecto
         letters=told.letters + (0 if sink is None else sink.letters),
         held_bytes=0 if sink is None else sink.held_bytes,
         guarantee=instance.made.guarantee,
+        reached_at=instance.made.connector.reached_at,
         counts=told.counts,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.deployment import Deployment, End
+from penstock.connectors.api import Downstream
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
@@ -67,7 +68,7 @@ class Hosting:
         self.sinks = HostedSinks(store, durability, self.signals, clock)
         self._gateway = gateway
         self._guard = Guard(self.signals)
-        self._around = Surroundings(gateway, self.signals, self.sinks, segment_address)
+        self._around = Surroundings(gateway, self.signals, self.sinks, segment_address, self._downstream)
         self._instances: dict[str, Instance] = {}
         self._failures: dict[str, str] = {}
         """Connectors that could not be made, and why."""
@@ -228,6 +229,9 @@ class Hosting:
             return end.source
         connector = instance.made.connector
         return connector.source_name(connector.options, end.name) or end.source
+
+    def _downstream(self, connector: str) -> Downstream:
+        return self._coordinator.readiness.of(connector)
 
     def _is_served(self, connector: str) -> bool:
         instance = self._instances.get(connector)

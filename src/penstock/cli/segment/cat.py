@@ -6,9 +6,11 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.connect import DataOption, WorkerOption, segment_client, worker_to_read
+from penstock.cli.connect import DataOption, WorkerOption, get_json, segment_client, worker_to_read
+from penstock.cli.segment.outputs import emptiness, missing
 from penstock.client.segments import SegmentClient
-from penstock.core.errors import RequestError
+from penstock.client.segments.results import SegmentInfo
+from penstock.core.errors import NoSuchSegment, RequestError
 from penstock.protocol.stored import Kind, StoredEvent, kind_of, parse_event
 
 _READ_BYTES = 1 << 20
@@ -27,8 +29,11 @@ def cat(
 ) -> None:
     """Print a segment's events, one a line; of sources and outputs of pipelines, their values."""
     out = sys.stdout.buffer
-    with segment_client(worker_to_read(worker, data)) as client:
-        info = client.info(name)
+    address = worker_to_read(worker, data)
+    with segment_client(address) as client:
+        info = _info(client, name, address)
+        if info.length == 0 and not follow and (why := emptiness(name, get_json(address, "/status"))):
+            typer.echo(why, err=True)
         start = info.start if offset is None else offset
         if start > info.length:
             raise RequestError(f"segment {name!r} ends at {info.length}, before {start}", "Begin at a lower offset.")
@@ -44,6 +49,14 @@ def cat(
             out.write(line + b"\n")
             if follow:
                 out.flush()
+
+
+def _info(client: SegmentClient, name: str, address: str) -> SegmentInfo:
+    """Raises NoSuchSegment; of an output that is not there yet, with the reason."""
+    try:
+        return client.info(name)
+    except NoSuchSegment:
+        raise missing(name, get_json(address, "/status")) from None
 
 
 def _is_stored(name: str) -> bool:

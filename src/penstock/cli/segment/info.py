@@ -10,8 +10,8 @@ from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
 from penstock.cli.segment.list import state_of
+from penstock.cli.segment.outputs import missing
 from penstock.cli.sizes import show_size
-from penstock.core.errors import NoSuchSegment
 
 
 def info(
@@ -21,10 +21,11 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Show one segment: where it begins and ends, its state and attributes."""
-    found = get_json(worker_to_read(worker, data), "/segments?" + urlencode({"prefix": name}))["segments"]
+    address = worker_to_read(worker, data)
+    found = get_json(address, "/segments?" + urlencode({"prefix": name}))["segments"]
     segment = next((s for s in found if s["name"] == name), None)
     if segment is None:
-        raise NoSuchSegment(f"there is no segment {name!r}")
+        raise missing(name, get_json(address, "/status"))
     if as_json:
         typer.echo(json.dumps(segment))
         return

@@ -54,7 +54,8 @@ class Clients:
             return None
         connection = ClientConnection(peer, self._host, self._options, self._streams.__setitem__)
         self._connections[protocol] = connection
-        connection.begin()
+        if self._host.downstream.not_ready() is None:  # else with its first request, so that both are in one epoch
+            connection.begin()
         return connection
 
     def disconnected(self, protocol: HttpProtocol) -> None:

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from penstock.connectors.types.http_server import HttpServerOptions
 
 
+_FIRST_EPOCH_TIMES = 2
+"""How much longer a request may take that is in a pipeline's first epoch since Spark started: that one compiles what
+the later ones use.
+"""
+
+
 class ClientConnection:
     """Nothing of a request is stored before all of it has come: a client that goes away before leaves nothing."""
 
@@ -106,6 +112,7 @@ class ClientConnection:
             raise self._unavailable("nothing is taken any more", closes=True)
         if not self._host.has_out:
             raise self._unavailable("nobody reads what is sent here")
+        await self._pipelines_ready()
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self.begin()
         assert self._opening is not None
@@ -119,19 +126,39 @@ class ClientConnection:
             raise self._unavailable(str(error)) from None
         return stream
 
-    def _unavailable(self, why: str, *, closes: bool = False) -> RefusedRequest:
-        after = ("retry-after", str(self._options.retry_after_seconds))
+    async def _pipelines_ready(self) -> None:
+        """While Spark is starting the request waits, unread and not stored: a client that is refused in the end may
+        send it again, and nothing is processed twice.
+        """
+        downstream = self._host.downstream
+        if downstream.not_ready() is None:
+            return
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                first = await first_of(downstream.ready(), self._gone.wait(), self._host.draining())
+        except TimeoutError:
+            if (why := downstream.not_ready()) is not None:
+                raise self._unavailable(f"{why.text}; nothing was stored", seconds=why.seconds) from None
+            return
+        if first == 1:
+            raise ClientDisconnect
+        if first == 2:
+            raise self._unavailable("nothing is taken any more", closes=True)
+
+    def _unavailable(self, why: str, *, seconds: int | None = None, closes: bool = False) -> RefusedRequest:
+        after = ("retry-after", str(self._options.retry_after_seconds if seconds is None else seconds))
         return RefusedRequest(says(Status.SERVICE_UNAVAILABLE, why, after, closes=closes))
 
     async def _processed(self, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> Answer:
         exchange = Exchange(self._last, metadata["headers"], self._options.reply_bytes_max)
         self._exchange = exchange
+        seconds = self._options.timeout * (_FIRST_EPOCH_TIMES if self._host.downstream.is_on_first_epoch else 1)
         try:
-            async with asyncio.timeout(self._options.timeout):
+            async with asyncio.timeout(seconds):
                 if await first_of(self._exchanged(exchange, stream, body, metadata), self._gone.wait()) == 1:
                     raise ClientDisconnect
         except TimeoutError:
-            raise RefusedRequest(self._timed_out()) from None
+            raise RefusedRequest(self._timed_out(seconds)) from None
         except BadBytes as bad:
             raise RefusedRequest(says(Status.BAD_REQUEST, str(bad), closes=True)) from None
         if exchange.last == exchange.after:
@@ -163,9 +190,11 @@ class ClientConnection:
                 text = f"its events are more than {limit} bytes with its headers (stored_bytes_max)"
                 raise RefusedRequest(says(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
 
-    def _timed_out(self) -> Answer:
+    def _timed_out(self, seconds: float) -> Answer:
         """The connection ends with it: a reply that comes later must not be taken for that of another request."""
-        text = f"no reply within {self._options.timeout:g} s; what was sent may still be processed"
+        why = self._host.downstream.not_ready()
+        because = "" if why is None else f" ({why.text})"
+        text = f"no reply within {seconds:g} s{because}; what was sent is stored, and may still be processed"
         return says(Status.GATEWAY_TIMEOUT, text, closes=True)
 
 

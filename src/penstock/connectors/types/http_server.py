@@ -32,6 +32,9 @@ class HttpServerOptions(Options):
     its events are letters (link `err` to `in`) or its bytes no records, 202 where nothing is linked to `in`, 404 and
     405 when it is not for this server, 408 and 413 when its body is too slow or too large, 503 with Retry-After when
     nothing is taken now, 504 when no reply comes in time. A reply whose client is gone is a dead letter.
+
+    A request that comes while Spark is starting waits for its pipelines; if they are not ready within `timeout`, it is
+    answered 503 with `Retry-After`, and nothing of it is stored.
     """
 
     host: HostName = "127.0.0.1"
@@ -50,7 +53,8 @@ class HttpServerOptions(Options):
     through several pipelines, or under `ack: durable`."""
     timeout: SomeSeconds = 30.0
     """A request that is not answered by then is answered 504, and its connection closed. Its body must come within the
-    same time."""
+    same time. It is counted from when the pipelines are ready, and doubled in the first epoch after Spark has
+    started."""
     admission: SomeSeconds = 1.0
     """How long a request waits when nothing is taken, at the quota or while the stream is paused, until 503."""
     retry_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 1
@@ -102,6 +106,11 @@ class HttpServer(Connector[HttpServerOptions]):
         self.addresses: list[str] = []
         """Where it listens."""
         self._clients: Clients | None = None
+
+    @property
+    def reached_at(self) -> str:
+        scheme, path = "http" if self.options.tls is None else "https", self.options.path.removesuffix("*")
+        return f"{self.options.methods[0]} to {scheme}://{self.addresses[0]}{path or '/'}" if self.addresses else ""
 
     async def run(self, host: Host) -> None:
         options = self.options

@@ -53,6 +53,10 @@ class TcpServer(Connector[TcpServerOptions]):
         self.addresses: list[str] = []
         """Where it listens."""
 
+    @property
+    def reached_at(self) -> str:
+        return f"tcp {self.addresses[0]}" if self.addresses else ""
+
     async def run(self, host: Host) -> None:
         options = self.options
         with told_where(options.host, options.port):

@@ -68,6 +68,11 @@ class WsServer(Connector[WsServerOptions]):
         self.addresses: list[str] = []
         """Where it listens."""
 
+    @property
+    def reached_at(self) -> str:
+        scheme = "ws" if self.options.tls is None else "wss"
+        return f"{scheme}://{self.addresses[0]}/" if self.addresses else ""
+
     async def run(self, host: Host) -> None:
         with told_where(self.options.host, self.options.port):
             server = await self._listening(host)

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any
 
 from penstock.config.deployment import ConnectorSpec
-from penstock.connectors.api import Connector, OutgoingChain, Pause, StreamRef
+from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, Pause, StreamRef
 from penstock.connectors.making import Chains
 from penstock.core.errors import NoRoom, PenstockError, RequestError
 from penstock.core.types import Position
@@ -33,6 +33,7 @@ from penstock.gateway.counters import ConnectorCounters
 from penstock.gateway.gate import Gate, OpenGate
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.registry import StreamKey
+from penstock.gateway.settings import AckMode
 from penstock.hosting.source.contraflow import Contraflow, NoContraflow
 from penstock.hosting.source.ground import Ground
 from penstock.hosting.source.letters import SourceLetters
@@ -72,6 +73,7 @@ class SourceHost:
         has_in: bool = False,
         has_out: bool = True,
         segment_address: str = "",
+        downstream: Downstream | None = None,
     ) -> None:
         """`has_in` and `has_out` may be set anew when links change, and `contraflow` before the start. Raises Damaged
         where the connector's table of streams cannot be read.
@@ -82,6 +84,7 @@ class SourceHost:
         self.has_in = has_in
         self.has_out = has_out
         self.segment_address = segment_address
+        self._downstream = downstream or NoPipelines()
         self.contraflow: Contraflow = contraflow or NoContraflow()
         self.chains = chains or Chains()
         self.gate: Gate = gate or OpenGate()
@@ -119,6 +122,10 @@ class SourceHost:
     @property
     def room(self) -> Room:
         return self.ground.room
+
+    @property
+    def downstream(self) -> Downstream:
+        return NoPipelines() if self.spec.ack == AckMode.DURABLE.value else self._downstream
 
     @property
     def has_interceptors(self) -> bool:
