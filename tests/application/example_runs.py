@@ -23,7 +23,8 @@ def need_spark() -> None:
 class Example:
     """One that runs, in a folder of its own."""
 
-    def __init__(self, name: str, folder: Path, pipeline: str, **replaced: int) -> None:
+    def __init__(self, name: str, folder: Path, pipeline: str, *, is_awaited: bool = True, **replaced: int) -> None:
+        """`is_awaited`: it is entered when the pipeline takes events, and not as soon as its worker listens."""
         text = (EXAMPLES / f"{name}.yaml").read_text()
         for port, other in replaced.items():
             text = text.replace(port.removeprefix("port_"), str(other))
@@ -33,13 +34,15 @@ class Example:
             (folder / f"{name}.py").write_text((EXAMPLES / f"{name}.py").read_text())
         self._folder = folder
         self._pipeline = pipeline
+        self._is_awaited = is_awaited
         self.run = Run(folder, str(self._file), "--data", str(folder / "data"))
 
     def __enter__(self) -> Self:
         self.run.__enter__()
         try:
-            self.run.until(lambda: f"{self._pipeline}: " in self.run.said)
-            self.run.until(lambda: is_running(self.worker, self._pipeline))
+            self.run.until(lambda: ports(self._folder / "data"))
+            if self._is_awaited:
+                self.run.until(lambda: is_running(self.worker, self._pipeline))
         except BaseException:
             self.run.__exit__(None, None, None)
             raise

@@ -13,6 +13,7 @@ import trustme
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
+from penstock.client.coordinator import CoordinatorClient, InputSpec
 from tests.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
@@ -159,6 +160,23 @@ def test_a_mistake_gets_one_sentence_and_a_hint(worker: WorkerProcess, arguments
     assert said in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_output_that_is_not_there_yet_says_what_it_waits_for(worker: WorkerProcess) -> None:
+    def said(segment: str) -> str:
+        done = CliRunner(env=PLAIN).invoke(app, ["segment", "cat", segment, "--data", str(worker.data)])
+        return done.stderr if done.exit_code == 0 else f"{done.exception}\n{getattr(done.exception, 'hint', '')}"
+
+    with CoordinatorClient(f"127.0.0.1:{worker.http_port}") as client:
+        assert "no pipeline 'early' is known" in said("pipeline/early/out")
+        client.announce({"early": ["s"]})
+        waits = "pipeline/early/out does not exist yet: early is STARTING, and has committed no epoch"
+        assert waits in said("pipeline/early/out")
+        assert "penstock run says when the pipeline is ready" in said("pipeline/early/out")
+        client.start("early", {"in": InputSpec(["s"])}, ["out"])
+        empty = "pipeline/early/out is empty: early is STARTING, and has committed no epoch yet\n"
+        assert said("pipeline/early/out") == empty
+        assert "early has no port 'oops'\nIt has: out." in said("pipeline/early/oops")
 
 
 def test_no_worker_is_said_with_how_to_start_one(tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ def test_an_error_in_the_file_shows_its_line(tmp_path: Path) -> None:
     assert "ValueError: mine" in said
 
 
+@pytest.mark.parametrize("file", ["/etc/hosts", "notes.txt", "pipelines"])
+def test_a_file_that_is_neither_python_nor_yaml_is_refused(file: str) -> None:
+    error = CliRunner().invoke(app, [file]).exception
+    assert isinstance(error, PenstockError)
+    assert str(error) == f"penstock run takes a .py or a .yaml file, not {file}"
+    assert "@pipeline" in error.hint
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -133,6 +133,7 @@ class ClientConnection:
         downstream = self._host.downstream
         if downstream.not_ready() is None:
             return
+        self._host.count("early_requests")
         try:
             async with asyncio.timeout(self._options.timeout):
                 first = await first_of(downstream.ready(), self._gone.wait(), self._host.draining())

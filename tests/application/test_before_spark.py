@@ -1,0 +1,95 @@
+"""Requests that come before the pipelines of their connector take events: real requests, a real worker, no Spark."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator.application import ApplicationClient
+from penstock.config.deployment import Deployment
+from tests.application.deployments import connector, deployed, link, pipeline
+from tests.application.peers import until
+from tests.application.stand_in import standing_in
+from tests.running_worker import RunningWorker, running_worker
+from tests.worker_process import free_port
+
+ANSWER_SECONDS_MAX = 120
+
+
+def with_requests(port: int, timeout: str = "60s", ack: str = "checkpoint") -> Deployment:
+    requests = connector("web", "http-server", config={"port": port, "timeout": timeout}, codec="binary", ack=ack)
+    links = link("connector/web/out", "pipeline/p/in"), link("pipeline/p/out", "connector/out/in")
+    return deployed(requests, connector("out"), pipeline("p"), *links)
+
+
+@contextmanager
+def served(data: Path, deployment: Deployment, port: int) -> Iterator[tuple[RunningWorker, httpx.Client]]:
+    """The connectors listen, and nobody runs the pipelines."""
+    with running_worker(data) as worker, ApplicationClient(http_of(worker)) as application:
+        application.apply(deployment)
+        until(lambda: {one["name"]: one["state"] for one in application.status()["connectors"]}["web"] == "connected")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client:
+            yield worker, client
+
+
+def http_of(worker: RunningWorker) -> str:
+    return f"127.0.0.1:{worker.ports['http']}"
+
+
+def stored_of(worker: RunningWorker) -> int:
+    with CoordinatorClient(http_of(worker)) as coordinator:
+        sources = coordinator.status()["gateway"]["sources"]
+        return int(sources["web"]["messages"])
+
+
+def test_a_request_waits_for_its_pipeline_and_is_answered(tmp_path: Path) -> None:
+    port = free_port()
+    deployment = with_requests(port)
+    with served(tmp_path / "data", deployment, port) as (worker, client):
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(client.post("/", content=b"early").status_code))
+        asking.start()
+        with CoordinatorClient(http_of(worker)) as coordinator:
+            until(lambda: coordinator.status()["connectors"][-1]["counts"].get("early_requests"))
+        assert (answers, stored_of(worker)) == ([], 0), "nothing of it is stored before it can be processed"
+        with standing_in(http_of(worker), worker.address, deployment):
+            asking.join(ANSWER_SECONDS_MAX)
+            assert answers == [202]
+        assert stored_of(worker) == 1
+
+
+def test_one_that_comes_too_early_is_told_when_to_come_back(tmp_path: Path) -> None:
+    port = free_port()
+    with served(tmp_path / "data", with_requests(port, "200ms"), port) as (worker, client):
+        refused = client.post("/", content=b"early")
+        assert refused.status_code == 503
+        assert refused.text == "p is not running: start it with penstock run; nothing was stored\n"
+        with CoordinatorClient(http_of(worker)) as coordinator:
+            coordinator.announce({"p": ["web"]})
+        refused = client.post("/", content=b"early")
+        assert (refused.status_code, stored_of(worker)) == (503, 0)
+        seconds = int(refused.headers["retry-after"])
+        assert 1 < seconds <= 20
+        assert refused.text == f"p is starting, ready in about {seconds} s; nothing was stored\n"
+
+
+def test_one_that_is_acknowledged_when_it_is_stored_waits_for_nobody(tmp_path: Path) -> None:
+    port = free_port()
+    with served(tmp_path / "data", with_requests(port, "60s", "durable"), port) as (_, client):
+        assert client.post("/", content=b"early").status_code == 202
+
+
+def test_a_drain_ends_the_wait(tmp_path: Path) -> None:
+    port = free_port()
+    with served(tmp_path / "data", with_requests(port, "100s"), port) as (worker, client):
+        answers: list[httpx.Response] = []
+        asking = threading.Thread(target=lambda: answers.append(client.post("/", content=b"early")))
+        asking.start()
+        with ApplicationClient(http_of(worker)) as application:
+            until(lambda: application.status()["connectors"][-1]["counts"].get("early_requests"))
+            application.drain()
+            asking.join(ANSWER_SECONDS_MAX)
+        assert [(one.status_code, one.text) for one in answers] == [(503, "nothing is taken any more\n")]

@@ -1,0 +1,64 @@
+"""What `penstock run` says when pipelines take events."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.cli.ready import ready_lines
+from penstock.coordinator.messages import PipelineStatus
+
+WEB = {"name": "web", "type": "http-server", "reached_at": "POST to http://127.0.0.1:8080/"}
+TCP = {"name": "orders", "type": "tcp-server", "reached_at": "tcp 127.0.0.1:9000"}
+FILE = {"name": "old", "type": "file", "reached_at": ""}
+PROGRAMS = {"name": "sensors", "type": "connector-protocol", "reached_at": ""}
+
+
+def status(name: str, *sources: str, state: Any = "RUNNING") -> PipelineStatus:
+    epochs = dict.fromkeys(
+        ("planned", "merged", "delivered", "complete", "proved", "lag_bytes", "undelivered_bytes"), 0
+    )
+    return PipelineStatus(
+        name=name,
+        state=state,
+        incarnation=1,
+        generation=1,
+        lag_bytes=0,
+        undelivered_bytes=0,
+        watermark=None,
+        held=None,
+        heartbeat_age_seconds=0.0,
+        inputs={"in": sources},
+        **epochs,
+    )
+
+
+def ready(*known: PipelineStatus, connectors: Sequence[Any] = (WEB, TCP, FILE, PROGRAMS)) -> list[str]:
+    return ready_lines([one.name for one in known], known, connectors)
+
+
+def test_of_requests_it_says_where_to_send_them() -> None:
+    assert ready(status("per-shop", "web")) == ["ready: POST to http://127.0.0.1:8080/"]
+
+
+def test_of_others_it_says_what_a_pipeline_reads_and_from_where() -> None:
+    assert ready(status("per-shop", "orders", "old")) == [
+        "ready: per-shop reads orders (tcp 127.0.0.1:9000), old (file)"
+    ]
+    assert ready(status("count_words", "lines"), connectors=()) == [
+        "ready: count_words reads lines (penstock send --source lines)"
+    ]
+    assert ready(status("p", "sensors")) == ["ready: p reads sensors (penstock send --source sensors)"]
+    assert ready(status("q", "pipeline:p/out")) == ["ready: q reads pipeline:p/out"]
+
+
+def test_a_pipeline_that_is_starting_is_not_ready() -> None:
+    assert ready(status("p", "orders", state="STARTING")) == []
+
+
+def test_requests_wait_for_all_pipelines_that_read_them() -> None:
+    assert ready(status("p", "web"), status("q", "web", state="STARTING")) == []
+    assert ready(status("p", "web"), status("q", "web")) == ["ready: POST to http://127.0.0.1:8080/"]
+
+
+def test_pipelines_of_others_are_not_spoken_of() -> None:
+    known = [status("ours", "orders"), status("theirs", "old")]
+    assert ready_lines(["ours"], known, [TCP, FILE]) == ["ready: ours reads orders (tcp 127.0.0.1:9000)"]

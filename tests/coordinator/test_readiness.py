@@ -1,0 +1,143 @@
+"""Which pipelines take events, and when those will that do not."""
+
+import asyncio
+
+import pytest
+
+from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS, Heartbeats
+from penstock.coordinator.messages import InputSpec
+from penstock.coordinator.readiness import NotReady
+from tests.coordinator.scene import Scene
+
+LAPSE = 15.0
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Starts:
+    def __init__(self) -> None:
+        self.kept: dict[str, float] = {}
+
+    def seconds(self, name: str) -> float:
+        return self.kept.get(name, DEFAULT_START_SECONDS)
+
+    def keep(self, name: str, seconds: float) -> None:
+        self.kept[name] = seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def starts() -> Starts:
+    return Starts()
+
+
+@pytest.fixture
+def heartbeats(clock: Clock, starts: Starts) -> Heartbeats:
+    return Heartbeats(LAPSE, clock, starts)
+
+
+def test_a_pipeline_runs_when_its_query_asks_for_an_epoch_and_not_before(heartbeats: Heartbeats) -> None:
+    assert heartbeats.state("p") == "STOPPED"
+    heartbeats.announce("p", ["s"])
+    assert heartbeats.state("p") == "STARTING"
+    heartbeats.started("p")
+    heartbeats.beat("p")
+    assert heartbeats.state("p") == "STARTING"
+    heartbeats.asked("p")
+    assert heartbeats.state("p") == "RUNNING"
+    heartbeats.started("p")
+    assert heartbeats.state("p") == "STARTING", "a new generation has yet to ask"
+
+
+def test_a_start_that_is_no_longer_announced_is_given_up(heartbeats: Heartbeats, clock: Clock) -> None:
+    heartbeats.announce("p", ["s"])
+    clock.now += LAPSE + 1
+    assert (heartbeats.state("p"), heartbeats.announced()) == ("STOPPED", {})
+    heartbeats.started("q")
+    clock.now += LAPSE + 1
+    assert heartbeats.state("q") == "FAILING"
+    heartbeats.announce("q", ["s"])
+    assert heartbeats.state("q") == "STARTING"
+
+
+def test_the_time_that_is_left_follows_from_the_last_start(
+    heartbeats: Heartbeats, clock: Clock, starts: Starts
+) -> None:
+    heartbeats.announce("p", ["s"])
+    assert heartbeats.ready_in_seconds("p") == DEFAULT_START_SECONDS
+    clock.now += 12
+    heartbeats.announce("p", ["s"])
+    heartbeats.started("p")
+    assert heartbeats.ready_in_seconds("p") == DEFAULT_START_SECONDS - 12, "it is the same start"
+    heartbeats.asked("p")
+    assert (heartbeats.ready_in_seconds("p"), starts.kept) == (None, {"p": 12})
+    heartbeats.beat("p", stopped=True)
+    heartbeats.announce("p", ["s"])
+    assert heartbeats.ready_in_seconds("p") == 12
+    clock.now += 11
+    heartbeats.announce("p", ["s"])
+    left = heartbeats.ready_in_seconds("p")
+    assert left is not None
+    assert 1 < left < 12, "a start that is overdue is not said to be over"
+
+
+def test_a_driver_that_was_there_before_the_worker_is_taken_for_running(heartbeats: Heartbeats) -> None:
+    heartbeats.beat("p")
+    assert heartbeats.state("p") == "RUNNING"
+    assert not heartbeats.is_on_first_epoch("p")
+
+
+def test_the_first_epoch_is_over_when_something_was_merged(heartbeats: Heartbeats) -> None:
+    heartbeats.started("p")
+    heartbeats.asked("p")
+    assert heartbeats.is_on_first_epoch("p")
+    heartbeats.merged("p")
+    assert not heartbeats.is_on_first_epoch("p")
+    heartbeats.started("p")
+    assert heartbeats.is_on_first_epoch("p"), "Spark has been started again"
+
+
+class TestReadiness:
+    async def test_who_waits_goes_on_when_the_last_pipeline_on_the_source_asks(self, scene: Scene) -> None:
+        await scene.start("p")
+        await scene.start("q")
+        readiness = scene.coordinator.readiness.of("s")
+        waiting = asyncio.create_task(readiness.ready())
+        await scene.cut(await scene.initial("p"), "p")
+        await scene.durable()
+        assert not waiting.done()
+        found = readiness.not_ready()
+        assert found == NotReady("q is starting, ready in about 20 s", 20)
+        await scene.cut(await scene.initial("q"), "q")
+        await asyncio.wait_for(waiting, 30)
+        assert readiness.not_ready() is None
+
+    async def test_one_that_nobody_runs_is_told_from_one_that_starts(self, scene: Scene) -> None:
+        lifecycle = scene.coordinator.lifecycle
+        await lifecycle.register("p", {"in": InputSpec(["s"])}, "application")
+        readiness = scene.coordinator.readiness.of("s")
+        assert readiness.not_ready() == NotReady("p is not running: start it with penstock run")
+        assert scene.coordinator.readiness.starting() == []
+        scene.coordinator.announce({"p": ["s"], "later": ["s", "other"]})
+        starting = {one.name: one.sources for one in scene.coordinator.readiness.starting()}
+        assert starting == {"p": ["s"], "later": ["other", "s"]}
+
+    async def test_a_pipeline_that_is_dropped_keeps_nobody_waiting(self, scene: Scene) -> None:
+        await scene.start("p")
+        waiting = asyncio.create_task(scene.coordinator.readiness.of("s").ready())
+        await asyncio.sleep(0)
+        await scene.coordinator.lifecycle.drop("p")
+        await asyncio.wait_for(waiting, 30)
+
+    async def test_other_sources_do_not_wait(self, scene: Scene) -> None:
+        await scene.start("p")
+        assert scene.coordinator.readiness.of("other").not_ready() is None
