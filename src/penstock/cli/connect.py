@@ -148,9 +148,10 @@ def _described(address: str, status: dict[str, Any]) -> str:
 
 
 def _application(status: dict[str, Any]) -> str:
+    """What people call it: its file, or its pipelines where they come from Python files."""
     application = status.get("application") or {}
-    if application.get("revision"):
-        return f"application {application.get('name') or 'revision {}'.format(application['revision'])}"
+    if name := application.get("name"):
+        return f"application {name}"
     known = (*status.get("pipelines", ()), *status.get("starting", ()))
     names = [*dict.fromkeys(pipeline["name"] for pipeline in known)]
     if not names:

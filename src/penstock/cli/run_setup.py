@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from penstock.cli.connect import get_json
+from penstock.cli.connect import OWN_DATA, get_json, worker_to_change
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
-from penstock.client.segments.retrying import retrying
 from penstock.core.durations import parse_duration_ms
-from penstock.core.errors import RequestError, Unavailable
+from penstock.core.errors import RequestError
 from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
 from penstock.spark.session import cores_of
 
 if TYPE_CHECKING:
     from penstock.spark.attempt import RunSettings
     from penstock.spark.runner import Runner, RunningPipeline
-
-_DEFAULT_DATA = Path("penstock-data")
 
 _WORKER_SECONDS_MAX = 10.0
 """For a worker that is being started again, or together with us; a wrong address is still told soon."""
@@ -46,7 +43,7 @@ class Place:
                 )
             checkpoints = checkpoint or DEFAULT_FOLDER
             return cls(None, local_path(checkpoints) or Path(DEFAULT_FOLDER), checkpoints)
-        data = data or _DEFAULT_DATA
+        data = data or OWN_DATA
         return cls(data, data, checkpoint or str(data / "checkpoints"))
 
 
@@ -107,7 +104,8 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
             raise RequestError(
                 f"{options.worker_options[0]} is for a worker that is started", "Give it to penstock worker itself."
             )
-        yield FoundWorker(options.worker, _ports(options.worker))
+        address = worker_to_change(options.worker, None, yes=True, retry_seconds=_WORKER_SECONDS_MAX)
+        yield FoundWorker(address, get_json(address, "/status")["ports"])
         return
     with embedded_worker(options.place.data, options.worker_options, stdio=stdio) as found:
         how = "runs already" if found.process is None else "is started"
@@ -116,15 +114,6 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
         if found.process is None and options.worker_options:
             say(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is not for it")
         yield found
-
-
-def _ports(worker: str) -> dict[str, int]:
-    """Of a worker that runs. One that is just being started again is waited for; Unavailable if none comes."""
-    for attempt in retrying(_WORKER_SECONDS_MAX, Unavailable):
-        with attempt:
-            ports: dict[str, int] = get_json(worker, "/status")["ports"]
-            return ports
-    raise AssertionError("tenacity returns or raises")
 
 
 def end_by_sigterm(*_: object) -> NoReturn:
