@@ -117,7 +117,7 @@ def test_the_worker_of_this_directory_comes_before_the_default_port(other: Runni
     with running_worker(Path("penstock-data")) as own:
         done = run("segment", "create", "mine")
         assert done.exit_code == 0, done.exception
-        assert done.stderr.startswith(f"worker {http_of(own)}: no application")
+        assert done.stderr == f"worker {http_of(own)}: no application, data in ./penstock-data\n"
         assert run("status").stderr == ""
         with SegmentClient(own.address) as client:
             assert client.info("mine").length == 0

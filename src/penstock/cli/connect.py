@@ -144,7 +144,8 @@ def _serves(status: dict[str, Any], data: Path) -> bool:
 
 
 def _described(address: str, status: dict[str, Any]) -> str:
-    return f"worker {address}: {_application(status)}, data in {status.get('data', 'an unknown directory')}"
+    data = f"./{OWN_DATA}" if _serves(status, OWN_DATA) else status.get("data", "an unknown directory")
+    return f"worker {address}: {_application(status)}, data in {data}"
 
 
 def _application(status: dict[str, Any]) -> str:
