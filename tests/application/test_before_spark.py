@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.config.deployment import Deployment
 from tests.application.deployments import connector, deployed, link, pipeline
@@ -93,3 +93,21 @@ def test_a_drain_ends_the_wait(tmp_path: Path) -> None:
             application.drain()
             asking.join(ANSWER_SECONDS_MAX)
         assert [(one.status_code, one.text) for one in answers] == [(503, "nothing is taken any more\n")]
+
+
+def test_a_request_in_the_first_epoch_has_twice_the_time(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        served(tmp_path / "data", with_requests(port, "300ms"), port) as (worker, client),
+        CoordinatorClient(http_of(worker)) as coordinator,
+    ):
+        run = coordinator.start("p", {"in": InputSpec(["web"])}, ["out", "err", "late"])
+        begin = coordinator.initial("p", run.generation, "in")
+        coordinator.cut("p", run.generation, "in", begin)
+        slow = client.post("/", content=b"first")
+        assert slow.status_code == 504
+        assert slow.text == "no reply within 0.6 s; what was sent is stored, and may still be processed\n"
+        cut = coordinator.cut("p", run.generation, "in", begin)
+        assert cut.offset != begin
+        coordinator.merge("p", 0, [], generation=run.generation)
+        assert "no reply within 0.3 s;" in client.post("/", content=b"second").text

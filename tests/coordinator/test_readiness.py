@@ -69,6 +69,25 @@ def test_a_start_that_is_no_longer_announced_is_given_up(heartbeats: Heartbeats,
     assert heartbeats.state("q") == "STARTING"
 
 
+def test_a_driver_that_was_killed_is_given_up_when_the_next_one_is_announced(
+    heartbeats: Heartbeats, clock: Clock, starts: Starts
+) -> None:
+    heartbeats.started("p")
+    heartbeats.asked("p")
+    clock.now += 1
+    heartbeats.announce("p", ["s"])
+    assert heartbeats.state("p") == "STARTING"
+    assert heartbeats.ready_in_seconds("p") is not None
+    clock.now += 1
+    heartbeats.beat("p")
+    assert heartbeats.state("p") == "RUNNING", "it was not killed: until it is fenced it takes events"
+    clock.now += 8
+    heartbeats.asked("p")
+    heartbeats.started("p")
+    heartbeats.asked("p")
+    assert starts.kept["p"] == 0, "the start of the new generation alone was measured"
+
+
 def test_the_time_that_is_left_follows_from_the_last_start(
     heartbeats: Heartbeats, clock: Clock, starts: Starts
 ) -> None:

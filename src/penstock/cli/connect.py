@@ -64,11 +64,19 @@ def get_json(worker: str, path: str) -> Any:
         ) from None
 
 
+def worker_status(address: str) -> dict[str, Any]:
+    """Its /status. Raises Unavailable, also where something else answers."""
+    status = get_json(address, "/status")
+    if not isinstance(status, dict) or "ports" not in status:
+        raise Unavailable(f"what answers on {address} is not a worker", "Use --worker HOST:PORT, or --data DIR.")
+    return status
+
+
 def worker_to_read(worker: str | None, data: Path | None) -> str:
     """The HTTP address of the worker that a command only looks at. Raises Unavailable."""
     address, is_chosen = _found(worker, data)
     if not is_chosen:
-        status = get_json(address, "/status")
+        status = worker_status(address)
         if not _serves(status, OWN_DATA):
             _say(f"no worker runs on ./{OWN_DATA}; this is {_described(address, status)}")
     return address
@@ -99,7 +107,7 @@ def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
     if data is not None:
         return _local(ports_on(data)), True
     if worker is not None:
-        return worker, True
+        return worker.removeprefix("http://").rstrip("/"), True
     with suppress(Unavailable):
         return _local(ports_on(OWN_DATA)), True
     return DEFAULT_WORKER, False
@@ -118,7 +126,7 @@ def ports_on(data: Path) -> dict[str, int]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Unavailable(f"{file} is not what a worker writes", "Use --worker HOST:PORT.") from None
     try:
-        status = get_json(_local(ports), "/status")
+        status = worker_status(_local(ports))
     except Unavailable as error:
         raise Unavailable(f"no worker runs on {data}: {file} is left over from one that was killed", start) from error
     if status.get("id") != identity or status["ports"] != ports:
@@ -134,8 +142,7 @@ def _local(ports: dict[str, int]) -> str:
 def _status(address: str, retry_seconds: float) -> dict[str, Any]:
     for attempt in retrying(retry_seconds, Unavailable):
         with attempt:
-            status: dict[str, Any] = get_json(address, "/status")
-            return status
+            return worker_status(address)
     raise AssertionError("tenacity returns or raises")
 
 

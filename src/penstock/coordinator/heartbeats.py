@@ -55,6 +55,7 @@ _SURVIVOR = _Heard(0, takes_epochs=True, has_merged=True)
 
 @dataclass(frozen=True, slots=True)
 class _Announced:
+    first_at: float
     at: float
     sources: tuple[str, ...]
 
@@ -75,10 +76,12 @@ class Heartbeats:
 
     def announce(self, name: str, sources: Sequence[str]) -> None:
         """A driver is starting Spark for it. Said again until the pipeline itself starts: else it lapses."""
-        if self.state(name) not in ("STARTING", "RUNNING"):
-            self._began[name] = self._clock()
+        now = self._clock()
         self._announced = {one: told for one, told in self._announced.items() if self._is_announced(one)}
-        self._announced[name] = _Announced(self._clock(), tuple(sources))
+        known = self._announced.get(name)
+        if known is None and self.state(name) != "STARTING":
+            self._began[name] = now
+        self._announced[name] = _Announced(now if known is None else known.first_at, now, tuple(sources))
 
     def started(self, name: str) -> None:
         """By a driver: a new generation."""
@@ -99,7 +102,8 @@ class Heartbeats:
         self._took(name, _SURVIVOR)
 
     def _took(self, name: str, heard: _Heard) -> None:
-        if (began := self._began.pop(name, None)) is not None:
+        before = self._heard.get(name)
+        if before is not None and not before.takes_epochs and (began := self._began.pop(name, None)) is not None:
             self._starts.keep(name, self._clock() - began)
         self._hear(name, replace(heard, at=self._clock(), stopped=False))
 
@@ -120,11 +124,14 @@ class Heartbeats:
         return None if heard is None else self._clock() - heard.at
 
     def state(self, name: str) -> State:
-        heard = self._heard.get(name)
+        """A driver that has said nothing since another one was announced is taken for gone."""
+        heard, announced = self._heard.get(name), self._announced.get(name) if self._is_announced(name) else None
         if heard is None or heard.stopped:
-            return "STARTING" if self._is_announced(name) else "STOPPED"
+            return "STOPPED" if announced is None else "STARTING"
+        if announced is not None and heard.at < announced.first_at:
+            return "STARTING"
         if self._clock() - heard.at > self._lapse_seconds:
-            return "STARTING" if self._is_announced(name) else "FAILING"
+            return "FAILING"
         return "RUNNING" if heard.takes_epochs else "STARTING"
 
     def is_on_first_epoch(self, name: str) -> bool:
