@@ -84,7 +84,25 @@ def test_mistakes_in_them_are_told() -> None:
 
 
 def test_penstock_run_gives_them_to_the_worker_that_it_starts() -> None:
-    options = _worker_options("7d", ["1s", "a=2s"], ["a=off"])
-    assert options == ["--retention=7d", "--max-disorder=1s", "--max-disorder=a=2s", "--idle-timeout=a=off"]
+    options = _worker_options("7d", ["1s", "a=2s"], ["1s", "a=off"], ["clock", "a=wait"])
+    assert options == [
+        *("--retention=7d", "--max-disorder=1s", "--max-disorder=a=2s", "--idle-timeout=1s", "--idle-timeout=a=off"),
+        *("--when-all-idle=clock", "--when-all-idle=a=wait"),
+    ]
     with pytest.raises(RequestError):
-        _worker_options(None, ["soon"], [])
+        _worker_options(None, ["soon"], [], [])
+
+
+def test_sources_that_are_all_idle_wait_or_follow_the_clock_each_as_it_is_said() -> None:
+    default, named = with_event_times(ConnectorSettings(), [], ["b=5s", "c=5s"], ["clock", "c=wait"])
+    assert (default.when_all_idle, named["b"].when_all_idle) == (WhenAllIdle.CLOCK, WhenAllIdle.CLOCK)
+    assert named["c"].when_all_idle is WhenAllIdle.WAIT
+    assert ConnectorSettings().when_all_idle is WhenAllIdle.WAIT, "nobody follows it unasked"
+    for timeouts, rules, why in (
+        ([], ["clock"], "--when-all-idle clock needs an idle timeout: without one no stream is ever idle"),
+        (["b=1s"], ["a=clock"], "--when-all-idle a=clock needs an idle timeout"),
+        (["a=off", "1s"], ["a=clock"], "--when-all-idle a=clock needs an idle timeout"),
+        ([], ["never"], "--when-all-idle: 'never' is neither wait nor clock"),
+    ):
+        with pytest.raises(RequestError, match=why):
+            with_event_times(ConnectorSettings(), [], timeouts, rules)

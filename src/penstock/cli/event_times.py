@@ -1,6 +1,6 @@
 """Options of event time on the command line: durations for all sources or for one, and times."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
@@ -9,7 +9,7 @@ import typer
 
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
-from penstock.gateway.settings import ConnectorSettings
+from penstock.gateway.settings import ConnectorSettings, WhenAllIdle
 
 _SOURCES = "Sources"
 _METAVAR = "[NAME=]TIME"
@@ -32,28 +32,60 @@ IdleTimeoutOption = Annotated[
         rich_help_panel=_SOURCES,
     ),
 ]
+WhenAllIdleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]wait|clock",
+        help="When all streams are idle: wait for an event, or follow the worker's clock; of source NAME alone. [wait]",
+        rich_help_panel=_SOURCES,
+    ),
+]
 
 
 def with_event_times(
-    connector: ConnectorSettings, max_disorder: Sequence[str], idle_timeout: Sequence[str]
+    connector: ConnectorSettings,
+    max_disorder: Sequence[str],
+    idle_timeout: Sequence[str],
+    when_all_idle: Sequence[str] = (),
 ) -> tuple[ConnectorSettings, dict[str, ConnectorSettings]]:
     """The settings for all sources, and those of the sources that are named. Raises RequestError."""
     disorder = _by_name("--max-disorder", max_disorder, lambda text: parse_duration_ms(text) * 1000)
     timeouts = _by_name("--idle-timeout", idle_timeout, _timeout_seconds)
+    idle_rules = _by_name("--when-all-idle", when_all_idle, _when_all_idle)
     default = replace(
         connector,
         max_disorder_us=disorder.pop("", connector.max_disorder_us),
         idle_timeout_seconds=timeouts.pop("", connector.idle_timeout_seconds),
+        when_all_idle=idle_rules.pop("", connector.when_all_idle),
     )
     named = {
         name: replace(
             default,
             max_disorder_us=disorder.get(name, default.max_disorder_us),
             idle_timeout_seconds=timeouts.get(name, default.idle_timeout_seconds),
+            when_all_idle=idle_rules.get(name, default.when_all_idle),
         )
-        for name in disorder.keys() | timeouts.keys()
+        for name in disorder.keys() | timeouts.keys() | idle_rules.keys()
     }
+    _check_idle_rules(default, named, when_all_idle)
     return default, named
+
+
+def _check_idle_rules(default: ConnectorSettings, named: Mapping[str, ConnectorSettings], given: Sequence[str]) -> None:
+    """Raises RequestError for a source that is to follow the clock and has no timeout. Said of all sources, one with
+    a timeout is enough.
+    """
+    asked = {text.rpartition("=")[0] for text in given}
+    everywhere = [default, *named.values()]
+    for name in asked:
+        settings = everywhere if not name else [named[name]]
+        is_clock = settings[0].when_all_idle is WhenAllIdle.CLOCK
+        if is_clock and all(each.idle_timeout_seconds is None for each in settings):
+            prefix = f"{name}=" if name else ""
+            raise RequestError(
+                f"--when-all-idle {prefix}clock needs an idle timeout: without one no stream is ever idle",
+                f"Add --idle-timeout {prefix}1m.",
+            )
 
 
 def _by_name(option: str, given: Sequence[str], parse: Callable[[str], T]) -> dict[str, T]:
@@ -68,6 +100,13 @@ def _by_name(option: str, given: Sequence[str], parse: Callable[[str], T]) -> di
         except RequestError as error:
             raise RequestError(f"{option}: {error}", error.hint) from None
     return found
+
+
+def _when_all_idle(text: str) -> WhenAllIdle:
+    try:
+        return WhenAllIdle(text.strip().lower())
+    except ValueError:
+        raise RequestError(f"{text!r} is neither wait nor clock", "Write wait or clock.") from None
 
 
 def _timeout_seconds(text: str) -> float | None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from penstock.cli.announcement import announced
 from penstock.cli.embedded_worker import FoundWorker
-from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, with_event_times
+from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.cli.run_setup import (
     Place,
@@ -44,6 +44,7 @@ _NOT_FOR_APPLICATIONS = {
     "--sink": "Name a connector in the file, and link the pipeline to it.",
     "--max-disorder": "Write it to the connector in the file: watermark: {max_disorder: 10s}",
     "--idle-timeout": "Write it to the connector in the file: watermark: {idle_timeout: 10s}",
+    "--when-all-idle": "Write it to the connector in the file: watermark: {when_all_idle: clock}",
 }
 
 
@@ -68,6 +69,7 @@ def run(
     retention: Annotated[str | None, typer.Option(help="Of the worker that is started: see penstock worker.")] = None,
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
+    when_all_idle: WhenAllIdleOption = None,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where each pipeline has its checkpoint. [DATA/checkpoints]")
     ] = None,
@@ -96,16 +98,15 @@ def run(
             "Give a Python file with functions that are a @pipeline, or an application in YAML.",
         )
     if is_application:
-        _refuse(
-            {"--pipeline": pipeline, "--sink": sink, "--max-disorder": max_disorder, "--idle-timeout": idle_timeout}
-        )
+        times = {"--max-disorder": max_disorder, "--idle-timeout": idle_timeout, "--when-all-idle": when_all_idle}
+        _refuse({"--pipeline": pipeline, "--sink": sink, **times})
     check_installed()
     use_java()
     seconds = milliseconds(for_time)
     options = RunOptions(
         place=Place.of(data, worker, checkpoint),
         worker=worker,
-        worker_options=_worker_options(retention, max_disorder or [], idle_timeout or []),
+        worker_options=_worker_options(retention, max_disorder or [], idle_timeout or [], when_all_idle or []),
         trigger_ms=milliseconds(trigger),
         available_now=available_now,
         seconds_max=None if seconds is None else seconds / 1000,
@@ -164,12 +165,15 @@ def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
     return [pipeline for pipeline in pipelines if not names or pipeline.name in names]
 
 
-def _worker_options(retention: str | None, max_disorder: list[str], idle_timeout: list[str]) -> list[str]:
+def _worker_options(
+    retention: str | None, max_disorder: list[str], idle_timeout: list[str], when_all_idle: list[str]
+) -> list[str]:
     """Of the worker that is started. Raises RequestError."""
-    with_event_times(ConnectorSettings(), max_disorder, idle_timeout)
+    with_event_times(ConnectorSettings(), max_disorder, idle_timeout, when_all_idle)
     options = [] if retention is None else [f"--retention={retention}"]
     options += [f"--max-disorder={given}" for given in max_disorder]
-    return options + [f"--idle-timeout={given}" for given in idle_timeout]
+    options += [f"--idle-timeout={given}" for given in idle_timeout]
+    return options + [f"--when-all-idle={given}" for given in when_all_idle]
 
 
 def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed, options: RunOptions) -> int | None:

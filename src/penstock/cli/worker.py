@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, with_event_times
+from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
 from penstock.cli.retention import parse_retention
 from penstock.cli.sizes import parse_size
 from penstock.coordinator.settings import CoordinatorSettings
@@ -74,6 +74,7 @@ def worker(
     event_time_ingest: bool = _source(False, "An event time of 0 means the time of arrival."),
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
+    when_all_idle: WhenAllIdleOption = None,
     tls_cert: Path | None = _tls("Certificate (PEM) for the source and segment ports."),
     tls_key: Path | None = _tls("Its private key (PEM)."),
     tls_client_ca: Path | None = _tls("Take only clients with a certificate of this authority (mutual TLS)."),
@@ -105,7 +106,7 @@ def worker(
     connector = ConnectorSettings(
         ack=ack, event_time_unit=unit, event_time_ingest=event_time_ingest, quota_bytes=source_quota
     )
-    connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [])
+    connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [], when_all_idle or [])
     store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port, ssl=context)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size)

@@ -46,6 +46,7 @@ class ConnectorCheck:
             self._check_interceptors(way, capabilities)
         self._check_codecs(capabilities)
         self._check_columns()
+        self._check_idle_rule(section)
         if capabilities is None:
             return None
         return CheckedConnector(None if section is None else _spec(section, name, instance), capabilities)
@@ -68,6 +69,13 @@ class ConnectorCheck:
         except RequestError as error:
             hint = error.hint or "Write it like id BIGINT, name STRING."
             self._document.complain((*self._item.path, "schema"), f"{self._item.what}: schema: {error}", hint)
+
+    def _check_idle_rule(self, section: ConnectorSection | None) -> None:
+        if section is None or section.watermark.when_all_idle != "clock" or section.watermark.idle_timeout is not None:
+            return
+        path = (*self._item.path, "watermark", "when_all_idle")
+        text = f"{self._item.what}: when_all_idle: clock needs an idle_timeout: without one no stream is ever idle"
+        self._document.complain(path, text, "Add idle_timeout: 1m, or leave when_all_idle out.")
 
     def _capabilities(self) -> CapabilitiesOf | None:
         kind = self._value.get("type")
@@ -176,6 +184,7 @@ def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
         ack=section.ack,
         max_disorder_us=round(section.watermark.max_disorder * 1_000_000),
         idle_timeout_seconds=section.watermark.idle_timeout,
+        when_all_idle=section.watermark.when_all_idle,
         event_time_unit=section.event_time.unit,
         event_time_ingest=section.event_time.ingest,
     )

@@ -69,6 +69,7 @@ class ConnectorSpec:
     ack: str = "checkpoint"
     max_disorder_us: int = 0
     idle_timeout_seconds: float | None = None
+    when_all_idle: str = "wait"
     event_time_unit: str = "ms"
     event_time_ingest: bool = False
 

@@ -4,6 +4,20 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 
+class SourceTimes(NamedTuple):
+    """How a source's events get their times, and what its watermark waits for."""
+
+    has_arrival_times: bool = False
+    """Its watermark follows the worker's clock."""
+    follows_clock_when_idle: bool = False
+    """It does so while no stream is active."""
+    idle_timeout_seconds: float | None = None
+    disorder_us: int = 0
+    last_event_us: int | None = None
+    """When the last event came; None: not since the worker started."""
+    active_streams: int = 0
+
+
 class Connectors(NamedTuple):
     """Asked in the worker's loop; of a connector that is not known, too."""
 
@@ -15,6 +29,7 @@ class Connectors(NamedTuple):
     """Those that have begun, and have neither ended nor become idle."""
     has_finished: Callable[[str], bool] = lambda _: False
     """Whether it has ended for good."""
+    times: Callable[[str], SourceTimes] = lambda _: SourceTimes()
 
 
 NO_CONNECTORS = Connectors()

@@ -8,7 +8,7 @@ from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
 from penstock.coordinator.machine.epochs import answer, check_offset
 from penstock.coordinator.machine.replaying import own_sources
 from penstock.coordinator.machine.state import Pipeline
-from penstock.coordinator.messages import Cut, InputOffset, Limits, Running, Segments
+from penstock.coordinator.messages import Cut, InputOffset, Limits, LoadState, Running, Segments
 from penstock.coordinator.queries import ONE_EACH, Queries
 from penstock.coordinator.reading import cutting
 from penstock.coordinator.reading.cutting import Allowance
@@ -22,7 +22,7 @@ from penstock.protocol.stored.names import replay_source
 class Cuts:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._queries = Queries()
+        self.queries = self._queries = Queries()
 
     async def attach(
         self,
@@ -60,9 +60,11 @@ class Cuts:
         upto: Segments | None = None,
         limits: Limits | None = None,
         wait_seconds: float = 0.0,
+        state: LoadState | None = None,
     ) -> Cut:
         """The same start gets the same end. Nothing new, or held: the start itself, after waiting for it. `load` tells
-        loads of the same input apart: Spark reads a DataFrame that is joined with itself twice.
+        loads of the same input apart: Spark reads a DataFrame that is joined with itself twice. `state`: of a load that
+        tells a stateful operator the watermark. It is said with every cut, for a worker that was started meanwhile.
         """
         asker = f"{key}/{load}" if load else key
         shared, loop = self._shared, asyncio.get_running_loop()
@@ -74,6 +76,7 @@ class Cuts:
                 shared.heartbeats.asked(name)
                 self._queries.check(name, generation, load)
                 self._remember(name, generation, key, upto)
+                self._queries.of(name, generation).state |= {state} if state is not None else set()
                 epoch = check_offset(pipeline, key, start)
                 end, held = await self._next(name, pipeline, asker, epoch, limits)
                 pipeline = shared.state.pipelines[name]

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, TypeAlias
 
 from penstock.core.errors import RequestError
+from penstock.protocol.stored.names import Form, Source
 
 NUMBER_MAX = 2**63 - 1
 """Of what is counted here, in bytes or otherwise: what the ledger and Spark can hold."""
@@ -26,6 +27,10 @@ class AtSegments:
     """At these offsets; a segment of the source that is not named is read from its start."""
 
     segments: Segments
+
+
+LoadState: TypeAlias = Literal["reported", "unreported"]
+"""Whether the operator that a load of control rows is for reports what its state holds, as `penstock.windows` does."""
 
 
 Starting: TypeAlias = Literal["earliest", "latest"] | AtTime | AtSegments
@@ -194,7 +199,9 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkHeld:
-    """What holds a pipeline's watermark back: a stream of a connector, or an output, which has no stream."""
+    """What holds a pipeline's watermark back: a stream of a connector, the worker's clock, or an output. The last two
+    have no stream.
+    """
 
     source: str
     stream_id: int | None = None
@@ -204,6 +211,8 @@ class WatermarkHeld:
     """Its own watermark, in microseconds; None: no event of it was read yet, or the output has none."""
 
     def text(self) -> str:
+        if self.stream_id is None and Source.parse(self.source).form is Form.CONNECTOR:
+            return f"the worker's clock, as source {self.source} has it"
         who = f"output {self.source}" if self.stream_id is None else f"stream {self.stream or self.stream_id!r}"
         of = "" if self.stream_id is None else f" of source {self.source}"
         if self.time is not None:
@@ -250,6 +259,19 @@ class PipelineStatus:
     """None if nothing holds the watermark back: no stream is active, or all that is read has ended."""
     watermark_unmoved_seconds: float | None = None
     """For how long the watermark has not moved, as far as the worker knows; None: nothing is known."""
+    open_windows: int | None = None
+    """Windows that have not fired, one for each key and window; None: nothing was reported since the worker started."""
+    open_windows_end: int | None = None
+    """When the first of them ends, in microseconds."""
+    open_windows_wait: str | None = None
+    """What they wait for, in words that follow "waiting for"; None: no window is open."""
+
+    def open_windows_text(self) -> str | None:
+        """One sentence; None: no window is open, as far as the worker knows."""
+        if not self.open_windows:
+            return None
+        windows = "1 window" if self.open_windows == 1 else f"{self.open_windows:,} windows"
+        return f"{self.name}: {windows} open, waiting for {self.open_windows_wait}"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

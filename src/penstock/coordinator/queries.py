@@ -1,9 +1,9 @@
 """Which loads the running query of a pipeline has, and how far each wants to go: kept in memory, told again by each."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
 
-from penstock.coordinator.messages import Segments
+from penstock.coordinator.messages import LoadState, Segments
 from penstock.core.errors import Fenced, PipelineError
 
 ONE_EACH = "Give each load an `input` of its own."
@@ -17,6 +17,8 @@ class Query:
     upto: dict[str, Segments] = field(default_factory=dict)
     """Where each input ends; one that is not named goes on for ever."""
     loads: set[str] = field(default_factory=set)
+    state: set[LoadState] = field(default_factory=set)
+    """What its loads of control rows say of the operators that they are for; none, if it has no such operator."""
     past: set[str] = field(default_factory=set)
     """Loads of the queries before it in the same generation."""
 
@@ -49,6 +51,11 @@ class Queries:
         if query is None or query.generation != generation:
             query = self._queries[name] = Query(generation)
         return query
+
+    def state(self, name: str, generation: int) -> Collection[LoadState]:
+        """Of the generation's query; empty if nothing is known of it."""
+        query = self._queries.get(name)
+        return query.state if query is not None and query.generation == generation else ()
 
     def check(self, name: str, generation: int, load: str) -> None:
         """Raises Fenced for a load of a query that another one has followed in the same generation."""

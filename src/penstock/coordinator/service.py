@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from penstock.coordinator.clock_demand import ClockDemand
 from penstock.coordinator.completions import Completions, Releases
 from penstock.coordinator.connectors import NO_CONNECTORS, Connectors
 from penstock.coordinator.cuts import Cuts
@@ -21,6 +22,7 @@ from penstock.coordinator.merger import Merger
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.news import News
 from penstock.coordinator.readiness import Readiness
+from penstock.coordinator.open_windows import OpenWindows
 from penstock.coordinator.reading.readers import Readers
 from penstock.coordinator.reading.records import Records
 from penstock.coordinator.reading.sources import Sources, normalised
@@ -79,6 +81,8 @@ class Coordinator:
         self.letters = Letters(self._shared)
         self.windows = WindowReports(self._shared)
         self.readiness = Readiness(lambda: self._shared.state, heartbeats)
+        self.clock_demand = ClockDemand(self._shared, self.cuts.queries, self.windows)
+        self._open_windows = OpenWindows(self._shared, self.windows, connectors, now_us)
 
     async def start(self) -> None:
         """Bring the tables of streams back, hold what is held, and remove what a crash has left."""
@@ -146,7 +150,7 @@ class Coordinator:
     # What /pipelines, /status and /metrics show.
 
     def pipelines(self) -> list[PipelineStatus]:
-        return self._shared.reports.pipelines(self._shared.state)
+        return [self._open_windows.shown(one) for one in self._shared.reports.pipelines(self._shared.state)]
 
     def holds(self, full_sources: dict[str, int]) -> list[str]:
         """Who holds the chain. `full_sources`: connectors at their quota, and the bytes they hold."""

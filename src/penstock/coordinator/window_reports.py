@@ -1,7 +1,8 @@
 """What the tasks of window operators report: how much state each bucket holds, and how many events came too late."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.shared import Shared
@@ -24,16 +25,23 @@ class BucketNumbers:
     state_bytes: int
     late_kept: int
     late_dropped: int
+    waiting: int = 0
+    """Windows that have not fired, one for each key and window."""
+    first_end: int | None = None
+    """When the first of them ends, in microseconds."""
+    next_time: int | None = None
+    """The watermark at which something fires or is removed next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketStatus:
-    """As the worker shows it, with the epoch that was reported last."""
+    """As the worker shows it, with the epoch that was reported last, and the generation that has."""
 
     pipeline: str
     operator: str
     epoch: int
     numbers: BucketNumbers
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,18 @@ class OperatorStatus:
     bucket_bytes: int
     late_kept: int
     late_dropped: int
+    waiting: int
+    first_end: int | None
+
+
+class Summary(NamedTuple):
+    """Of all window operators of a pipeline."""
+
+    epoch: int = -1
+    """The last one that all of them have reported; -1: none."""
+    waiting: int = 0
+    first_end: int | None = None
+    next_time: int | None = None
 
 
 class WindowReports:
@@ -77,7 +97,10 @@ class WindowReports:
                 continue
             if one.bucket not in told and len(told) >= BUCKETS_MAX:
                 raise LimitExceeded(f"operator {operator!r} has more than {BUCKETS_MAX} buckets", "Give it fewer.")
-            told[one.bucket] = BucketStatus(pipeline=name, operator=operator, epoch=epoch, numbers=one)
+            told[one.bucket] = BucketStatus(
+                pipeline=name, operator=operator, epoch=epoch, numbers=one, generation=pipeline.generation
+            )
+        self._forget_gone(operators, pipeline.generation)
 
     def buckets(self) -> list[BucketStatus]:
         self._forget()
@@ -91,6 +114,27 @@ class WindowReports:
             for operator, told in operators.items()
             if told
         ]
+
+    def summary(self, name: str) -> Summary:
+        """Of what a pipeline has reported since the worker started."""
+        pipeline = self._shared.state.pipelines.get(name)
+        operators = self._reports.get((name, pipeline.incarnation), {}) if pipeline is not None else {}
+        told = [one for buckets in operators.values() for one in buckets.values()]
+        return Summary(
+            min((one.epoch for one in told), default=-1),
+            sum(one.numbers.waiting for one in told),
+            _least(one.numbers.first_end for one in told),
+            _least(one.numbers.next_time for one in told),
+        )
+
+    def _forget_gone(self, operators: dict[str, dict[int, BucketStatus]], generation: int) -> None:
+        """Operators that only an older generation has reported: the pipeline's function may no longer have them. One
+        that it has comes back with its own report of the same epoch.
+        """
+        epochs = [one.epoch for told in operators.values() for one in told.values() if one.generation == generation]
+        for operator, told in [*operators.items()]:
+            if all(one.generation < generation and one.epoch < min(epochs) for one in told.values()):
+                del operators[operator]
 
     def _forget(self) -> None:
         there = {(name, pipeline.incarnation) for name, pipeline in self._shared.state.pipelines.items()}
@@ -111,4 +155,10 @@ def _together(name: str, operator: str, told: Sequence[BucketStatus]) -> Operato
         bucket_bytes=max(one.state_bytes for one in numbers),
         late_kept=sum(one.late_kept for one in numbers),
         late_dropped=sum(one.late_dropped for one in numbers),
+        waiting=sum(one.waiting for one in numbers),
+        first_end=_least(one.first_end for one in numbers),
     )
+
+
+def _least(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)

@@ -6,5 +6,8 @@ QUOTA = b"penstock.quota\0\0"
 INCARNATION = b"penstock.incarn\0"
 """Of a connector's table of streams: how often ids have been given anew to streams that cannot resume."""
 
+OWN_TIMES = b"penstock.owntime"
+"""Of a connector's table of streams: 1 once an event has come that brought its own time with it."""
+
 NO_VALUE = -(2**63)
 """Stands for an attribute that is not there. No attribute can have this value."""

@@ -7,16 +7,17 @@ from contextlib import suppress
 from math import inf
 from typing import NamedTuple, Protocol
 
-from penstock.core.attributes import INCARNATION, QUOTA
+from penstock.core.attributes import INCARNATION, OWN_TIMES, QUOTA
 from penstock.core.errors import NoRoom, PenstockError, StoreFailed
 from penstock.core.types import Buffer, Offset, Position
+from penstock.gateway.arrival_clock import ArrivalClock
 from penstock.gateway.counters import ConnectorCounters
 from penstock.gateway.fleeting import is_fleeting
 from penstock.gateway.idle_clocks import AwayClock
 from penstock.gateway.settings import ConnectorSettings
-from penstock.gateway.stream_log import KnownStream, Standing, StreamLog, stands
+from penstock.gateway.stream_log import KnownStream, Standing, StreamLog, clock_of, stands
 from penstock.protocol.connector.credits import LargestFrame
-from penstock.protocol.stored.head import NO_COLUMNS, Mark, MarkKind, StreamColumns, encode_head
+from penstock.protocol.stored.head import NO_COLUMNS, OF_SEGMENTS, Mark, MarkKind, StreamColumns, encode_head
 from penstock.store.plan import Addition, AttributeUpdate
 from penstock.store.results import Appended
 from penstock.store.store import SegmentStore
@@ -80,8 +81,16 @@ class Beside(NamedTuple):
 class Connector:
     """Owned by the gateway; outlives its sessions. All changes go through the store's one thread."""
 
-    def __init__(self, name: str, store: SegmentStore, settings: ConnectorSettings, snapshot_bytes: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: SegmentStore,
+        settings: ConnectorSettings,
+        snapshot_bytes: int,
+        clock: ArrivalClock | None = None,
+    ) -> None:
         self.name = name
+        self.clock = clock or ArrivalClock()
         self.settings = settings
         self.largest_frame = LargestFrame()
         self.counters = ConnectorCounters()
@@ -91,7 +100,13 @@ class Connector:
         self.segments = self._open_segments()
         self._events_end = [store.length(segment) for segment in self.segments]
         self._log = StreamLog(store, streams_segment(name), self.segments)
-        self.streams, self.has_finished = self._log.recover()
+        self.streams, self.has_finished, self.clock_us = self._log.recover()
+        self.clock.promised(self.clock_us)
+        self.last_event_us: int | None = None
+        """When the last event was stored; None: not since the worker started."""
+        self.has_own_times = bool(store.attribute(streams_segment(name), OWN_TIMES))
+        """Whether an event has come that brought its own time with it."""
+        self.active_count = sum(stream.standing is Standing.ACTIVE for stream in self.streams.values())
         self.idle = {i for i, stream in self.streams.items() if stream.standing is Standing.IDLE}
         """Streams whose next message is to say that they are active again."""
         self.finished: Callable[[int], float] = lambda _: 0
@@ -173,7 +188,9 @@ class Connector:
         """It has ended, and will never be back. Its marks are found by a start until the next snapshot: that comes the
         sooner for it.
         """
-        if self.streams.pop(stream_id, None) is not None:
+        known = self.streams.pop(stream_id, None)
+        if known is not None:
+            self.active_count -= known.standing is Standing.ACTIVE
             self.idle.discard(stream_id)
             self.away.remove(stream_id)
             self._appended += _SNAPSHOT_BYTES_PER_STREAM
@@ -204,6 +221,8 @@ class Connector:
         for batch in batches:
             for mark in batch.marks:
                 self._marked(mark)
+        if any(batch.events for batch in batches):
+            self.last_event_us = self.clock.now()
         placed = []
         for batch, addition, (end, position, _) in zip(batches, additions, appended, strict=False):
             self._appended += len(addition.buffers[0]) + len(addition.head)
@@ -212,11 +231,14 @@ class Connector:
 
     def _marked(self, mark: Mark) -> None:
         """The mark is stored."""
-        if mark.kind is MarkKind.FINISHED:
-            self.has_finished = True
+        if mark.kind in OF_SEGMENTS:
+            self.has_finished |= mark.kind is MarkKind.FINISHED
+            self.clock_us = max(self.clock_us, clock_of(mark))
             return
         stream = self.streams[mark.stream_id]
+        self.active_count -= stream.standing is Standing.ACTIVE
         stands(stream, mark)
+        self.active_count += stream.standing is Standing.ACTIVE
         self.away.remove(mark.stream_id)
         if stream.standing is Standing.IDLE:
             self.idle.add(mark.stream_id)
@@ -239,6 +261,27 @@ class Connector:
         """
         count = len(self.segments)
         self.append([Batch(route, [Mark(route, MarkKind.FINISHED, "", count)]) for route in range(count)])
+
+    # The worker's clock.
+
+    @property
+    def has_arrival_times(self) -> bool:
+        """Whether the worker has given every event its time, so that none can come that is older than the clock."""
+        return (self.settings.arrival_time or self.settings.event_time_ingest) and not self.has_own_times
+
+    def brings_own_times(self) -> None:
+        """An event is about to be stored whose time is not that of its arrival: from now on the clock says nothing. As
+        `append`.
+        """
+        if not self.has_own_times:
+            self._store.update_attributes([AttributeUpdate(streams_segment(self.name), OWN_TIMES, 1)])
+            self.has_own_times = True
+
+    def mark_clock(self, kind: MarkKind, time_us: int) -> None:
+        """Say how far the clock has come, in all segments: CLOCK or IDLE_CLOCK. As `append`."""
+        count = len(self.segments)
+        self.append([Batch(route, [Mark(route, kind, "", time_us, count)]) for route in range(count)])
+        self.clock.promised(time_us)
 
     def mark(self, marks: Iterable[Mark]) -> None:
         """In records of their own, many at once."""
@@ -274,7 +317,7 @@ class Connector:
     def snapshot(self) -> None:
         """Write the table of streams down."""
         self.current_ids()
-        self._log.write(self.streams, has_finished=self.has_finished)
+        self._log.write(self.streams, has_finished=self.has_finished, clock_us=self.clock_us)
         self._appended = 0
 
     def has_room(self) -> bool:

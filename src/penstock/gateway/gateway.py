@@ -9,7 +9,10 @@ from dataclasses import asdict
 from functools import partial
 
 from penstock.connectors.api import StreamRef
+from penstock.coordinator.connectors import SourceTimes
 from penstock.core.errors import Damaged, NoRoom, PenstockError, RequestError
+from penstock.gateway.arrival_clock import ArrivalClock
+from penstock.gateway.clock_marks import ClockMarks
 from penstock.gateway.completion import Completion
 from penstock.gateway.connector import PREFIX, Connector
 from penstock.gateway.counters import Counters
@@ -20,7 +23,7 @@ from penstock.gateway.idling import Idling
 from penstock.gateway.opened_streams import OpenedStreams
 from penstock.gateway.registry import LocalRegistry, StreamKey, StreamRegistry, Use
 from penstock.gateway.session import SourceSession
-from penstock.gateway.settings import ConnectorSettings, GatewaySettings
+from penstock.gateway.settings import ConnectorSettings, GatewaySettings, WhenAllIdle
 from penstock.gateway.stream_log import Standing
 from penstock.gateway.system_streams import SystemStreams
 from penstock.protocol.stored.names import SYSTEM_PREFIX
@@ -45,6 +48,8 @@ class Gateway:
         self.settings = settings
         self.counters = Counters()
         self.registry: StreamRegistry = LocalRegistry()
+        self.clock = ArrivalClock()
+        self.clock_marks = ClockMarks(self.clock)
         self.loop = asyncio.get_running_loop()
         self._sessions: set[SourceSession] = set()
         self._half_closed: dict[SourceSession, None] = {}
@@ -248,13 +253,27 @@ class Gateway:
         known = self._connectors.get(connector)
         return known is not None and known.has_finished
 
+    def times(self, connector: str) -> SourceTimes:
+        """How its events get their times; also of one that is not known yet."""
+        known, settings = self._connectors.get(connector), self.settings_of(connector)
+        timeout = settings.idle_timeout_seconds
+        return SourceTimes(
+            known.has_arrival_times if known is not None else settings.arrival_time or settings.event_time_ingest,
+            timeout is not None and settings.when_all_idle is WhenAllIdle.CLOCK,
+            timeout,
+            settings.max_disorder_us,
+            known.last_event_us if known is not None else None,
+            known.active_count if known is not None else 0,
+        )
+
     def full_sources(self) -> dict[str, int]:
         """The connectors that are at their quota, and the bytes they hold."""
         held = {name: (c.unfinished_bytes, c.settings.quota_bytes) for name, c in self._connectors.items()}
         return {name: size for name, (size, quota) in held.items() if quota is not None and size >= quota}
 
     def _open(self, name: str) -> Connector:
-        connector = Connector(name, self.store, self.settings_of(name), self.settings.snapshot_bytes)
+        settings = self.settings_of(name)
+        connector = Connector(name, self.store, settings, self.settings.snapshot_bytes, self.clock)
         if self.is_guarded:
             self._ask_gate(connector)
         connector.signals = self.system_streams
@@ -337,12 +356,15 @@ class Gateway:
             session.flush()
 
     async def _tick(self) -> None:
-        """Grant what a quota or a full disk has held back, when there is room again; take out what is silent."""
+        """Grant what a quota or a full disk has held back, when there is room again; take out what is silent, and say
+        how far the clock has come.
+        """
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             for session in list(self._sessions):
                 session.flush()
             self._idling.tick(self._connectors.values(), self._sessions)
+            self.clock_marks.tick([*self._connectors.values()])
 
     # What /status and /metrics show.
 
@@ -386,4 +408,7 @@ class Gateway:
             "max_disorder_seconds": connector.settings.max_disorder_us / 1e6,
             "idle_timeout_seconds": connector.settings.idle_timeout_seconds,
             "event_time_unit": connector.settings.event_time_unit.name.lower(),
+            "when_all_idle": connector.settings.when_all_idle.value,
+            "has_arrival_times": connector.has_arrival_times,
+            "last_event_us": connector.last_event_us,
         }

@@ -1,7 +1,6 @@
 """The streams of one session: opened by NOTIFY, ended by EOS_MESSAGE, released when the session ends."""
 
 import secrets
-import time
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -154,7 +153,9 @@ class OpenedStreams:
 
     def admit(self, columns: Columns) -> Admission:
         settings = self._connector.settings
-        arrival = time.time_ns() // 1000 if settings.event_time_ingest else None
+        arrival = self._gateway.clock.now() if settings.event_time_ingest else None
+        if arrival is not None and not self._connector.has_own_times and any(columns.event_times.tolist()):
+            self._connector.brings_own_times()
         admission = self._table.admit(columns, settings.event_time_unit, arrival)
         if self._connector.idle:
             self._wake(admission.streams)

@@ -10,6 +10,15 @@ from penstock.protocol.connector.event_time import EventTimeUnit
 MIB = 1 << 20
 
 
+class WhenAllIdle(Enum):
+    """What becomes of the watermark of a source whose streams are all idle."""
+
+    WAIT = "wait"
+    """It stays where it is until the next event."""
+    CLOCK = "clock"
+    """It follows the worker's clock, less the disorder."""
+
+
 class AckMode(Enum):
     """When a stream's point of reference is sent."""
 
@@ -40,6 +49,12 @@ class ConnectorSettings:
 
     idle_timeout_seconds: float | None = None
     """A stream that could send and has been silent for so long no longer holds the watermark back; None: never."""
+
+    when_all_idle: WhenAllIdle = WhenAllIdle.WAIT
+    """Without an idle timeout no stream is ever idle, and it changes nothing."""
+
+    arrival_time: bool = False
+    """The worker itself gives all events the time of their arrival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ import msgpack
 
 from penstock.core.errors import Damaged
 from penstock.protocol.connector.frames import NOTHING_YET
-from penstock.protocol.stored.head import Mark, MarkKind
+from penstock.protocol.stored.head import OF_SEGMENTS, Mark, MarkKind
 from penstock.protocol.stored.head_fold import HeadFold, fold_heads
+from penstock.protocol.stored.layout import NO_TIME
 from penstock.store.store import SegmentStore
 
 _LENGTH = struct.Struct(">I")
@@ -62,11 +63,19 @@ def stands(stream: KnownStream, mark: Mark) -> None:
     stream.standing = _STANDINGS.get(mark.kind, stream.standing)
 
 
+def clock_of(mark: Mark) -> int:
+    """Up to where the worker's clock is said to have come; NO_TIME of any other mark."""
+    is_clock = mark.kind in (MarkKind.CLOCK, MarkKind.IDLE_CLOCK)
+    return mark.value if is_clock and mark.value is not None else NO_TIME
+
+
 class Recovered(NamedTuple):
     """What a connector remembers: its streams, and whether it has ended for good."""
 
     streams: dict[int, KnownStream]
     has_finished: bool
+    clock_us: int
+    """As its last CLOCK or IDLE_CLOCK says; NO_TIME if there was none."""
 
 
 class Snapshot(NamedTuple):
@@ -74,6 +83,7 @@ class Snapshot(NamedTuple):
     """Of each data segment, its number and the offset up to which the snapshot speaks."""
     streams: dict[int, KnownStream]
     has_finished: bool = False
+    clock_us: int = NO_TIME
 
 
 class StreamLog:
@@ -86,23 +96,26 @@ class StreamLog:
 
     def recover(self) -> Recovered:
         """The streams as they were accepted last; call it when everything in the store is durable."""
-        offsets, streams, has_finished = self._last_snapshot()
+        offsets, streams, has_finished, clock_us = self._last_snapshot()
         for route, name in enumerate(self._data):
             info = self._store.info(name)
             number, offset = offsets.get(name, (info.number, 0))
             # A segment that was deleted and made anew has another number: the snapshot says nothing of it.
             start = max(offset, info.start) if number == info.number else info.start
-            has_finished |= self._fold(streams, route, name, start, info.length)
-        return Recovered(streams, has_finished)
+            for mark in self._fold(streams, route, name, start, info.length):
+                has_finished |= mark.kind is MarkKind.FINISHED
+                clock_us = max(clock_us, clock_of(mark))
+        return Recovered(streams, has_finished, clock_us)
 
-    def write(self, streams: Mapping[int, KnownStream], *, has_finished: bool = False) -> None:
+    def write(self, streams: Mapping[int, KnownStream], *, has_finished: bool = False, clock_us: int = NO_TIME) -> None:
         """Write the table down; the one before is not needed any more once this one is durable."""
         offsets = {name: (self._store.info(name).number, self._store.length(name)) for name in self._data}
         rows = [(stream_id, s.name, s.route, s.last_id, s.standing) for stream_id, s in streams.items()]
         start = self._store.length(self._segment)
         for first in range(0, len(rows) or 1, _PART_ROWS):
             is_last = first + _PART_ROWS >= len(rows)
-            packed: bytes = msgpack.packb([offsets, first, is_last, rows[first : first + _PART_ROWS], has_finished])
+            part = rows[first : first + _PART_ROWS]
+            packed: bytes = msgpack.packb([offsets, first, is_last, part, has_finished, clock_us])
             self._store.append(self._segment, [_LENGTH.pack(len(packed)), packed], draining=True)
         # The truncation stands behind the snapshot in the journal: it cannot be durable without it.
         self._store.truncate(self._segment, start)
@@ -118,7 +131,7 @@ class StreamLog:
                     streams = {}
                 streams.update(_streams(rows))
                 if is_last:
-                    snapshot = Snapshot(offsets, streams, any(more))  # it was once written without
+                    snapshot = Snapshot(offsets, streams, *more)  # they were once written without
         except (ValueError, TypeError, struct.error) as error:  # somebody has written there over the segment protocol
             raise Damaged(f"segment {self._segment!r} is no table of streams: {error}") from None
         return snapshot
@@ -130,17 +143,15 @@ class StreamLog:
             start += len(parts[-1])
         return b"".join(parts)
 
-    def _fold(self, streams: dict[int, KnownStream], route: int, name: str, start: int, end: int) -> bool:
-        """Whether the source is said to have ended for good."""
-        has_finished = False
+    def _fold(self, streams: dict[int, KnownStream], route: int, name: str, start: int, end: int) -> Iterator[Mark]:
+        """Gives the marks of the whole source."""
         while start < end:
             pieces = self._store.locate_heads(name, start, end, rows_max=_ROWS_PER_STEP, bytes_max=_BYTES_PER_STEP)
             heads = self._store.fetch_heads(pieces)
             fold = fold_heads(name, heads)
             _take(streams, route, fold)
-            has_finished |= any(mark.kind is MarkKind.FINISHED for mark in fold.marks)
+            yield from (mark for mark in fold.marks if mark.kind in OF_SEGMENTS)
             start = heads[-1][0]
-        return has_finished
 
 
 def _take(streams: dict[int, KnownStream], route: int, fold: HeadFold) -> None:

@@ -8,7 +8,6 @@ not ended starts nothing.
 """
 
 import json
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ IDLE_SECONDS = 1.0
 _STREAM = "streams"
 _STREAM_ID = stream_id_of(_STREAM)
 _SIGNALS = {MarkKind.STARTED: "stream-started", MarkKind.ENDED: "stream-closed"}
-_SETTINGS = ConnectorSettings(segments=1, ack=AckMode.DURABLE, idle_timeout_seconds=IDLE_SECONDS)
+_SETTINGS = ConnectorSettings(segments=1, ack=AckMode.DURABLE, idle_timeout_seconds=IDLE_SECONDS, arrival_time=True)
 
 
 class SystemStreams:
@@ -65,7 +64,7 @@ class SystemStreams:
         return Beside(own, _STREAM_ID, self._batch(own, connector, told))
 
     def _batch(self, own: Connector, connector: Connector, told: list[Mark]) -> Batch:
-        now = time.time_ns() // 1000
+        now = self._gateway.clock.now()
         known = own.find(_STREAM_ID, _STREAM)
         first = 1 if known.last_id == NOTHING_YET else known.last_id + 1
         marks = {

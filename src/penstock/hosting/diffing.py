@@ -105,7 +105,7 @@ def _made_from(spec: ConnectorSpec) -> ConnectorSpec:
 
 def _settings(spec: ConnectorSpec) -> tuple[object, ...]:
     return (
-        *(spec.quota_bytes, spec.ack, spec.max_disorder_us, spec.idle_timeout_seconds),
+        *(spec.quota_bytes, spec.ack, spec.max_disorder_us, spec.idle_timeout_seconds, spec.when_all_idle),
         *(spec.event_time_unit, spec.event_time_ingest, spec.breaker),
     )
 

@@ -17,7 +17,7 @@ FORMAT = "penstock"
 PRETENDED = "penstock.pretended."
 """Options of a stream that only looks like a load of ours: behind this are those that the load would have."""
 
-_OF_EVENTS = ("columns", "rows", "buckets", "minPartitions")
+_OF_EVENTS = ("columns", "rows", "buckets", "reports", "minPartitions")
 """Options that say which rows a load gives and how: not those of the load beside it."""
 
 _HINT = (
@@ -42,17 +42,18 @@ def origin_of(frame: DataFrame) -> dict[str, str]:
     return {name: text for name, text in found[0].items() if name not in _OF_EVENTS}
 
 
-def control_rows(frame: DataFrame, buckets: Sequence[int]) -> DataFrame:
+def control_rows(frame: DataFrame, buckets: Sequence[int], *, reports: bool = False) -> DataFrame:
     """A control-only load of the same pipeline, input and generation. Each batch it gives one row for each bucket:
-    `bucket` int, `epoch` bigint, `before` and `watermark` bigint (microseconds; null while it is not known).
-    Raises RequestError as `origin_of` does.
+    `bucket` int, `epoch` bigint, `before` and `watermark` bigint (microseconds; null while it is not known). `reports`:
+    the operator that they are for reports to the worker what its state holds. Raises RequestError as `origin_of` does.
     """
     options = origin_of(frame)
     if is_pretended(frame):
         return _pretended(frame.sparkSession)
     named_buckets = ",".join(map(str, buckets))
     load = frame.sparkSession.readStream.format(FORMAT).options(**options)
-    return load.option("rows", "control").option("buckets", named_buckets).load()
+    load = load.option("rows", "control").option("buckets", named_buckets)
+    return load.option("reports", str(reports).lower()).load()
 
 
 def is_pretended(frame: DataFrame) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, Segments
+from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, LoadState, Segments
 from penstock.spark.generation import Generation
 from penstock.spark.source_options import SourceOptions
 
@@ -64,6 +64,7 @@ class PipelineLoad:
         self._coordinator = coordinator
         self._name = pipeline
         self._input = options.input
+        self._state = _state(options)
         self._load = uuid4().hex
         self._begun: Generation | None = None
         if options.generation is None:
@@ -90,6 +91,7 @@ class PipelineLoad:
             upto=upto,
             limits=limits,
             wait_ms=wait_ms,
+            state=self._state,
         )
 
     def reading(self, start: InputOffset, end: InputOffset) -> Segments:
@@ -98,6 +100,12 @@ class PipelineLoad:
     def stop(self) -> None:
         if self._begun is not None:
             self._begun.stop()
+
+
+def _state(options: SourceOptions) -> LoadState | None:
+    if options.buckets is None:
+        return None
+    return "reported" if options.reports else "unreported"
 
 
 def begin_load(options: SourceOptions, coordinator: CoordinatorClient, upto: Segments | None) -> Load:

@@ -38,12 +38,13 @@ OPTIONS = (
     "columns",
     "rows",
     "buckets",
+    "reports",
     "tlsCa",
     "tlsCert",
     "tlsKey",
 )
 
-_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", "rows", "buckets")
+_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", "rows", "buckets", "reports")
 _BATCH_ONLY = ("endingOffsets",)
 _NAMES = {name.lower(): name for name in OPTIONS}
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -70,6 +71,8 @@ class SourceOptions:
     columns: tuple[str, ...] = tuple(COLUMNS)
     buckets: tuple[int, ...] | None = None
     """Control rows instead of events: one for each of these in every batch; None: events."""
+    reports: bool = False
+    """Of control rows: whether the operator that they are for reports what its state holds."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: what the environment says."""
 
@@ -93,6 +96,7 @@ class SourceOptions:
             generation=given.get("generation", _number),
             columns=given.get("columns", _columns) or tuple(COLUMNS if buckets is None else CONTROL_COLUMNS),
             buckets=buckets,
+            reports=given.get("reports", _boolean) is True,
             tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
         )
 

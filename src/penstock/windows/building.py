@@ -106,7 +106,7 @@ def _stages(frame: DataFrame, chosen: Chosen, operator: Operator, output: Struct
         return unpack(operator, batches)
 
     ids = F.array(*(F.lit(number) for number in operator.ids))
-    control = control_rows(frame, range(operator.plan.buckets)).select(
+    control = control_rows(frame, range(operator.plan.buckets), reports=True).select(
         F.element_at(ids, F.col("bucket") + 1).alias("bucket"),
         F.lit(int(Kind.CONTROL)).alias("kind"),
         F.lit(None).cast("binary").alias("data"),

@@ -56,7 +56,7 @@ class WindowProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         freeze()
         self._state = SparkState(handle)
-        self._reported: list[dict[str, int]] = []
+        self._reported: list[dict[str, int | None]] = []
         self._epoch = 0
 
     def handleInputRows(  # noqa: N802  Spark's names, here and below
@@ -91,7 +91,7 @@ class WindowProcessor(StatefulProcessor):
             report(self._operator, self._epoch, self._reported)
 
 
-def report(operator: Operator, epoch: int, buckets: list[dict[str, int]]) -> None:
+def report(operator: Operator, epoch: int, buckets: list[dict[str, int | None]]) -> None:
     """Once for each task. What cannot be told is not worth a batch."""
     try:
         worker = _reporter(operator.worker)

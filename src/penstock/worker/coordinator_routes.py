@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, get_args
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,6 +12,7 @@ from penstock.coordinator.messages import (
     InputOffset,
     InputSpec,
     Limits,
+    LoadState,
     Range,
     Staged,
     segments_from_json,
@@ -90,6 +91,12 @@ def failure(error: PenstockError) -> Response:
     return JSONResponse(body, status_code=status)
 
 
+def _load_state(text: str) -> LoadState:
+    if text in get_args(LoadState):
+        return cast("LoadState", text)
+    raise RequestError(f"{text!r} is not a state of a load", f"Give one of: {', '.join(get_args(LoadState))}.")
+
+
 class _Pipelines:
     def __init__(self, worker: Coordinated) -> None:
         self._worker = worker
@@ -149,6 +156,7 @@ class _Pipelines:
             upto=body.optional("upto", lambda key: segments_from_json(body.map(key))),
             limits=body.optional("limits", _limits(body)),
             wait_seconds=(body.optional("wait_ms", body.number) or 0) / 1000,
+            state=body.optional("state", lambda key: _load_state(body.text(key))),
         )
         return {"offset": cut.offset.as_json(), "held": cut.held}
 

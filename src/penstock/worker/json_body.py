@@ -81,6 +81,13 @@ class Body:
             raise RequestError(f"{key!r} is greater than {NUMBER_MAX}")
         return value
 
+    def integer(self, key: str) -> int:
+        """A whole number of at most 63 bits and a sign, like a time before 1970."""
+        value = self._typed(key, int, "a whole number")
+        if not -NUMBER_MAX <= value <= NUMBER_MAX:
+            raise RequestError(f"{key!r} is {value}, which has more than 63 bits")
+        return value
+
     def positive(self, key: str) -> int:
         if (value := self.number(key)) == 0:
             raise RequestError(f"{key!r} is 0", "Leave it out for the default.")

@@ -34,4 +34,6 @@ def routes(worker: Coordinated) -> list[Route]:
 
 def _numbers(body: Body) -> BucketNumbers:
     numbers: dict[str, Any] = {name: body.number(name) for name in _NUMBERS}
-    return BucketNumbers(**numbers)
+    waiting = body.optional("waiting", body.number) or 0  # a driver of an older version does not say it
+    times: dict[str, Any] = {name: body.optional(name, body.integer) for name in ("first_end", "next_time")}
+    return BucketNumbers(**numbers, waiting=waiting, **times)

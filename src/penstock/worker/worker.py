@@ -131,7 +131,9 @@ class Worker:
         settings, completions = self.settings.coordinator, self._gateway.completion
         try:
             gateway, address = self._gateway, self._segment_address
-            connectors = Connectors(self._disorder_us, self._stream_name, gateway.open_streams, gateway.has_finished)
+            connectors = Connectors(
+                self._disorder_us, self._stream_name, gateway.open_streams, gateway.has_finished, gateway.times
+            )
             coordinator = Coordinator(
                 self._store,
                 durability,
@@ -148,6 +150,7 @@ class Worker:
             return
         await coordinator.start()
         self._coordinator = coordinator
+        gateway.clock_marks.demand = coordinator.clock_demand.by_source
         self._start_delivery(coordinator, durability)
 
     def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:

@@ -14,6 +14,7 @@ from penstock.coordinator.messages import (
     InputOffset,
     InputSpec,
     Limits,
+    LoadState,
     Merged,
     PipelineStatus,
     Range,
@@ -104,9 +105,11 @@ class CoordinatorClient(WorkerClient):
         upto: Segments | None = None,
         limits: Limits | None = None,
         wait_ms: int = 0,
+        state: LoadState | None = None,
     ) -> Cut:
         """The end of the epoch that begins at `start`: the same one whenever it is asked. It proves that everything
-        before `start` is committed. Waits up to `wait_ms` for something new. `load`: as it was attached.
+        before `start` is committed. Waits up to `wait_ms` for something new. `load`: as it was attached. `state`: of a
+        load whose rows tell a stateful operator the watermark.
         """
         body = {
             "generation": generation,
@@ -116,6 +119,7 @@ class CoordinatorClient(WorkerClient):
             "upto": None if upto is None else dict(upto),
             "limits": None if limits is None else {"bytes": limits.bytes, "rows": limits.rows},
             "wait_ms": wait_ms,
+            "state": state,
         }
         answer = self._pipeline(name, "cut", body, wait_ms / 1000)
         return Cut(InputOffset.from_json(answer["offset"]), answer["held"])
@@ -145,7 +149,7 @@ class CoordinatorClient(WorkerClient):
         name: str,
         operator: str,
         epoch: int,
-        buckets: Sequence[Mapping[str, int]],
+        buckets: Sequence[Mapping[str, int | None]],
         *,
         generation: int | None = None,
     ) -> None:

@@ -65,6 +65,7 @@ class ConnectorProtocol(Connector[ConnectorProtocolOptions]):
             source=Guarantee.EXACTLY_ONCE,
             sink=Guarantee.EXACTLY_ONCE,
             resumes=True,
+            own_event_times=True,
             pauses=Pause.SESSION,
             on_stream_started="Opens every stream while the program can be reached.",
             interceptors=frozenset(),

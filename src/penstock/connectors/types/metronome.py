@@ -28,7 +28,7 @@ class Metronome(Connector[MetronomeOptions]):
         name="metronome",
         text="Sends an event at every interval.",
         options=MetronomeOptions,
-        capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True),
+        capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=True),
         example={"interval": "1s"},
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from penstock.coordinator.messages import Segments
 from penstock.coordinator.reading.records import Records
 from penstock.core.types import Buffer
-from penstock.protocol.stored.head import MarkKind, PackedHead, numbers, unpack_head
+from penstock.protocol.stored.head import OF_SEGMENTS, MarkKind, PackedHead, numbers, unpack_head
 
 _BEGINNINGS = (MarkKind.STARTED, MarkKind.ACTIVE_AGAIN)
 
@@ -43,7 +43,7 @@ class FirstMentions:
                 self.seen.add(mark.stream_id)
                 if mark.was_open:
                     self.open.add(mark.stream_id)
-        others = {mark.stream_id for mark in head.marks if mark.kind is not MarkKind.FINISHED}
+        others = {mark.stream_id for mark in head.marks if mark.kind not in OF_SEGMENTS}
         new = others.union(numbers("Q", head.columns.stream_ids)) - self.seen
         self.seen |= new
         self.open |= new

@@ -21,10 +21,33 @@ Times = dict[int, int]
 
 
 class Slowest(NamedTuple):
-    """The stream that is farthest behind. `time` is its watermark, SILENT if it has none."""
+    """The stream that is farthest behind; None: all of them wait for the clock. `time` is the watermark, SILENT if
+    there is none.
+    """
 
-    stream_id: int
+    stream_id: int | None
     time: int
+
+
+@dataclass(slots=True)
+class Clock:
+    """How far a clock has come in each segment, by number. It counts where every segment has it."""
+
+    times: Times = field(default_factory=dict)
+    segments: int = 0
+
+    @property
+    def time(self) -> int:
+        """NO_TIME until it is known of every segment."""
+        return min(self.times.values()) if 0 < self.segments <= len(self.times) else NO_TIME
+
+    def fold(self, mark: Mark) -> None:
+        time = min(mark.value if mark.value is not None else NO_TIME, END_OF_TIME)
+        self.times[mark.stream_id] = max(time, self.times.get(mark.stream_id, NO_TIME))
+        self.segments = max(self.segments, mark.segments or 1)
+
+    def copy(self) -> "Clock":
+        return Clock(dict(self.times), self.segments)
 
 
 @dataclass(slots=True)
@@ -42,10 +65,15 @@ class SourceTable:
     """Numbers of the segments that have the mark FINISHED."""
     segments: int = 0
     """In how many segments that mark stands; 0: it was not seen yet."""
+    clock: Clock = field(default_factory=Clock)
+    """Of arrival: no event of whatever stream comes that is before it."""
+    idle_clock: Clock = field(default_factory=Clock)
+    """It counts while no stream is active."""
 
     def copy(self) -> "SourceTable":
         times = dict(self.active), dict(self.idle), dict(self.declared)
-        return SourceTable(*times, self.highest, self.promised, set(self.finished), self.segments)
+        clocks = self.clock.copy(), self.idle_clock.copy()
+        return SourceTable(*times, self.highest, self.promised, set(self.finished), self.segments, *clocks)
 
     def __len__(self) -> int:
         return len(self.active) + len(self.idle)
@@ -56,10 +84,15 @@ class SourceTable:
         return 0 < self.segments <= len(self.finished)
 
     def watermark(self, disorder_us: int) -> int | None:
-        """The least of the active streams' watermarks, SILENT if one has none yet. None if no stream is active."""
+        """The least of the active streams' watermarks, SILENT if one has none yet; or the clock of arrival, if that is
+        higher. None if no stream is active.
+        """
+        return max(self._least(disorder_us), self.clock.time) if self.active else None
+
+    def _least(self, disorder_us: int) -> int:
         active, declared = self.active, self.declared
-        if not active or not declared:
-            return behind(min(active.values()), disorder_us) if active else None
+        if not declared:
+            return behind(min(active.values()), disorder_us)
         plain = [time for stream_id, time in active.items() if stream_id not in declared]
         said = [max(active[i] - disorder_us, time) for i, time in declared.items() if i in active]
         least = [behind(min(plain), disorder_us)] if plain else []
@@ -67,9 +100,11 @@ class SourceTable:
 
     def slowest(self, disorder_us: int) -> Slowest | None:
         """Whose watermark that is."""
-        time = self.watermark(disorder_us)
-        if time is None:
+        if not self.active:
             return None
+        time = self._least(disorder_us)
+        if time < self.clock.time:
+            return Slowest(None, self.clock.time)
         declared = self.declared
         if not declared:
             highest = min(self.active.values())
@@ -79,7 +114,7 @@ class SourceTable:
 
     def left(self, disorder_us: int) -> int:
         """The watermark when no stream is active: the highest that any of them has had. NO_TIME if there was none."""
-        return max(behind(self.highest, disorder_us), self.promised)
+        return max(behind(self.highest, disorder_us), self.promised, self.clock.time, self.idle_clock.time)
 
     # Folding.
 
@@ -121,6 +156,10 @@ class SourceTable:
             case MarkKind.FINISHED:
                 self.finished.add(mark.stream_id)
                 self.segments = mark.value or 1
+            case MarkKind.CLOCK:
+                self.clock.fold(mark)
+            case MarkKind.IDLE_CLOCK:
+                self.idle_clock.fold(mark)
             case _:
                 pass
 

@@ -5,7 +5,9 @@ higher. The pipeline's is the least of them, and of the outputs that it reads.
 
 - A stream that has begun and said nothing yet holds it back, for nobody knows where it begins; one whose events have no
   times does not. Streams that have ended or are idle hold nothing back.
-- Where no stream is active, it is the highest that any has had.
+- Where the worker's clock gives events their times, its marks say how far that has come: nobody waits for a stream
+  then.
+- Where no stream is active, it is the highest that any has had, or what the clock's marks say.
 - A source that has ended for good holds nothing back. When all that is read has ended, it is END_OF_TIME.
 """
 
@@ -30,7 +32,9 @@ NO_DISORDER = Terms()
 
 
 class Held(NamedTuple):
-    """What holds a watermark back: a stream of a connector, or an output, which has no stream."""
+    """What holds a watermark back: a stream of a connector, the clock by which a connector's events get their times, or
+    an output. These two have no stream.
+    """
 
     source: str
     stream_id: int | None

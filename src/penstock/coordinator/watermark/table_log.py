@@ -16,6 +16,7 @@ import msgpack
 from penstock.coordinator.ledger.ledger import NO_QUOTA
 from penstock.coordinator.machine.state import source_of
 from penstock.coordinator.messages import Segments
+from penstock.coordinator.watermark.source_table import Clock
 from penstock.coordinator.watermark.stream_table import StreamTable, Times
 from penstock.core.errors import Damaged
 from penstock.protocol.stored.head import numbers
@@ -56,7 +57,14 @@ def write(store: SegmentStore, pipeline: str, incarnation: int, written: Written
 
 def _sources(table: StreamTable) -> dict[str, list[Any]]:
     """Of each source what is not of one stream."""
-    return {name: [s.highest, s.promised, s.segments, sorted(s.finished)] for name, s in table.sources.items()}
+    return {
+        name: [s.highest, s.promised, s.segments, sorted(s.finished), *map(_clock, (s.clock, s.idle_clock))]
+        for name, s in table.sources.items()
+    }
+
+
+def _clock(clock: Clock) -> list[Any]:
+    return [clock.segments, sorted(clock.times.items())]
 
 
 def _parts(table: StreamTable) -> Iterator[tuple[str, int, bytes, bytes]]:
@@ -111,9 +119,11 @@ def _add(table: StreamTable, source: str, kind: int, ids: bytes, times: bytes) -
 def _add_sources(table: StreamTable, sources: dict[str, list[Any]] | int) -> None:
     if isinstance(sources, int):  # as it was written when there was one highest time for all of them
         sources = {name: [sources, NO_TIME, 0, []] for name in table.sources}
-    for name, (highest, promised, segments, finished) in sources.items():
+    for name, (highest, promised, segments, finished, *clocks) in sources.items():
         found = table.of(name)
         found.highest, found.promised, found.segments, found.finished = highest, promised, segments, set(finished)
+        if clocks:  # it was once written without
+            found.clock, found.idle_clock = (Clock(dict(times), number) for number, times in clocks)
 
 
 def _by_source(outputs: dict[str, int | None]) -> dict[str, int | None]:

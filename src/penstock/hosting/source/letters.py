@@ -1,7 +1,6 @@
 """What came in through a connector and could not become an event: the source `NAME.err`."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +33,7 @@ IDLE_SECONDS = 1.0
 _REASON_MAX = 1000
 _STREAM = "letters"
 _STREAM_ID = stream_id_of(_STREAM)
-_SETTINGS = ConnectorSettings(segments=1, ack=AckMode.DURABLE, idle_timeout_seconds=IDLE_SECONDS)
+_SETTINGS = ConnectorSettings(segments=1, ack=AckMode.DURABLE, idle_timeout_seconds=IDLE_SECONDS, arrival_time=True)
 
 
 class SourceLetters:
@@ -67,7 +66,7 @@ class SourceLetters:
         own.signals = None  # it is no stream that somebody has opened
         if not self._gateway.completion(self.name).is_held:
             keep_newest(self._gateway.store, own.segments[0], UNREAD_BYTES_MAX)
-        known, now = own.find(_STREAM_ID, _STREAM), time.time_ns() // 1000
+        known, now = own.find(_STREAM_ID, _STREAM), self._gateway.clock.now()
         number = 1 if known.last_id == NOTHING_YET else known.last_id + 1
         marks = [started(_STREAM_ID, known)] if known.standing is Standing.ENDED else []
         marks += [active_again(_STREAM_ID)] if known.standing is Standing.IDLE else []

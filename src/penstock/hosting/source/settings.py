@@ -1,11 +1,12 @@
 """How the gateway is to set a hosted connector up."""
 
 from penstock.config.deployment import ConnectorSpec
-from penstock.gateway.settings import AckMode, ConnectorSettings
+from penstock.gateway.settings import AckMode, ConnectorSettings, WhenAllIdle
 from penstock.protocol.connector.event_time import EventTimeUnit
 
 
-def settings_of(spec: ConnectorSpec) -> ConnectorSettings:
+def settings_of(spec: ConnectorSpec, *, arrival_time: bool) -> ConnectorSettings:
+    """`arrival_time`: the worker itself gives the connector's events their times."""
     return ConnectorSettings(
         segments=spec.segments,
         ack=AckMode(spec.ack),
@@ -14,4 +15,6 @@ def settings_of(spec: ConnectorSpec) -> ConnectorSettings:
         quota_bytes=spec.quota_bytes,
         max_disorder_us=spec.max_disorder_us,
         idle_timeout_seconds=spec.idle_timeout_seconds,
+        when_all_idle=WhenAllIdle(spec.when_all_idle),
+        arrival_time=arrival_time,
     )

@@ -5,8 +5,9 @@ open ──close without finish, of one that resumes──▶ left: opened again
 """
 
 import asyncio
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.connectors.api import StreamRef
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 SEND_BYTES = 1 << 19
 """Raw bytes that interceptors are given at once: with a record for each byte they are still fewer than SINCE_MAX."""
+
+ON_ARRIVAL = NO_TIME
+"""In the place of event times: they are those of the moment in which the events are stored."""
 
 
 class HostedStream:
@@ -178,7 +182,7 @@ class HostedStream:
         async with self._turn:
             await self._admitted()
             numbers = counted(self.last_id, len(values)) if ids is None else ids
-            times = _now() if event_times_us is None else event_times_us
+            times = ON_ARRIVAL if event_times_us is None else event_times_us
             given = Values(values, numbers, times, keys, told)
             if values:
                 await self._put(given if ids is None else new_only(given, self.last_id), len(values))
@@ -228,7 +232,7 @@ class HostedStream:
         for rows in slices:
             part = records[rows]
             ids = self._ids(len(part), is_last=rows is slices[-1])
-            await self._append(Values(part, ids, _now(), metadata=told))
+            await self._append(Values(part, ids, ON_ARRIVAL, metadata=told))
 
     def _ids(self, count: int, *, is_last: bool) -> range:
         if not self.resumes:
@@ -236,8 +240,7 @@ class HostedStream:
         return reaching(self.last_id, count, self._chain.consumed) if is_last else going_on(self.last_id, count)
 
     async def _append(self, values: Values) -> None:
-        batch = stored_batch(self._known.route, self.ref.stream_id, values)
-        placed = await self._stored(batch)
+        batch, placed = await self._stored(partial(self._batch, values))
         self._known.last_id = values.ids[-1]
         self._connector.stays_away(self.ref.stream_id)
         self._places.add(Place(values.ids[-1], placed.position, placed.end))
@@ -248,12 +251,23 @@ class HostedStream:
     def _completed(self) -> float:
         return self._host.completed(self._known.route)
 
-    async def _stored(self, batch: Batch) -> Placed:
+    def _batch(self, values: Values) -> Batch:
+        """To be stored at once: no mark of the clock may come between an event's time of arrival and its place in the
+        journal.
+        """
+        if isinstance(values.times_us, int):  # ON_ARRIVAL
+            values = replace(values, times_us=self._connector.clock.now())
+        else:
+            self._connector.brings_own_times()
+        return stored_batch(self._known.route, self.ref.stream_id, values)
+
+    async def _stored(self, make: Callable[[], Batch]) -> tuple[Batch, Placed]:
         """Waits for room. What cannot be stored before a stream that resumes is left is read again."""
         while True:
             waking = [active_again(self.ref.stream_id)] if self.ref.stream_id in self._connector.idle else []
             try:
-                return self._connector.append([batch._replace(marks=[*waking, *batch.marks])])[0]
+                batch = make()
+                return batch, self._connector.append([batch._replace(marks=[*waking, *batch.marks])])[0]
             except NoRoom:
                 await self._hold()
 
@@ -270,7 +284,7 @@ class HostedStream:
         """What is a letter is not read again by a stream that resumes: that is stored without an event."""
         end = self._chain.consumed << CUT_BITS
         if self.resumes and end > self.last_id:
-            await self._stored(self._told_batch([], end))
+            await self._stored(partial(self._told_batch, [], end))
             self._known.last_id = end
 
     def _told_batch(self, marks: Sequence[Mark], last_id: int | None = None) -> Batch:
@@ -312,7 +326,7 @@ class HostedStream:
             self._leave()
 
     async def _end(self) -> None:
-        placed = await self._stored(self._told_batch([ended(self.ref.stream_id)]))
+        _, placed = await self._stored(partial(self._told_batch, [ended(self.ref.stream_id)]))
         self._leave()
         self._host.ended(self, placed)
 
@@ -327,10 +341,6 @@ class HostedStream:
     def abandon(self) -> None:
         """At once, whatever waits: what has not been stored is not."""
         self._leave()
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
 
 
 def _checked(records: list[bytes]) -> list[bytes]:

@@ -1,9 +1,9 @@
 """The head of an ingest record: for each stream in it the last event id and the highest event time, and the marks.
 
 `[ids, last ids, highest times, marks, count]` in msgpack: three columns of little-endian 64-bit numbers, a list of
-`[stream id, mark, name]` or `[stream id, mark, name, value]`, the number of events in the record. What may be
-acknowledged at a cut, and the watermark there, are folds over these heads (`head_fold.py`). The store keeps each head's
-own checksum with it.
+`[stream id, mark, name]`, behind which a value and a number of segments may stand, the number of events in the record.
+What may be acknowledged at a cut, and the watermark there, are folds over these heads (`head_fold.py`). The store
+keeps each head's own checksum with it.
 """
 
 import sys
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -42,19 +42,30 @@ class MarkKind(IntEnum):
     """The source has ended for good: not of a stream, but once in each of its segments."""
     WATERMARK = 6
     """No more events before `value` come on the stream: somebody has said so who knows."""
+    CLOCK = 7
+    """No more events before `value` come on any stream of the source: their times are those of their arrival, and the
+    worker's clock has come so far. Not of a stream, but once in each of the source's segments."""
+    IDLE_CLOCK = 8
+    """While no stream of the source is active, its watermark is `value`. Once in each segment, as CLOCK."""
+
+
+OF_SEGMENTS = frozenset({MarkKind.FINISHED, MarkKind.CLOCK, MarkKind.IDLE_CLOCK})
+"""Marks of a whole source: in the place of a stream's id they have the number of their segment."""
 
 
 class Mark(NamedTuple):
     """Something that happened to a stream, at this place in its segment."""
 
     stream_id: int
-    """Of FINISHED: the number of the segment."""
+    """Of OF_SEGMENTS: the number of the segment."""
     kind: MarkKind
     name: str = ""
     value: int | None = None
-    """Of WATERMARK: an event time in microseconds. Of FINISHED: in how many segments it stands. Of STARTED: 1 if the
-    stream was active before, and is opened again.
+    """Of WATERMARK, CLOCK and IDLE_CLOCK: an event time in microseconds. Of FINISHED: in how many segments it stands.
+    Of STARTED: 1 if the stream was active before, and is opened again.
     """
+    segments: int | None = None
+    """Of CLOCK and IDLE_CLOCK: in how many segments it stands."""
 
     @property
     def was_open(self) -> bool:
@@ -83,8 +94,15 @@ class Head:
 
 
 def encode_head(columns: StreamColumns, marks: Sequence[Mark], count: int) -> bytes:
-    packed: bytes = msgpack.packb([*columns, [mark[:3] if mark.value is None else mark for mark in marks], count])
+    packed: bytes = msgpack.packb([*columns, [*map(_written, marks)], count])
     return packed
+
+
+def _written(mark: Mark) -> tuple[Any, ...]:
+    """Without what it does not have at its end."""
+    if mark.segments is not None:
+        return mark
+    return mark[:3] if mark.value is None else mark[:4]
 
 
 def decode_head(data: Buffer) -> Head | None:

@@ -9,11 +9,12 @@ from penstock.core.errors import LimitExceeded
 from penstock.windows.engine import index as indices
 from penstock.windows.engine.batch import read_batch
 from penstock.windows.engine.bucket import Advanced, BucketState, Stats
-from penstock.windows.engine.changes import Changes
+from penstock.windows.engine.changes import Changes, Waiting
 from penstock.windows.engine.fixed_advancing import advance_fixed
 from penstock.windows.engine.index import Held, Index
 from penstock.windows.engine.plan import TIME, Plan
 from penstock.windows.engine.session_advancing import advance_sessions
+from penstock.windows.engine.watermark import reached
 from penstock.windows.kinds import Session
 
 
@@ -42,7 +43,8 @@ def advance(
     _check_size(plan, bucket, following)
     _write(plan, state, changes, index, following)
     panes = pa.concat_tables([plan.pane_schema.empty_table(), *changes.panes])
-    return Advanced(panes=panes, late=_late(plan, late if kept else [], before), stats=_stats(plan, following))
+    stats = _stats(plan, following, changes.waiting)
+    return Advanced(panes=panes, late=_late(plan, late if kept else [], before), stats=stats)
 
 
 def _held(index: Index, changes: Changes) -> Mapping[int, Held]:
@@ -77,11 +79,16 @@ def _late(plan: Plan, tables: list[pa.Table], before: int | None) -> pa.Table:
     return pa.Table.from_arrays([*columns, watermark, behind], schema=plan.late_schema)
 
 
-def _stats(plan: Plan, index: Index) -> Stats:
+def _stats(plan: Plan, index: Index, waiting: Waiting) -> Stats:
+    fired = [each.last_end for each in index.held.values() if reached(each.last_end, index.watermark)]
+    times = [end + plan.lateness_us for end in fired] + ([] if waiting.first_end is None else [waiting.first_end])
     return Stats(
         open_windows=index.rows if isinstance(plan.window, Session) else len(index.held),
         keys=index.rows,
         state_bytes=index.size,
         late_kept=index.late_kept,
         late_dropped=index.late_dropped,
+        waiting=waiting.count,
+        first_end=waiting.first_end,
+        next_time=min(times, default=None),
     )

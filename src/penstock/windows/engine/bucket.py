@@ -34,6 +34,12 @@ class Stats:
     state_bytes: int
     late_kept: int
     late_dropped: int
+    waiting: int
+    """Windows that have not fired, one for each key and window."""
+    first_end: int | None
+    """When the first of them ends, in microseconds; None: there is none."""
+    next_time: int | None
+    """The watermark at which something fires or is removed next; None: there is nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

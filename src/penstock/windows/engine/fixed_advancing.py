@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.windows.engine.batch import Batch
 from penstock.windows.engine.bucket import BucketState
-from penstock.windows.engine.changes import Changes, Written
+from penstock.windows.engine.changes import Changes, Written, waiting_in
 from penstock.windows.engine.index import Held, Index
 from penstock.windows.engine.keys import Codes, codes_of, codes_of_integers, combined, grouped
 from penstock.windows.engine.panes import panes_of
@@ -29,7 +29,9 @@ def advance_fixed(plan: Plan, index: Index, state: BucketState, batch: Batch, af
     closed = {start for start in {*index.held, *touched.windows} if reached(start + size + lateness, after)}
     puts = {start: _written(plan, start, piece) for start, piece in touched.windows.items() if start not in closed}
     removed = frozenset(closed & index.held.keys())
-    return Changes(panes=panes, late=[], puts=puts, removed=removed)
+    left = [each for start, each in index.held.items() if start not in removed and start not in puts]
+    waiting = waiting_in([*left, *(written.held for written in puts.values())], after)
+    return Changes(panes=panes, late=[], puts=puts, removed=removed, waiting=waiting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from penstock.windows.engine.batch import Batch
 from penstock.windows.engine.bucket import BucketState
-from penstock.windows.engine.changes import Changes, Written
+from penstock.windows.engine.changes import Changes, Waiting, Written, waiting_in
 from penstock.windows.engine.index import Index
 from penstock.windows.engine.keys import Grouping
 from penstock.windows.engine.panes import panes_of
@@ -32,8 +32,10 @@ def advance_sessions(plan: Plan, index: Index, state: BucketState, batch: Batch,
     raw = pa.concat_tables(batch.raw).combine_chunks() if batch.raw else None
     new = [*batch.partials, *([] if raw is None else [_single_events(plan, raw)])]
     read = _read(plan, index, state, new, after)
+    # A blob that is not read has sessions that have all fired, or none of which is due yet.
+    waiting = waiting_in((each for number, each in index.held.items() if number not in read), after)
     if not read and not new:
-        return Changes(panes=[], late=[], puts={}, removed=_closed(plan, index, after))
+        return Changes(panes=[], late=[], puts={}, removed=_closed(plan, index, after), waiting=waiting)
     tables = [*read.values(), *(_unfired(plan, each) for each in new)]
     held = sum(each.num_rows for each in read.values())
     sessions = merge_sessions(plan, pa.concat_tables(tables).combine_chunks(), held, index.watermark)
@@ -43,6 +45,7 @@ def advance_sessions(plan: Plan, index: Index, state: BucketState, batch: Batch,
         late=[] if raw is None else _late(plan, raw, sessions),
         puts=puts,
         removed=(_closed(plan, index, after) | emptied) - puts.keys(),
+        waiting=waiting + _waiting(sessions, after),
     )
 
 
@@ -76,6 +79,12 @@ def _panes(plan: Plan, sessions: Merged, before: int | None, after: int | None) 
     ends = sessions.table.column(END).to_numpy()
     fired = reached(ends, after) & (~reached(ends, before) | sessions.changed) & ~sessions.late
     return [panes_of(plan, sessions.table.filter(pa.array(fired)))] if fired.any() else []
+
+
+def _waiting(sessions: Merged, after: int | None) -> Waiting:
+    ends = sessions.table.column(END).to_numpy()
+    ends = ends[~reached(ends, after) & ~sessions.late]
+    return Waiting(len(ends), int(ends.min()) if len(ends) else None)
 
 
 def _late(plan: Plan, raw: pa.Table, sessions: Merged) -> list[pa.Table]:

@@ -1,0 +1,73 @@
+"""Which sources somebody waits for: what the windows of pipelines need of the clock of each source that they read.
+
+A window waits until its pipeline's watermark reaches its end. Where the watermark of a source follows the worker's
+clock, that needs a mark in the journal, and an epoch of every pipeline that reads it. So marks are written for those
+who wait, when the clock has reached what they wait for, and for nobody else.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from penstock.coordinator.machine.state import Pipeline
+from penstock.coordinator.queries import Queries
+from penstock.coordinator.shared import Shared
+from penstock.coordinator.window_reports import WindowReports
+from penstock.protocol.stored.names import Form, Source
+
+
+class Demand(NamedTuple):
+    """What all who read a source wait for."""
+
+    next_time: int | None = None
+    """The first time, in microseconds, at which a window of theirs fires or is removed; None: there is none."""
+    is_unknown: bool = False
+    """Somebody may hold more than he has reported: Spark's own operators, or windows after a restart of the worker."""
+
+    def __or__(self, other: "Demand") -> "Demand":
+        times = [time for time in (self.next_time, other.next_time) if time is not None]
+        return Demand(min(times, default=None), self.is_unknown or other.is_unknown)
+
+
+NO_DEMAND = Demand()
+
+
+class ClockDemand:
+    """Computed whenever somebody asks, from what pipelines that run have said."""
+
+    def __init__(self, shared: Shared, queries: Queries, windows: WindowReports) -> None:
+        self._shared = shared
+        self._queries = queries
+        self._windows = windows
+
+    def by_source(self) -> dict[str, Demand]:
+        """Of the connectors that somebody waits for, also over the outputs of other pipelines."""
+        found: dict[str, Demand] = {}
+        pipelines = self._shared.state.pipelines
+        for name, pipeline in pipelines.items():
+            demand = self._of(name, pipeline)
+            if demand != NO_DEMAND:
+                for source in connectors_behind(pipelines, name):
+                    found[source] = found.get(source, NO_DEMAND) | demand
+        return found
+
+    def _of(self, name: str, pipeline: Pipeline) -> Demand:
+        state = self._queries.state(name, pipeline.generation)
+        if not state or self._shared.heartbeats.state(name) != "RUNNING":
+            return NO_DEMAND
+        done, reported = max(pipeline.merged, pipeline.complete), self._windows.summary(name)
+        is_behind = "reported" in state and reported.epoch < done
+        return Demand(reported.next_time, is_behind or ("unreported" in state and done > 0))
+
+
+def connectors_behind(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[str]:
+    """Those that a pipeline reads, and those that the pipelines read whose outputs it reads."""
+    waiting, seen = [name], {name}
+    while waiting:
+        pipeline = pipelines.get(waiting.pop())
+        for source in map(Source.parse, sorted(pipeline.sources) if pipeline is not None else ()):
+            producer = source.name.partition("/")[0]
+            if source.form is Form.CONNECTOR:
+                yield source.name
+            elif source.form is Form.OUTPUT and producer not in seen:
+                seen.add(producer)
+                waiting.append(producer)

@@ -1,0 +1,132 @@
+"""How many windows a pipeline has open, and what they wait for, in one sentence."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from penstock.coordinator.connectors import Connectors, SourceTimes
+from penstock.coordinator.messages import PipelineStatus
+from penstock.coordinator.shared import Shared
+from penstock.coordinator.watermark.stream_table import Held
+from penstock.coordinator.window_reports import WindowReports
+from penstock.protocol.stored.names import Form, Source
+
+
+class OpenWindows:
+    """As far as pipelines have reported it since the worker started."""
+
+    def __init__(
+        self, shared: Shared, windows: WindowReports, connectors: Connectors, now_us: Callable[[], int]
+    ) -> None:
+        self._shared = shared
+        self._windows = windows
+        self._connectors = connectors
+        self._now_us = now_us
+
+    def shown(self, status: PipelineStatus) -> PipelineStatus:
+        """The same, with what is known of its windows."""
+        summary = self._windows.summary(status.name)
+        if summary.epoch < 0:
+            return status
+        wait = None
+        if summary.waiting:
+            wait = waits_for(self._watermarked(status.name), summary.first_end, self._now_us())
+        return replace(status, open_windows=summary.waiting, open_windows_end=summary.first_end, open_windows_wait=wait)
+
+    def _watermarked(self, name: str, *seen: str) -> "Watermarked":
+        """The pipeline, or the first one on the way to its sources that holds it back."""
+        shared = self._shared
+        pipeline, standing = shared.state.pipelines[name], shared.watermarks.standing(shared.state, name)
+        held = None if standing is None else standing.held
+        if held is not None and (source := Source.parse(held.source)).form is Form.OUTPUT:
+            producer = source.name.partition("/")[0]
+            if producer in shared.state.pipelines and producer not in seen:
+                return self._watermarked(producer, name, *seen)
+        sources = [str(one) for one in map(Source.parse, sorted(pipeline.sources)) if one.form is Form.CONNECTOR]
+        return Watermarked(
+            name=name,
+            state=shared.heartbeats.state(name),
+            lag_bytes=shared.reports.lag_bytes(shared.state, name),
+            held=held,
+            stream=self._stream_name(held),
+            sources={source: self._connectors.times(source) for source in sources},
+        )
+
+    def _stream_name(self, held: Held | None) -> str:
+        if held is None or held.stream_id is None:
+            return ""
+        return self._connectors.stream_name(held.source, held.stream_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermarked:
+    """A pipeline by whose watermark windows close: their own, or the one whose output that reads."""
+
+    name: str
+    state: str
+    lag_bytes: int
+    held: Held | None
+    """What holds its watermark back; None: no stream is active."""
+    stream: str
+    """The name of the stream that does, if it is one."""
+    sources: Mapping[str, SourceTimes]
+    """The connectors that it reads."""
+
+
+def waits_for(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
+    """What must happen before the first of the windows closes; it follows "waiting for"."""
+    if pipeline.state != "RUNNING":
+        return f"pipeline {pipeline.name}, which is {pipeline.state}"
+    if pipeline.lag_bytes:
+        return f"pipeline {pipeline.name} to complete {pipeline.lag_bytes} bytes"
+    held = pipeline.held
+    following = [name for name, times in pipeline.sources.items() if _follows_clock(times, held)]
+    if held is None and following:
+        return _clock(pipeline.sources[following[0]], first_end, now_us)
+    if held is not None and held.source in following:
+        return _clock(pipeline.sources[held.source], first_end, now_us)
+    if held is not None and held.source not in pipeline.sources:
+        return f"the watermark of {held.source}, which is {_moment(held.time, now_us)}"
+    source = held.source if held is not None else next(iter(pipeline.sources), "its sources")
+    times = pipeline.sources.get(source, SourceTimes())
+    if held is None or times.active_streams == 1:
+        return f"the next event of {source}: {_silence(times, now_us)}; {_setting(times, held)}"
+    stream = f"stream {pipeline.stream or held.stream_id} of {source}, the slowest one"
+    at = "no event of it was read yet" if held.time is None else f"it is at {_moment(held.time, now_us)}"
+    return f"{stream}: {at}; {_setting(times, held)}"
+
+
+def _follows_clock(times: SourceTimes, held: Held | None) -> bool:
+    """Whether the watermark of the source moves without events."""
+    return times.has_arrival_times or (held is None and times.follows_clock_when_idle)
+
+
+def _clock(times: SourceTimes, first_end: int | None, now_us: int) -> str:
+    behind_us = 0 if times.has_arrival_times else times.disorder_us
+    if first_end is not None and now_us < first_end + behind_us:
+        return f"the worker's clock to reach {_moment(first_end + behind_us, now_us)}"
+    return "the next epoch: the worker's clock has passed the end of the first one"
+
+
+def _silence(times: SourceTimes, now_us: int) -> str:
+    if times.last_event_us is None:
+        return "nothing since the worker started"
+    return f"nothing since {_moment(times.last_event_us, now_us)}"
+
+
+def _setting(times: SourceTimes, held: Held | None) -> str:
+    """Which one decides that it waits."""
+    if times.idle_timeout_seconds is None:
+        return "idle_timeout is off"
+    return "when_all_idle is wait" if held is None else f"idle_timeout is {times.idle_timeout_seconds:g} s"
+
+
+def _moment(us: int | None, now_us: int) -> str:
+    """In UTC; with the day, unless it is today."""
+    if us is None:
+        return "not known yet"
+    try:
+        time, now = (datetime.fromtimestamp(each / 1e6, UTC) for each in (us, now_us))
+    except (OverflowError, ValueError, OSError):
+        return f"{us} µs"
+    return time.strftime("%H:%M:%S" if time.date() == now.date() else "%Y-%m-%d %H:%M:%S")
