@@ -52,11 +52,18 @@ def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: P
         assert _posted_early(client, lines).status_code == 202
         example.run.until(lambda: f"ready: POST to http://127.0.0.1:{port}/" in example.run.said)
         assert len(coordinator.letters("per-shop", "err", limit=2).letters) == 1
-        coordinator.end_source("orders")
         folder = tmp_path / "turnover"
+        # Nothing else comes, and nobody ends the source: the windows close by the worker's clock.
         example.run.until(lambda: sum(row["orders"] for row in _written(folder)) == 3)
         totals = {shop: sum(row["total"] for row in _written(folder) if row["shop"] == shop) for shop in "ab"}
         assert totals == {"a": 3.5, "b": 7.0}
+        example.run.until(lambda: coordinator.pipelines()[0].open_windows == 0)
+        epochs = coordinator.pipelines()[0].planned
+        assert client.post("/", content=b'{"shop": "c", "amount": 1}').status_code == 202
+        waiting = coordinator.pipelines()[0].open_windows_text()
+        assert waiting is None or waiting.startswith("per-shop: 1 window open, waiting for "), waiting
+        example.run.until(lambda: sum(row["orders"] for row in _written(folder)) == 4)
+        assert coordinator.pipelines()[0].planned <= epochs + 4, "an epoch for what came, one for the end of its window"
 
 
 def _posted_early(client: httpx.Client, lines: bytes) -> httpx.Response:

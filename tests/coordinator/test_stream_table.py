@@ -201,6 +201,47 @@ def test_it_is_the_end_of_time_only_when_all_that_is_read_has_ended() -> None:
     assert made.watermark(terms) == 20
 
 
+def clock(segment: int, time: int, count: int = 1, kind: MarkKind = MarkKind.CLOCK) -> Mark:
+    return Mark(segment, kind, "", time, count)
+
+
+def test_where_the_clock_gives_events_their_times_no_stream_is_waited_for() -> None:
+    made = table(head({1: 100, 2: 50}), head({}, (3, STARTED)))
+    assert made.watermark() is None
+    made.fold("s", [head({}, clock(0, 120))])
+    assert made.watermark() == 120
+    assert made.watermark(disordered(30)) == 120, "nothing older comes, so there is no disorder"
+    assert made.held() == Held("s", None, 120)
+    made.fold("s", [head({1: 150, 2: 140, 3: 130})])
+    assert (made.watermark(), made.held()) == (130, Held("s", 3, 130))
+    made.fold("s", [head({}, clock(0, 90))])
+    assert made.watermark() == 130, "a clock does not go back"
+
+
+def test_a_clock_counts_where_all_segments_have_it() -> None:
+    made = table(head({1: 100}, (2, STARTED)), head({}, clock(0, 120, 2)))
+    assert made.watermark() is None
+    made.fold("s", [head({}, clock(1, 110, 2))])
+    assert made.watermark() == 110, "of the one that is farther behind"
+    made.fold("s", [head({}, clock(0, 130, 3)), head({}, clock(1, 130, 3))])
+    assert made.watermark() is None, "the source has another segment by now"
+    made.fold("s", [head({}, clock(2, 125, 3))])
+    assert made.watermark() == 125
+
+
+def test_the_clock_of_an_idle_source_counts_while_no_stream_is_active() -> None:
+    made = table(head({1: 100}), head({}, clock(0, 200, kind=MarkKind.IDLE_CLOCK)))
+    assert made.watermark() == 100
+    made.fold("s", [head({}, (1, IDLE))])
+    assert made.watermark() == 200
+    made.fold("s", [head({1: 150}, (1, AGAIN))])
+    assert made.watermark() == 150, "advanced() keeps what a pipeline has had: another source may hold it lower"
+    made.fold("t", [head({1: 300}), head({}, (1, IDLE))])
+    assert made.watermark() == 150
+    made.fold("s", [head({}, (1, ENDED))])
+    assert made.watermark() == 300
+
+
 def test_no_watermark_is_beyond_the_end_of_time() -> None:
     assert table(head({1: 2**63 - 1})).watermark() == END_OF_TIME
     assert table(head({1: END_OF_TIME + 5})).watermark(disordered(5)) == END_OF_TIME
@@ -228,7 +269,15 @@ def test_it_names_what_holds_it_back() -> None:
 
 times = st.dictionaries(st.integers(1, 4), st.integers(0, 50), max_size=3)
 marks = st.lists(
-    st.builds(Mark, st.integers(0, 4), st.sampled_from(MarkKind), st.just(""), st.integers(1, 60)), max_size=2
+    st.builds(
+        Mark,
+        st.integers(0, 4),
+        st.sampled_from(MarkKind),
+        st.just(""),
+        st.integers(1, 60),
+        st.none() | st.integers(1, 3),
+    ),
+    max_size=2,
 )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.watermark.stream_table import StreamTable, Terms, advanced
-from penstock.protocol.stored.head import Mark, MarkKind
+from penstock.protocol.stored.head import OF_SEGMENTS, Mark, MarkKind
 from penstock.protocol.stored.layout import NO_TIME
 from tests.coordinator import watermark_reference as reference
 from tests.coordinator.scene import SETTINGS, Scene
@@ -41,11 +41,14 @@ def _records(draw: st.DrawFn) -> Record:
     segment = draw(st.integers(0, 2))
     times = st.integers(-20, 60) | st.none()
     events = draw(st.dictionaries(_streams(segment), times, max_size=3))
-    kinds = [kind for kind in MarkKind if kind is not MarkKind.FINISHED]
-    mark = st.builds(Mark, _streams(segment), st.sampled_from(kinds), st.just(""), st.integers(-20, 80))
+    kinds = [kind for kind in MarkKind if kind not in OF_SEGMENTS]
+    mark = st.builds(Mark, _streams(segment), st.sampled_from(kinds), st.just(""), st.integers(-20, 80), st.none())
     marks = draw(st.lists(mark, max_size=2, unique_by=lambda mark: mark.stream_id))
     if draw(st.integers(0, 9)) == 0:
         marks.append(Mark(segment, MarkKind.FINISHED, "", 1 if segment == 2 else 2))
+    if draw(st.integers(0, 2)) == 0:
+        kind = draw(st.sampled_from([MarkKind.CLOCK, MarkKind.IDLE_CLOCK]))
+        marks.append(Mark(segment, kind, "", draw(st.integers(-20, 80)), 1 if segment == 2 else 2))
     return Record(segment, events, marks)
 
 

@@ -32,6 +32,9 @@ class Source:
     ever: list[int] = field(default_factory=list)
     promised: list[int] = field(default_factory=list)
     finished: dict[int, int] = field(default_factory=dict)
+    clocks: dict[MarkKind, dict[int, list[int]]] = field(default_factory=dict)
+    """Of each kind of clock, by segment, all that it has shown there."""
+    segments: dict[MarkKind, int] = field(default_factory=dict)
 
     def record(self, events: dict[int, int | None], marks: list[Mark]) -> None:
         for mark in marks:
@@ -72,6 +75,27 @@ class Source:
         elif mark.kind is MarkKind.FINISHED:
             assert mark.value is not None
             self.finished[mark.stream_id] = mark.value
+        elif mark.kind in (MarkKind.CLOCK, MarkKind.IDLE_CLOCK):
+            assert mark.value is not None
+            assert mark.segments is not None
+            self.clocks.setdefault(mark.kind, {}).setdefault(mark.stream_id, []).append(mark.value)
+            self.segments[mark.kind] = max(mark.segments, self.segments.get(mark.kind, 0))
+
+    def clock(self, kind: MarkKind) -> list[int]:
+        """What is known of it in every segment: one time, or none."""
+        shown = self.clocks.get(kind, {})
+        return [min(map(max, shown.values()))] if shown and len(shown) >= self.segments[kind] else []
+
+    def watermark(self, disorder: int) -> int | None:
+        """The slowest active stream's, or the clock's. Only for one that has active streams."""
+        found = [stream.watermark(disorder) for stream in self.streams.values() if stream.counts()]
+        slowest = [] if None in found else [min(time for time in found if time is not None)]
+        return max(slowest + self.clock(MarkKind.CLOCK), default=None)
+
+    def left(self, disorder: int) -> list[int]:
+        """What its watermark may be when no stream is active."""
+        times = [time - disorder for time in self.ever] + self.promised
+        return times + self.clock(MarkKind.CLOCK) + self.clock(MarkKind.IDLE_CLOCK)
 
     def has_ended(self) -> bool:
         return bool(self.finished) and len(self.finished) >= [*self.finished.values()][-1]
@@ -83,12 +107,10 @@ def watermark(sources: dict[str, Source], disorder: dict[str, int]) -> int | Non
     if not running:
         return END_OF_TIME
     found = [
-        stream.watermark(disorder[name])
+        source.watermark(disorder[name])
         for name, source in running.items()
-        for stream in source.streams.values()
-        if stream.counts()
+        if any(stream.counts() for stream in source.streams.values())
     ]
     if not found:
-        left = [time - disorder[name] for name, source in running.items() for time in source.ever]
-        return max(left + [time for source in running.values() for time in source.promised], default=None)
+        return max((time for name, source in running.items() for time in source.left(disorder[name])), default=None)
     return None if None in found else min(time for time in found if time is not None)

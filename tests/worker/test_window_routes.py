@@ -23,14 +23,14 @@ def metrics(worker: RunningWorker) -> str:
 def test_status_shows_operators_and_metrics_their_buckets(worker: RunningWorker, client: CoordinatorClient) -> None:
     run = client.start("p", {"in": InputSpec(["s"])})
     told = [
-        numbers(0, open_windows=2, keys=3, state_bytes=100, late_kept=1),
+        numbers(0, open_windows=2, keys=3, state_bytes=100, late_kept=1, waiting=3, first_end=-7, next_time=-7),
         numbers(1, open_windows=1, keys=4, state_bytes=70, late_dropped=5),
     ]
     client.report_windows("p", "counts", 7, told, generation=run.generation)
     assert client.status()["windows"] == [
         {
             "pipeline": "p", "operator": "counts", "epoch": 7, "buckets": 2, "open_windows": 3, "keys": 7,
-            "state_bytes": 170, "bucket_bytes": 100, "late_kept": 1, "late_dropped": 5,
+            "state_bytes": 170, "bucket_bytes": 100, "late_kept": 1, "late_dropped": 5, "waiting": 3, "first_end": -7,
         }
     ]  # fmt: skip
     shown = metrics(worker)

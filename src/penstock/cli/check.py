@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from penstock.cli.check_application import SUFFIXES, check_application
+from penstock.cli.check_windows import windows_over_programs
 from penstock.cli.pipeline_sinks import CheckedSink, SinkOption, bound_to, checked
 from penstock.core.errors import RequestError
 from penstock.spark.user_code import load_pipelines
@@ -55,6 +56,7 @@ def _pipeline(pipeline: "Pipeline", sinks: list[CheckedSink]) -> RenderableType:
     lines: list[RenderableType] = [Text(pipeline.name, "bold")]
     lines += [Text(f"  input {name}: {', '.join(sources)}") for name, sources in pipeline.inputs.items()]
     lines.append(Text(f"  ports: {ports or 'none'}"))
+    lines += [Text(f"  {sentence}") for sentence in windows_over_programs(pipeline.inputs.values())]
     if not sinks:
         lines.append(Text("  sinks: none here; it can be bound later: penstock sink add"))
     for sink in sinks:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.check_windows import windows_over_connectors
 from penstock.cli.texts import printable
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def check_application(file: Path) -> None:
     console = console if console.is_terminal else Console(width=_WIDTH, highlight=False)
     for table in _tables(loaded):
         console.print(table)
+    for sentence in windows_over_connectors(loaded):
+        console.print(escape(printable(sentence)), soft_wrap=True)
     for note in loaded.notes:
         console.print(f"[yellow]note:[/] {escape(printable(note))}", soft_wrap=True)
     console.print(f"[green]{escape(printable(str(file)))} is right[/]", soft_wrap=True)

@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock.cli.announcement import announced
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
+from penstock.cli.open_windows import say_staying_open
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.cli.run_setup import (
     Place,
@@ -142,6 +143,7 @@ def _run_file(file: Path, names: Sequence[str], sinks: Sequence[str], options: R
         number = _run(found, pipelines, _open_for_programs(found), options)
         if options.available_now and number is None:
             wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
+            say_staying_open(found.http, [pipeline.name for pipeline in pipelines], say)
     return number
 
 

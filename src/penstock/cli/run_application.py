@@ -13,6 +13,7 @@ from penstock.application.known_types import KnownTypes
 from penstock.application.pipelines import pipelines_of
 from penstock.cli.announcement import announced
 from penstock.cli.embedded_worker import FoundWorker
+from penstock.cli.open_windows import say_staying_open
 from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, say_drained, stopped_by_signals, worker_of
 from penstock.client.coordinator.application import ApplicationClient, Deployed
@@ -45,6 +46,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
         number = _run(worker, pipelines, first, options)
         if options.available_now and number is None:
             wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
+            say_staying_open(worker.http, [pipeline.name for pipeline in pipelines], say)
     return number
 
 
@@ -93,4 +95,5 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
                 runner.run(options.seconds_max)
             if driver.is_drained:
                 say_drained(runner.pipelines)
+                say_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], say)
         return caught[0] if caught else None

@@ -14,6 +14,7 @@ from rich.table import Table
 from penstock import codecs
 from penstock.cli.ready import ready_lines
 from penstock.cli.sizes import show_size
+from penstock.cli.texts import printable
 from penstock.cli.times import show_time
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
@@ -137,7 +138,7 @@ class RunView:
         progress, known = running.progress, self._known.get(running.pipeline.name)
         cells = {"pipeline": running.pipeline.name}
         if progress is None:
-            empty = dict.fromkeys(("rows", "rows/s", "lag", "watermark", "state"), "")
+            empty = dict.fromkeys(("rows", "rows/s", "lag", "watermark", "state", "open windows"), "")
             return cells | {"epoch": "starts …" if running.is_running else ""} | empty
         return cells | {
             "epoch": "" if progress.epoch is None else str(progress.epoch),
@@ -146,7 +147,15 @@ class RunView:
             "lag": "" if known is None else show_size(known.lag_bytes),
             "watermark": show_time(progress.watermark_us),
             "state": f"{progress.state_rows:,} rows" if progress.state_rows else "",
+            "open windows": "" if known is None else _open_windows(known),
         }
+
+
+def _open_windows(known: PipelineStatus) -> str:
+    """How many, and what they wait for."""
+    if not known.open_windows:
+        return ""
+    return printable(f"{known.open_windows:,}, waiting for {known.open_windows_wait}")
 
 
 def _shown(running: RunningPipeline) -> list[str]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
 from penstock.cli.connector_tables import connector_table, connector_troubles
+from penstock.cli.open_windows import open_window_lines
 from penstock.cli.sink import sink_table
 from penstock.cli.sizes import show_size
 from penstock.cli.watermarks import watermark_table
@@ -85,7 +86,8 @@ def _view(address: str, status: dict[str, Any], segments: list[dict[str, Any]]) 
     parts += [_pipelines(pipelines), watermark_table(pipelines)] if pipelines else []
     sinks = [SinkStatus(**told) for told in status.get("sinks", [])]
     parts += [sink_table(sinks, "sinks")] if sinks else []
-    return Group(*parts, *_holds(status.get("holds", []), pipelines))
+    waiting = open_window_lines(pipelines)
+    return Group(*parts, *waiting, *_holds(status.get("holds", []), [] if waiting else pipelines))
 
 
 def _worker(address: str, status: dict[str, Any]) -> Text:

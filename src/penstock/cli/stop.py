@@ -7,6 +7,8 @@ import typer
 from rich.console import Console
 
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
+from penstock.cli.open_windows import staying_open
+from penstock.client.coordinator import PipelineStatus
 from penstock.client.coordinator.application import ApplicationClient
 
 _LOOK_SECONDS = 0.2
@@ -47,13 +49,15 @@ def _wait(client: ApplicationClient) -> None:
     """Says what it waits for, whenever that is something else."""
     console = Console(stderr=True, highlight=False)
     said: list[str] = []
-    while (found := client.status()["application"])["state"] == "draining":
+    while (found := (status := client.status())["application"])["state"] == "draining":
         if found["waits_for"] != said:
             said = found["waits_for"]
             for sentence in said:
                 console.print(f"waiting: {sentence}", markup=False, soft_wrap=True)
         time.sleep(_LOOK_SECONDS)
     typer.echo("all has left: the application is stopped" if found["state"] == "drained" else _taken_up(found))
+    for sentence in staying_open(map(PipelineStatus.from_json, status["pipelines"])):
+        typer.echo(sentence)
 
 
 def _taken_up(found: dict[str, Any]) -> str:

@@ -266,6 +266,9 @@ class PipelineStatus:
     open_windows_wait: str | None = None
     """What they wait for, in words that follow "waiting for"; None: no window is open."""
 
+    open_windows_sources: Sequence[str] = ()
+    """The sources whose end closes them for good."""
+
     def open_windows_text(self) -> str | None:
         """One sentence; None: no window is open, as far as the worker knows."""
         if not self.open_windows:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from penstock.coordinator.clock_demand import connectors_behind
 from penstock.coordinator.connectors import Connectors, SourceTimes
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.shared import Shared
@@ -28,10 +29,15 @@ class OpenWindows:
         summary = self._windows.summary(status.name)
         if summary.epoch < 0:
             return status
-        wait = None
-        if summary.waiting:
-            wait = waits_for(self._watermarked(status.name), summary.first_end, self._now_us())
-        return replace(status, open_windows=summary.waiting, open_windows_end=summary.first_end, open_windows_wait=wait)
+        found = replace(status, open_windows=summary.waiting, open_windows_end=summary.first_end)
+        if not summary.waiting:
+            return found
+        behind = connectors_behind(self._shared.state.pipelines, status.name)
+        return replace(
+            found,
+            open_windows_wait=waits_for(self._watermarked(status.name), summary.first_end, self._now_us()),
+            open_windows_sources=[source for source in behind if not self._connectors.has_finished(source)],
+        )
 
     def _watermarked(self, name: str, *seen: str) -> "Watermarked":
         """The pipeline, or the first one on the way to its sources that holds it back."""

@@ -22,7 +22,7 @@ from penstock.protocol.stored.head_fold import HeadFold, fold_fast, fold_heads, 
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-MARKS = st.builds(Mark, U64, st.sampled_from(MarkKind), NAMES, st.none() | I64)
+MARKS = st.builds(Mark, U64, st.sampled_from(MarkKind), NAMES, st.none() | I64, st.none() | U64)
 STREAMS = st.dictionaries(U64, st.tuples(U64, I64))
 FEW_STREAMS = st.dictionaries(st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]), st.tuples(U64, I64))
 
@@ -55,6 +55,12 @@ def test_the_bytes_are_three_columns_a_list_of_marks_and_the_number_of_events() 
             " ", ""
         )
     )
+
+
+def test_a_mark_is_followed_by_what_it_has_and_nothing_else() -> None:
+    marks = [Mark(7, MarkKind.ENDED), Mark(7, MarkKind.WATERMARK, "", -5), Mark(1, MarkKind.CLOCK, "", 90, 2)]
+    *_, packed, _ = msgpack.unpackb(encode_head(NO_COLUMNS, marks, 0))
+    assert packed == [[7, 2, ""], [7, 6, "", -5], [1, 7, "", 90, 2]]
 
 
 def test_a_head_of_marks_alone_has_empty_columns() -> None:

@@ -84,6 +84,7 @@ class Segment(Connector[SegmentOptions]):
             source=Guarantee.EXACTLY_ONCE,
             sink=Guarantee.AT_LEAST_ONCE,
             resumes=True,
+            own_event_times=True,
             interceptors=frozenset({"out"}),
         ),
         example={"segment": "numbers"},

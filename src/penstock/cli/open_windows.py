@@ -1,0 +1,38 @@
+"""Windows that are open, as people are told of them: what they wait for, and what becomes of them at the end."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+
+from rich.text import Text
+
+from penstock.cli.texts import printable
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.core.errors import PenstockError
+
+_ANSWER_SECONDS_MAX = 2.0
+"""A command that ends waits no longer for the worker's word."""
+
+
+def open_window_lines(pipelines: Iterable[PipelineStatus]) -> list[Text]:
+    """What the windows of each pipeline wait for, for `penstock status`."""
+    return [Text(printable(text)) for each in pipelines if (text := each.open_windows_text()) is not None]
+
+
+def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
+    """Of pipelines that have stopped: how many windows they leave open, and what closes them."""
+    for each in pipelines:
+        if each.open_windows:
+            stay = "1 window stays open" if each.open_windows == 1 else f"{each.open_windows:,} windows stay open"
+            ends = " and ".join(f"penstock source end {source}" for source in each.open_windows_sources)
+            close = f"; {ends} closes them for good, the next time it runs" if ends else ""
+            yield printable(f"{each.name}: {stay}, kept for the next run{close}")
+
+
+def say_staying_open(worker: str, names: Collection[str], say: Callable[[str], None]) -> None:
+    """At the end of a command that has run these pipelines. A worker that does not answer is not waited for."""
+    with (
+        suppress(PenstockError),
+        CoordinatorClient(worker, 0, timeout_seconds=_ANSWER_SECONDS_MAX) as client,
+    ):
+        for sentence in staying_open(one for one in client.pipelines() if one.name in names):
+            say(sentence)
