@@ -1,7 +1,7 @@
 """A stream of epochs, run through the engine and the reference: they must agree pane by pane and late by late."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -128,6 +128,7 @@ def check(scenario: Scenario, seed: int) -> tuple[int, int]:
         assert sorted(_late(row) for row in late) == sorted(_expected_late(event, before) for event in expected_late)
         panes_seen, late_seen = panes_seen + len(panes), late_seen + len(late)
         _check_stats(driver, reference, late_seen)
+        _check_waiting(driver, reference, epoch.watermark)
         before = epoch.watermark
     return panes_seen, late_seen
 
@@ -141,6 +142,23 @@ def _check_stats(driver: Driver, reference: Reference, late: int) -> None:
     assert sum(each.state_bytes for each in driver.stats) == sum(
         len(data) for state in driver.states for data in state.data.values()
     )
+
+
+def _check_waiting(driver: Driver, reference: Reference, watermark: int | None) -> None:
+    """How many windows have not fired, when the first of them ends, and when something happens next."""
+    kept = [each for windows in reference.kept.values() for each in windows]
+    ends = [each.end for each in kept if watermark is None or each.end > watermark]
+    assert sum(each.waiting for each in driver.stats) == len(ends)
+    assert _least(each.first_end for each in driver.stats) == min(ends, default=None)
+    due = _least(each.next_time for each in driver.stats)
+    assert (due is None) <= (not kept), "what is kept is not forgotten"
+    if due is not None:
+        assert watermark is None or due > watermark, "what was due has happened"
+        assert due <= min(ends, default=due)
+
+
+def _least(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _row(event: Event) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, Limits
+from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, Limits, LoadState
+from penstock.client.segments import SegmentClient
+from penstock.protocol.stored.event import parse_event
 from penstock.protocol.stored.layout import END_OF_TIME
 from tests.open_stream import open_stream
 from tests.worker_process import WorkerProcess
@@ -27,26 +29,36 @@ def process(tmp_path: Path) -> Iterator[WorkerProcess]:
 class Reader:
     """A pipeline over source `s`, as Spark's driver drives it."""
 
-    def __init__(self, process: WorkerProcess, name: str, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        process: WorkerProcess,
+        name: str,
+        limits: Limits | None = None,
+        *,
+        source: str = "s",
+        state: LoadState | None = None,
+    ) -> None:
         self._process = process
         self._name = name
         self._limits = limits
+        self._state = state
         with self._client() as client:
-            self.generation = client.start(name, {"in": InputSpec(["s"])}, []).generation
+            self.generation = client.start(name, {"in": InputSpec([source])}, []).generation
             self.at = client.initial(name, self.generation, "in")
 
     def _client(self) -> CoordinatorClient:
         return CoordinatorClient(f"127.0.0.1:{self._process.http_port}", 20)
 
-    def cut(self, start: InputOffset | None = None, wait_ms: int = 0) -> InputOffset:
+    def cut(self, start: InputOffset | None = None) -> InputOffset:
         with self._client() as client:
             asked = self.at if start is None else start
-            return client.cut(self._name, self.generation, "in", asked, limits=self._limits, wait_ms=wait_ms).offset
+            more = {"limits": self._limits, "state": self._state}
+            return client.cut(self._name, self.generation, "in", asked, **more).offset
 
     def read(self) -> int | None:
         """Up to the end of what is there now; the watermark there."""
         while (found := self.cut()) != self.at:
-            self.at = found
+            self.before, self.at = self.at, found
         return self.at.watermark
 
     def wait_for(self, watermark: int) -> None:
@@ -97,16 +109,65 @@ def test_a_killed_worker_goes_on_with_the_same_watermarks(process: WorkerProcess
 
 
 def _check_from_the_beginning(process: WorkerProcess) -> None:
-    """One that reads all of it, a record at a time, sees the watermark of its own place, also when it asks again."""
-    late = Reader(process, "late", Limits(bytes=1))
+    assert _read_again(process, "s") == [2 * SECOND, 8 * SECOND, 9 * SECOND, 20 * SECOND, END_OF_TIME]
+
+
+def _read_again(process: WorkerProcess, source: str) -> list[int]:
+    """One that reads all of it, a record at a time, sees the watermark of its own place, also when it asks again. Gives
+    those that it has seen.
+    """
+    late = Reader(process, f"late-{source}", Limits(bytes=1), source=source)
     offsets = [late.at]
     while (found := late.cut()) != late.at:
         late.at = found
         offsets.append(found)
         if len(offsets) == 4:
             killed(process)
-    watermarks = [offset.watermark for offset in offsets]
-    known = [watermark for watermark in watermarks if watermark is not None]
-    assert [*dict.fromkeys(known)] == [2 * SECOND, 8 * SECOND, 9 * SECOND, 20 * SECOND, END_OF_TIME]
     again = [late.cut(offset) for offset in offsets[:-1]]
     assert again == offsets[1:]
+    return [*dict.fromkeys(offset.watermark for offset in offsets if offset.watermark is not None)]
+
+
+def test_the_clock_of_a_killed_worker_goes_on_and_no_event_comes_that_is_behind_it(tmp_path: Path) -> None:
+    options = ("--event-time-ingest", "--retention=keep")
+    with WorkerProcess(tmp_path, *options) as process:
+        reader = Reader(process, "windows", source="t", state="unreported")
+        with (
+            open_stream(process.connector_port, "t", "silent"),
+            open_stream(process.connector_port, "t", "a") as a,
+        ):
+            assert reader.read() is None
+            a.send(1, 0)
+            first, start = _next_watermark(reader, process, None), reader.before
+            killed(process)
+        assert reader.cut(start) == reader.at, "the same cut has the same watermark"
+        second = _next_watermark(reader, process, first)
+        with open_stream(process.connector_port, "t", "b") as b:
+            b.send(1, 0)
+            third = _next_watermark(reader, process, second)
+            killed(process)
+        reader.read()
+        assert _event_times(process, "t")[-1] >= second, "it came behind that mark"
+        seen = _read_again(process, "t")
+        assert seen == sorted(seen)
+        assert {first, second, third} <= {*seen}
+
+
+def _next_watermark(reader: Reader, process: WorkerProcess, before: int | None) -> int:
+    """As a pipeline whose operators hold something has it when it completes its epochs."""
+    deadline = time.monotonic() + 60
+    while (found := reader.read()) in (None, before):
+        assert time.monotonic() < deadline, reader.at
+        with CoordinatorClient(f"127.0.0.1:{process.http_port}", 20) as client:
+            client.complete("windows", reader.generation, reader.at.epoch or 0)
+        time.sleep(0.05)
+    assert found is not None
+    return found
+
+
+def _event_times(process: WorkerProcess, source: str) -> list[int]:
+    """In order."""
+    with SegmentClient(process.address) as client:
+        data = [bytes(event.data) for route in range(2) for event in client.events(f"connector/{source}/{route}")]
+    events = [event for each in data if (event := parse_event(each)) is not None]
+    return sorted(event.event_time or 0 for event in events)

@@ -83,18 +83,18 @@ def waits_for(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
     """What must happen before the first of the windows closes; it follows "waiting for"."""
     if pipeline.state != "RUNNING":
         return f"pipeline {pipeline.name}, which is {pipeline.state}"
+    held = pipeline.held
+    source = _source_waited_for(pipeline)
+    times = pipeline.sources.get(source, SourceTimes())
+    due_us = None if first_end is None else first_end + (0 if times.has_arrival_times else times.disorder_us)
+    if _follows_clock(times, held) and due_us is not None and now_us < due_us:
+        return f"the worker's clock to reach {_moment(due_us, now_us)}"
     if pipeline.lag_bytes:
         return f"pipeline {pipeline.name} to complete {pipeline.lag_bytes} bytes"
-    held = pipeline.held
-    following = [name for name, times in pipeline.sources.items() if _follows_clock(times, held)]
-    if held is None and following:
-        return _clock(pipeline.sources[following[0]], first_end, now_us)
-    if held is not None and held.source in following:
-        return _clock(pipeline.sources[held.source], first_end, now_us)
+    if _follows_clock(times, held):
+        return "the next epoch: the worker's clock has passed the end of the first one"
     if held is not None and held.source not in pipeline.sources:
         return f"the watermark of {held.source}, which is {_moment(held.time, now_us)}"
-    source = held.source if held is not None else next(iter(pipeline.sources), "its sources")
-    times = pipeline.sources.get(source, SourceTimes())
     if held is None or times.active_streams == 1:
         return f"the next event of {source}: {_silence(times, now_us)}; {_setting(times, held)}"
     stream = f"stream {pipeline.stream or held.stream_id} of {source}, the slowest one"
@@ -102,16 +102,17 @@ def waits_for(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
     return f"{stream}: {at}; {_setting(times, held)}"
 
 
+def _source_waited_for(pipeline: Watermarked) -> str:
+    """What holds the watermark back; where nothing does, a source that moves by itself, if there is one."""
+    if pipeline.held is not None:
+        return pipeline.held.source
+    following = [name for name, times in pipeline.sources.items() if _follows_clock(times, None)]
+    return next(iter([*following, *pipeline.sources]), "its sources")
+
+
 def _follows_clock(times: SourceTimes, held: Held | None) -> bool:
     """Whether the watermark of the source moves without events."""
     return times.has_arrival_times or (held is None and times.follows_clock_when_idle)
-
-
-def _clock(times: SourceTimes, first_end: int | None, now_us: int) -> str:
-    behind_us = 0 if times.has_arrival_times else times.disorder_us
-    if first_end is not None and now_us < first_end + behind_us:
-        return f"the worker's clock to reach {_moment(first_end + behind_us, now_us)}"
-    return "the next epoch: the worker's clock has passed the end of the first one"
 
 
 def _silence(times: SourceTimes, now_us: int) -> str:
