@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from ssl import SSLContext
 
-from penstock.gateway.settings import GatewaySettings
+from penstock.gateway.settings import ConnectorSettings, GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import MIB, StoreSettings
 from penstock.worker.settings import WorkerSettings
@@ -61,14 +61,18 @@ class RunningWorker:
 
 @contextmanager
 def running_worker(
-    data: Path, *, ssl: SSLContext | None = None, store: StoreSettings = SMALL_STORE
+    data: Path,
+    *,
+    ssl: SSLContext | None = None,
+    store: StoreSettings = SMALL_STORE,
+    connector: ConnectorSettings | None = None,
 ) -> Iterator[RunningWorker]:
     settings = WorkerSettings(
         data=data,
         http_port=0,
         store=store,
         segment=ServerSettings(port=0, ssl=ssl),
-        gateway=GatewaySettings(port=0, ssl=ssl),
+        gateway=GatewaySettings(port=0, ssl=ssl, connector=connector or ConnectorSettings()),
     )
     worker = RunningWorker(settings)
     worker.start()

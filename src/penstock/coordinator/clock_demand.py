@@ -55,7 +55,7 @@ class ClockDemand:
         if not state or self._shared.heartbeats.state(name) != "RUNNING":
             return NO_DEMAND
         done, reported = max(pipeline.merged, pipeline.complete), self._windows.summary(name)
-        is_behind = "reported" in state and reported.epoch < done
+        is_behind = "reported" in state and max(reported.epoch, 0) < done
         return Demand(reported.next_time, is_behind or ("unreported" in state and done > 0))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,13 +44,30 @@ class Bench:
 
     def run(self, *pipelines: Pipeline) -> None:
         """All that is there now."""
+        self._run(pipelines, lambda: False, available_now=True)
+
+    def run_until(self, is_enough: Callable[[], bool], *pipelines: Pipeline) -> None:
+        """Whatever comes, until it is enough."""
+        self._run(pipelines, is_enough, available_now=False)
+        assert is_enough()
+
+    def _run(self, pipelines: Sequence[Pipeline], is_enough: Callable[[], bool], *, available_now: bool) -> None:
         from penstock.spark.attempt import RunSettings
         from penstock.spark.runner import Runner
 
-        worker = f"127.0.0.1:{self.worker.ports['http']}"
-        settings = RunSettings(worker=worker, checkpoints=str(self.folder / "checkpoints"), cores=2)
+        def change() -> None:
+            if is_enough():
+                runner.stop()
+
+        settings = RunSettings(worker=self.http, checkpoints=str(self.folder / "checkpoints"), cores=2)
         never = RestartPolicy(restarts_max=0, pause_seconds_first=0.1)
-        Runner(self.spark, pipelines, replace(settings, available_now=True, restarts=never)).run(SECONDS_MAX)
+        settings = replace(settings, available_now=available_now, restarts=never)
+        runner = Runner(self.spark, pipelines, settings, change=change)
+        runner.run(SECONDS_MAX)
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.worker.ports['http']}"
 
     def out(self, name: str, port: str = "out") -> list[StoredEvent]:
         return outputs(self.worker.address, name, port)

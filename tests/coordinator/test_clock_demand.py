@@ -1,0 +1,124 @@
+"""Marks of the clock are asked for by pipelines that run and have windows open, over all that they read."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from penstock.coordinator.clock_demand import Demand
+from penstock.coordinator.messages import LoadState
+from penstock.coordinator.window_reports import BucketNumbers
+from tests.coordinator.scene import Scene, opened
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with opened() as running:
+        running.create("connector/s/0", "connector/t/0")
+        yield running
+
+
+async def run_epoch(scene: Scene, name: str, source: str, state: LoadState | None, **more: Any) -> None:
+    """A pipeline that has started, and has merged one epoch; in `state` as its control rows say."""
+    await scene.start(name, source, **more)
+    start = await scene.initial(name)
+    await scene.cut(start, name, state=state)
+    await scene.merge(0, name=name)
+
+
+def report(
+    scene: Scene, name: str, next_time: int | None, epoch: int = 1, operator: str = "w", bucket: int = 0
+) -> None:
+    zero = dict.fromkeys(("open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
+    waiting = 0 if next_time is None else 1
+    numbers = BucketNumbers(bucket=bucket, **zero, waiting=waiting, first_end=next_time, next_time=next_time)
+    scene.coordinator.windows.report(name, scene.generation(name), operator, epoch, [numbers])
+
+
+def demands(scene: Scene) -> dict[str, Demand]:
+    return scene.coordinator.clock_demand.by_source()
+
+
+async def test_a_pipeline_without_windows_asks_for_nothing(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await run_epoch(scene, "p", "s", None)
+    assert demands(scene) == {}
+
+
+async def test_it_is_the_first_end_of_all_that_are_open(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await run_epoch(scene, "p", "s", "reported")
+    report(scene, "p", 30 * SECOND)
+    report(scene, "p", 20 * SECOND, bucket=1)
+    report(scene, "p", None, operator="other")
+    assert demands(scene) == {"s": Demand(20 * SECOND)}
+    await run_epoch(scene, "q", "s", "reported")
+    report(scene, "q", 10 * SECOND)
+    assert demands(scene) == {"s": Demand(10 * SECOND)}
+    report(scene, "q", None, epoch=2)
+    report(scene, "p", None, epoch=2)
+    report(scene, "p", None, epoch=2, bucket=1)
+    assert demands(scene) == {}, "nothing is open any more"
+
+
+async def test_what_was_not_reported_of_the_last_epoch_is_not_known(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await scene.start("p", "s")
+    start = await scene.initial("p")
+    assert demands(scene) == {}
+    at = (await scene.cut(start, "p", state="reported")).offset
+    assert demands(scene) == {}, "nothing was completed: nothing can be open"
+    await scene.merge(0)
+    assert demands(scene) == {"s": Demand(None, is_unknown=True)}, "its report was lost"
+    report(scene, "p", None)
+    assert demands(scene) == {}
+    await scene.reopen()
+    assert demands(scene) == {}, "nobody has been heard of"
+    await scene.cut(at, "p", state="reported")
+    assert demands(scene) == {"s": Demand(None, is_unknown=True)}, "the worker was started again"
+
+
+async def test_what_spark_s_own_operators_hold_is_never_known(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await run_epoch(scene, "p", "s", "unreported")
+    assert demands(scene) == {"s": Demand(None, is_unknown=True)}
+
+
+async def test_a_pipeline_that_does_not_run_asks_for_nothing(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await run_epoch(scene, "p", "s", "reported")
+    report(scene, "p", 30 * SECOND)
+    scene.coordinator.lifecycle.heartbeat("p", scene.generation(), stopped=True)
+    assert demands(scene) == {}
+
+
+async def test_whoever_reads_an_output_asks_the_sources_behind_it(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await scene.ingest("connector/t/0", {1: 5})
+    await run_epoch(scene, "a", "s", None)
+    await run_epoch(scene, "b", "t", None)
+    await scene.start("c", ["pipeline:a/out", "pipeline:b/out"])
+    start = await scene.initial("c")
+    await scene.cut(start, "c", state="reported")
+    await scene.merge(0, name="c")
+    report(scene, "c", 7 * SECOND)
+    assert demands(scene) == {"s": Demand(7 * SECOND), "t": Demand(7 * SECOND)}
+
+
+async def test_an_operator_that_the_next_generation_does_not_have_is_forgotten(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await run_epoch(scene, "p", "s", "reported")
+    report(scene, "p", 30 * SECOND, operator="old")
+    await scene.start("p", "s")
+    await scene.cut((await scene.cut(scene_start(scene), "p", state="reported")).offset, "p", state="reported")
+    assert demands(scene) == {"s": Demand(30 * SECOND)}, "what it has left open is open"
+    report(scene, "p", 40 * SECOND, epoch=2, operator="new")
+    assert demands(scene) == {"s": Demand(40 * SECOND)}
+
+
+def scene_start(scene: Scene) -> Any:
+    from penstock.coordinator.cuts import _offset
+
+    return _offset(scene.coordinator._shared.state.pipelines["p"], "in", 1)

@@ -1,0 +1,87 @@
+"""What an open window waits for is one sentence, and the right one."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.coordinator.connectors import SourceTimes
+from penstock.coordinator.open_windows import Watermarked, waits_for
+from penstock.coordinator.watermark.stream_table import Held
+
+
+def at(text: str) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1e6)
+
+
+NOW = at("2026-01-31 12:03:15")
+END = at("2026-01-31 12:03:20")
+LAST = at("2026-01-31 12:03:10")
+OF_ARRIVAL = SourceTimes(has_arrival_times=True, last_event_us=LAST)
+PLAIN = SourceTimes(last_event_us=LAST, active_streams=1)
+HELD = Held("orders", 7, LAST)
+
+SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "the end is to come": ({"sources": {"orders": OF_ARRIVAL}}, "the worker's clock to reach 12:03:20"),
+    "whatever stream is behind": (
+        {"sources": {"orders": OF_ARRIVAL}, "held": HELD, "lag_bytes": 8},
+        "the worker's clock to reach 12:03:20",
+    ),
+    "the end has passed": (
+        {"sources": {"orders": OF_ARRIVAL}, "first_end": LAST},
+        "the next epoch: the worker's clock has passed the end of the first one",
+    ),
+    "a backlog": (
+        {"sources": {"orders": PLAIN}, "held": HELD, "lag_bytes": 8},
+        "pipeline per-shop to complete 8 bytes",
+    ),
+    "nobody is left out": (
+        {"sources": {"orders": PLAIN}, "held": HELD},
+        "the next event of orders: nothing since 12:03:10; idle_timeout is off",
+    ),
+    "not since the start": (
+        {"sources": {"orders": PLAIN._replace(last_event_us=None)}, "held": HELD},
+        "the next event of orders: nothing since the worker started; idle_timeout is off",
+    ),
+    "yesterday": (
+        {"sources": {"orders": PLAIN._replace(last_event_us=at("2026-01-30 23:59:59"))}, "held": HELD},
+        "the next event of orders: nothing since 2026-01-30 23:59:59; idle_timeout is off",
+    ),
+    "one of several": (
+        {"sources": {"orders": PLAIN._replace(active_streams=2, idle_timeout_seconds=60)}, "held": HELD, "stream": "a"},
+        "stream a of orders, the slowest one: it is at 12:03:10; idle_timeout is 60 s",
+    ),
+    "one that has sent nothing": (
+        {"sources": {"orders": PLAIN._replace(active_streams=2)}, "held": Held("orders", 7, None)},
+        "stream 7 of orders, the slowest one: no event of it was read yet; idle_timeout is off",
+    ),
+    "all are idle": (
+        {"sources": {"orders": SourceTimes(idle_timeout_seconds=5, last_event_us=LAST)}},
+        "the next event of orders: nothing since 12:03:10; when_all_idle is wait",
+    ),
+    "all are idle and follow the clock": (
+        {
+            "sources": {
+                "orders": SourceTimes(follows_clock_when_idle=True, idle_timeout_seconds=5, disorder_us=7_000_000)
+            }
+        },
+        "the worker's clock to reach 12:03:27",
+    ),
+    "one is not idle": (
+        {"sources": {"orders": PLAIN._replace(follows_clock_when_idle=True, idle_timeout_seconds=5)}, "held": HELD},
+        "the next event of orders: nothing since 12:03:10; idle_timeout is 5 s",
+    ),
+    "it does not run": ({"state": "STOPPED"}, "pipeline per-shop, which is STOPPED"),
+    "an output of a pipeline that was dropped": (
+        {"held": Held("pipeline:gone/out", None, None)},
+        "the watermark of pipeline:gone/out, which is not known yet",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_it_names_what_must_happen(case: str) -> None:
+    given, sentence = SENTENCES[case]
+    first_end = given.pop("first_end", END) if "first_end" in given else END
+    plain: dict[str, Any] = {"name": "per-shop", "state": "RUNNING", "lag_bytes": 0, "held": None, "stream": ""}
+    assert waits_for(Watermarked(**plain | {"sources": {}} | given), first_end, NOW) == sentence
