@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import pytest
 
+from penstock.client.coordinator import CoordinatorClient
 from penstock.config.deployment import Deployment, InterceptorSpec
 from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker, until
@@ -149,6 +150,19 @@ def test_an_apply_in_the_middle_of_a_stop_goes_on_with_everything(stage: Stage[S
         until(lambda: stage.scene.connector("source")["events_in"] == 2)
         stage.stop()
     assert stage.taker.lines == ["one", "two"]
+
+
+def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Scene]) -> None:
+    numbers = dict.fromkeys(("bucket", "open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
+    with Sender(stage.port) as sender, CoordinatorClient(stage.scene.http) as coordinator:
+        sender.send("one")
+        until(lambda: stage.scene.connector("source")["events_in"] == 1)
+        coordinator.report_windows("p", "w", 1, [numbers | {"waiting": 2, "first_end": 9, "next_time": 9}])
+        told = stage.stop()
+    assert told.splitlines()[-1] == (
+        "p: 2 windows stay open, and the next run goes on with them; "
+        "to close all for good, while it runs: penstock source end source"
+    )
 
 
 def test_while_it_waits_it_says_for_whom(stage: Stage[Scene]) -> None:

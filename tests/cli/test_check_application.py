@@ -38,6 +38,40 @@ def test_it_shows_connectors_with_their_guarantee_pipelines_and_links(tmp_path: 
     ]
 
 
+def test_it_says_what_closes_the_windows_over_each_source(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(*rows): return rows[0]\n")
+    programs = "type: connector-protocol, codec: json"
+    text = f"""
+connector:
+  - {{id: posts, type: http-server, config: {{port: 8080}}, codec: json}}
+  - {{id: meters, {programs}}}
+  - {{id: stamped, {programs}, event_time: {{ingest: true}}}}
+  - {{id: waits, {programs}, watermark: {{idle_timeout: 90s}}}}
+  - {{id: follows, {programs}, watermark: {{idle_timeout: 1m, when_all_idle: clock}}}}
+  - {{id: copied, {programs}}}
+pipeline: {{id: p, spark: "mine.py:mine"}}
+binding:
+  id: b
+  links:
+    connector/posts/out: pipeline/p/in
+    connector/meters/out: pipeline/p/in
+    connector/stamped/out: pipeline/p/in
+    connector/waits/out: pipeline/p/in
+    connector/follows/out: pipeline/p/in
+    connector/copied/out: pipeline/system::passthrough/in
+"""
+    result = check(tmp_path, text)
+    assert [line for line in result.output.splitlines() if line.startswith("windows")] == [
+        "windows over posts close by the worker's clock",
+        "windows over meters wait for the slowest stream; a silent stream holds them back, idle_timeout is off",
+        "windows over stamped close by the worker's clock, unless programs send event times of their own",
+        "windows over waits wait for the slowest stream; one that is silent for 90 s is left out; "
+        "when all are, they wait for the next event, when_all_idle is wait",
+        "windows over follows wait for the slowest stream; one that is silent for 60 s is left out; "
+        "when all are, they close by the worker's clock",
+    ]
+
+
 def test_every_mistake_is_told_and_it_ends_with_an_error(tmp_path: Path) -> None:
     result = check(tmp_path, RFC.replace("codec: json", "codec: jsn").replace("port: 8888", "port: x"))
     assert isinstance(result.exception, ConfigErrors)

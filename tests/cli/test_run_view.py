@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.client.coordinator import CoordinatorClient, SinkSpec
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.spark import pipeline
 from penstock.spark.failures import Failure
@@ -52,6 +52,18 @@ def shown(running: RunningPipeline, *, terminal: bool) -> str:
 def test_without_a_terminal_it_is_a_line_and_none_twice(running: RunningPipeline) -> None:
     line = "pipeline counts, epoch 7, rows 4,500, rows/s 3,000, watermark 2023-11-14 22:13:20, state 12 rows\n"
     assert shown(running, terminal=False) == line
+
+
+def test_it_says_what_open_windows_wait_for(running: RunningPipeline) -> None:
+    view = RunView(NOWHERE, Console(file=(written := io.StringIO()), width=200))
+    known = dict.fromkeys(("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1)
+    known |= dict.fromkeys(("lag_bytes", "undelivered_bytes"), 0)
+    told: dict[str, Any] = {"watermark": None, "held": None, "heartbeat_age_seconds": 0.0, "name": "counts", **known}
+    waiting = {"open_windows": 2, "open_windows_wait": "the next event of orders: nothing since 12:03:10"}
+    view._known = {"counts": PipelineStatus(state="RUNNING", **told, **waiting)}
+    with view:
+        view.show([running])
+    assert "open windows 2, waiting for the next event of orders: nothing since 12:03:10\n" in written.getvalue()
 
 
 def test_it_says_what_a_pipeline_reads_and_puts_out(running: RunningPipeline) -> None:

@@ -11,6 +11,7 @@ from penstock.cli import status
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable
+from tests.open_stream import open_stream
 from tests.running_worker import RunningWorker
 from tests.spark.sending import send
 
@@ -55,6 +56,36 @@ def test_it_shows_pipelines_and_who_holds_the_chain(worker: RunningWorker) -> No
         printed = shown("--worker", http(worker))
     assert "STOPPED" in printed
     assert "who holds the chain" in printed
+
+
+def test_it_says_what_open_windows_wait_for_and_not_that_nobody_holds_anything(worker: RunningWorker) -> None:
+    with (
+        CoordinatorClient(http(worker)) as coordinator,
+        open_stream(worker.ports["connector"], "orders", "till") as till,
+    ):
+        started = coordinator.start("per-shop", {"in": InputSpec(["orders"])}, ["out"])
+        offset = coordinator.initial("per-shop", started.generation, "in")
+        till.send(1, 5000)
+        for batch in range(2):  # that the stream has begun, and its event
+            cut = {"wait_ms": 20_000, "state": "reported"}
+            offset = coordinator.cut("per-shop", started.generation, "in", offset, **cut).offset
+            coordinator.merge("per-shop", batch, [], generation=started.generation)
+        numbers = dict.fromkeys(("bucket", "open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
+        open_ones = numbers | {"waiting": 2, "first_end": 10_000_000, "next_time": 10_000_000}
+        coordinator.report_windows("per-shop", "w", 2, [open_ones], generation=started.generation)
+        coordinator.cut("per-shop", started.generation, "in", offset)  # proves the last one
+        printed = shown("--worker", http(worker))
+        (line,) = [line for line in printed.splitlines() if "windows open" in line]
+        assert line.startswith("per-shop: 2 windows open, waiting for the next event of orders: nothing since ")
+        assert line.endswith("; idle_timeout is off")
+        assert "nobody holds the chain" not in printed
+        (told,) = json.loads(shown("--worker", http(worker), "--json"))["pipelines"]
+        assert (told["open_windows"], told["open_windows_end"]) == (2, 10_000_000)
+        assert told["open_windows_sources"] == ["orders"]
+        coordinator.report_windows("per-shop", "w", 3, [numbers], generation=started.generation)
+        printed = shown("--worker", http(worker))
+        assert "windows open" not in printed
+        assert "nobody holds the chain" in printed
 
 
 def test_json_is_what_the_worker_says(worker: RunningWorker, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ connector:
   segments: 5
   quota: 64MiB
   ack: durable
-  watermark: {max_disorder: 5s, idle_timeout: 1m}
+  watermark: {max_disorder: 5s, idle_timeout: 1m, when_all_idle: clock}
   event_time: {unit: ns, ingest: true}
 pipeline:
   id: p
@@ -172,6 +172,7 @@ def test_every_key_reaches_what_is_deployed(folder: Path) -> None:
             ack="durable",
             max_disorder_us=5_000_000,
             idle_timeout_seconds=60,
+            when_all_idle="clock",
             event_time_unit="ns",
             event_time_ingest=True,
         )

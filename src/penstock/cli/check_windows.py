@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.config.deployment import PASSTHROUGH
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.names import Form, Source
 
@@ -15,11 +16,11 @@ _NO_STREAMS = "segment"
 
 
 def windows_over_connectors(loaded: "Loaded") -> Iterator[str]:
-    """A sentence for each connector of an application that a pipeline reads."""
-    links = loaded.deployment.links
-    read = {link.source.name for link in links if (link.source.kind, link.target.kind) == ("connector", "pipeline")}
-    for name, spec in loaded.deployment.connectors.items():
-        if name in read and spec.type != _NO_STREAMS:
+    """A sentence for each connector of an application whose events reach a pipeline that may have windows."""
+    deployment = loaded.deployment
+    for name, spec in deployment.connectors.items():
+        functions = {deployment.pipelines[reached].spark for reached in deployment.pipelines_of(name)}
+        if functions - {PASSTHROUGH} and spec.type != _NO_STREAMS:
             yield _closing(spec, own_event_times=loaded.capabilities[name].own_event_times)
 
 
@@ -39,13 +40,13 @@ def _closing(spec: "ConnectorSpec", *, own_event_times: bool) -> str:
 
 
 def windows_over_programs(inputs: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Of the sources of a Python file's pipeline: the worker that it will run with decides."""
-    for source in dict.fromkeys(source for sources in inputs for source in sources):
-        if _is_connector(source):
-            yield (
-                f"windows over {source} wait for the slowest stream; a silent stream holds them back, "
-                "unless the worker has an --idle-timeout, and perhaps --when-all-idle clock"
-            )
+    """Of the sources of a Python file's pipeline, in one sentence: the worker that it will run with decides."""
+    sources = [*filter(_is_connector, dict.fromkeys(source for sources in inputs for source in sources))]
+    if sources:
+        yield (
+            f"windows over {', '.join(sources)} wait for the slowest stream; a silent stream holds them back, "
+            "unless the worker has an --idle-timeout"
+        )
 
 
 def _is_connector(source: str) -> bool:

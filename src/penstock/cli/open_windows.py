@@ -23,9 +23,9 @@ def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
     for each in pipelines:
         if each.open_windows:
             stay = "1 window stays open" if each.open_windows == 1 else f"{each.open_windows:,} windows stay open"
-            ends = " and ".join(f"penstock source end {source}" for source in each.open_windows_sources)
-            close = f"; {ends} closes them for good, the next time it runs" if ends else ""
-            yield printable(f"{each.name}: {stay}, kept for the next run{close}")
+            ends = ", ".join(f"penstock source end {source}" for source in each.open_windows_sources)
+            close = f"; to close all for good, while it runs: {ends}" if ends else ""
+            yield printable(f"{each.name}: {stay}, and the next run goes on with them{close}")
 
 
 def say_staying_open(worker: str, names: Collection[str], say: Callable[[str], None]) -> None:
