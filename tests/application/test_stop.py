@@ -161,7 +161,7 @@ def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Sc
         told = stage.stop()
     assert told.splitlines()[-1] == (
         "p: 2 windows stay open, and the next run goes on with them; "
-        "to close all for good, while it runs: penstock source end source"
+        "to close them for good, while that runs: penstock source end source"
     )
 
 

@@ -40,15 +40,19 @@ def test_it_shows_inputs_ports_and_sinks_with_their_guarantee(tmp_path: Path) ->
         "copy",
         "  input lines: a, b",
         "  ports: good, late",
-        "  windows over a, b wait for the slowest stream; a silent stream holds them back, "
-        "unless the worker has an --idle-timeout",
+        (
+            "  windows over a, b wait for the slowest stream; a silent stream holds them back, "
+            "unless the worker has an --idle-timeout"
+        ),
         "  good → file: file:results   exactly-once, votes",
         "  late → stdout: stdout:   at-least-once, follows",
         "other",
         "  input sensors: sensors",
         "  ports: what its function gives",
-        "  windows over sensors wait for the slowest stream; a silent stream holds them back, "
-        "unless the worker has an --idle-timeout",
+        (
+            "  windows over sensors wait for the slowest stream; a silent stream holds them back, "
+            "unless the worker has an --idle-timeout"
+        ),
         "  sinks: none here; it can be bound later: penstock sink add",
     ]
 

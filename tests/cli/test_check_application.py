@@ -65,10 +65,14 @@ binding:
         "windows over posts close by the worker's clock",
         "windows over meters wait for the slowest stream; a silent stream holds them back, idle_timeout is off",
         "windows over stamped close by the worker's clock, unless programs send event times of their own",
-        "windows over waits wait for the slowest stream; one that is silent for 90 s is left out; "
-        "when all are, they wait for the next event, when_all_idle is wait",
-        "windows over follows wait for the slowest stream; one that is silent for 60 s is left out; "
-        "when all are, they close by the worker's clock",
+        (
+            "windows over waits wait for the slowest stream; one that is silent for 90 s is left out; "
+            "when all are, they wait for the next event, when_all_idle is wait"
+        ),
+        (
+            "windows over follows wait for the slowest stream; one that is silent for 60 s is left out; "
+            "when all are, they close by the worker's clock"
+        ),
     ]
 
 

@@ -67,8 +67,8 @@ def test_it_says_what_open_windows_wait_for_and_not_that_nobody_holds_anything(w
         offset = coordinator.initial("per-shop", started.generation, "in")
         till.send(1, 5000)
         for batch in range(2):  # that the stream has begun, and its event
-            cut = {"wait_ms": 20_000, "state": "reported"}
-            offset = coordinator.cut("per-shop", started.generation, "in", offset, **cut).offset
+            cut = coordinator.cut("per-shop", started.generation, "in", offset, wait_ms=20_000, state="reported")
+            offset = cut.offset
             coordinator.merge("per-shop", batch, [], generation=started.generation)
         numbers = dict.fromkeys(("bucket", "open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
         open_ones = numbers | {"waiting": 2, "first_end": 10_000_000, "next_time": 10_000_000}

@@ -86,6 +86,17 @@ async def test_what_spark_s_own_operators_hold_is_never_known(scene: Scene) -> N
     assert demands(scene) == {"s": Demand(None, is_unknown=True)}
 
 
+async def test_status_says_that_windows_may_be_open_where_nobody_reports_them(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await run_epoch(scene, "p", "s", "unreported")
+    text = scene.status("p").open_windows_text()
+    assert text is not None
+    assert text.startswith("p: windows may be open, waiting for ")
+    await run_epoch(scene, "q", "s", "reported")
+    report(scene, "q", None)
+    assert scene.status("q").open_windows_text() is None
+
+
 async def test_a_pipeline_that_does_not_run_asks_for_nothing(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", "reported")

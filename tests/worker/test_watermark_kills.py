@@ -52,8 +52,8 @@ class Reader:
     def cut(self, start: InputOffset | None = None) -> InputOffset:
         with self._client() as client:
             asked = self.at if start is None else start
-            more = {"limits": self._limits, "state": self._state}
-            return client.cut(self._name, self.generation, "in", asked, **more).offset
+            cut = client.cut(self._name, self.generation, "in", asked, limits=self._limits, state=self._state)
+            return cut.offset
 
     def read(self) -> int | None:
         """Up to the end of what is there now; the watermark there."""

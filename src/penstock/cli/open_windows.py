@@ -22,10 +22,11 @@ def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
     """Of pipelines that have stopped: how many windows they leave open, and what closes them."""
     for each in pipelines:
         if each.open_windows:
-            stay = "1 window stays open" if each.open_windows == 1 else f"{each.open_windows:,} windows stay open"
+            is_one = each.open_windows == 1
+            stay, them = ("1 window stays", "it") if is_one else (f"{each.open_windows:,} windows stay", "them")
             ends = ", ".join(f"penstock source end {source}" for source in each.open_windows_sources)
-            close = f"; to close all for good, while it runs: {ends}" if ends else ""
-            yield printable(f"{each.name}: {stay}, and the next run goes on with them{close}")
+            close = f"; to close {them} for good, while that runs: {ends}" if ends else ""
+            yield printable(f"{each.name}: {stay} open, and the next run goes on with {them}{close}")
 
 
 def say_staying_open(worker: str, names: Collection[str], say: Callable[[str], None]) -> None:

@@ -43,20 +43,24 @@ class ClockDemand:
         """Of the connectors that somebody waits for, also over the outputs of other pipelines."""
         found: dict[str, Demand] = {}
         pipelines = self._shared.state.pipelines
-        for name, pipeline in pipelines.items():
-            demand = self._of(name, pipeline)
+        for name in pipelines:
+            demand = self._of(name)
             if demand != NO_DEMAND:
                 for source in connectors_behind(pipelines, name):
                     found[source] = found.get(source, NO_DEMAND) | demand
         return found
 
-    def _of(self, name: str, pipeline: Pipeline) -> Demand:
-        state = self._queries.state(name, pipeline.generation)
-        if not state or self._shared.heartbeats.state(name) != "RUNNING":
+    def _of(self, name: str) -> Demand:
+        if self._shared.heartbeats.state(name) != "RUNNING":
             return NO_DEMAND
-        done, reported = max(pipeline.merged, pipeline.complete), self._windows.summary(name)
-        is_behind = "reported" in state and max(reported.epoch, 0) < done
-        return Demand(reported.next_time, is_behind or ("unreported" in state and done > 0))
+        return Demand(self._windows.summary(name).next_time, self.is_unknown(name))
+
+    def is_unknown(self, name: str) -> bool:
+        """Whether a pipeline may hold more than it has reported."""
+        pipeline = self._shared.state.pipelines[name]
+        state, done = self._queries.state(name, pipeline.generation), max(pipeline.merged, pipeline.complete)
+        is_behind = "reported" in state and max(self._windows.summary(name).epoch, 0) < done
+        return is_behind or ("unreported" in state and done > 0)
 
 
 def connectors_behind(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[str]:

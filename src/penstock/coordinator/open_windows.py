@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from penstock.coordinator.clock_demand import connectors_behind
+from penstock.coordinator.clock_demand import ClockDemand, connectors_behind
 from penstock.coordinator.connectors import Connectors, SourceTimes
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.shared import Shared
@@ -17,9 +17,15 @@ class OpenWindows:
     """As far as pipelines have reported it since the worker started."""
 
     def __init__(
-        self, shared: Shared, windows: WindowReports, connectors: Connectors, now_us: Callable[[], int]
+        self,
+        shared: Shared,
+        windows: WindowReports,
+        demand: ClockDemand,
+        connectors: Connectors,
+        now_us: Callable[[], int],
     ) -> None:
         self._shared = shared
+        self._demand = demand
         self._windows = windows
         self._connectors = connectors
         self._now_us = now_us
@@ -27,10 +33,9 @@ class OpenWindows:
     def shown(self, status: PipelineStatus) -> PipelineStatus:
         """The same, with what is known of its windows."""
         summary = self._windows.summary(status.name)
-        if summary.epoch < 0:
-            return status
-        found = replace(status, open_windows=summary.waiting, open_windows_end=summary.first_end)
-        if not summary.waiting:
+        known = None if summary.epoch < 0 else summary.waiting
+        found = replace(status, open_windows=known, open_windows_end=summary.first_end)
+        if not summary.waiting and not self._demand.is_unknown(status.name):
             return found
         behind = connectors_behind(self._shared.state.pipelines, status.name)
         return replace(
@@ -89,6 +94,8 @@ def waits_for(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
     due_us = None if first_end is None else first_end + (0 if times.has_arrival_times else times.disorder_us)
     if _follows_clock(times, held) and due_us is not None and now_us < due_us:
         return f"the worker's clock to reach {_moment(due_us, now_us)}"
+    if _follows_clock(times, held) and due_us is None:
+        return "the worker's clock"
     if pipeline.lag_bytes:
         return f"pipeline {pipeline.name} to complete {pipeline.lag_bytes} bytes"
     if _follows_clock(times, held):

@@ -82,7 +82,7 @@ class Coordinator:
         self.windows = WindowReports(self._shared)
         self.readiness = Readiness(lambda: self._shared.state, heartbeats)
         self.clock_demand = ClockDemand(self._shared, self.cuts.queries, self.windows)
-        self._open_windows = OpenWindows(self._shared, self.windows, connectors, now_us)
+        self._open_windows = OpenWindows(self._shared, self.windows, self.clock_demand, connectors, now_us)
 
     async def start(self) -> None:
         """Bring the tables of streams back, hold what is held, and remove what a crash has left."""

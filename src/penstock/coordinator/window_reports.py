@@ -80,6 +80,8 @@ class WindowReports:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._reports: dict[tuple[str, int], dict[str, dict[int, BucketStatus]]] = {}
+        self._summaries: dict[tuple[str, int], Summary] = {}
+        """Of what is asked for several times a second."""
 
     def report(
         self, name: str, generation: int | None, operator: str, epoch: int, buckets: Sequence[BucketNumbers]
@@ -89,6 +91,7 @@ class WindowReports:
         pipeline = known(shared.state, name) if generation is None else shared.living(name, generation)
         self._forget()
         operators = self._reports.setdefault((name, pipeline.incarnation), {})
+        self._summaries.pop((name, pipeline.incarnation), None)
         if operator not in operators and len(operators) >= OPERATORS_MAX:
             raise LimitExceeded(f"pipeline {name!r} has more than {OPERATORS_MAX} window operators")
         told = operators.setdefault(operator, {})
@@ -118,14 +121,12 @@ class WindowReports:
     def summary(self, name: str) -> Summary:
         """Of what a pipeline has reported since the worker started."""
         pipeline = self._shared.state.pipelines.get(name)
-        operators = self._reports.get((name, pipeline.incarnation), {}) if pipeline is not None else {}
-        told = [one for buckets in operators.values() for one in buckets.values()]
-        return Summary(
-            min((one.epoch for one in told), default=-1),
-            sum(one.numbers.waiting for one in told),
-            _least(one.numbers.first_end for one in told),
-            _least(one.numbers.next_time for one in told),
-        )
+        key = name, 0 if pipeline is None else pipeline.incarnation
+        if key not in self._reports:
+            return Summary()
+        if key not in self._summaries:
+            self._summaries[key] = _summary([one for told in self._reports[key].values() for one in told.values()])
+        return self._summaries[key]
 
     def _forget_gone(self, operators: dict[str, dict[int, BucketStatus]], generation: int) -> None:
         """Operators that only an older generation has reported: the pipeline's function may no longer have them. One
@@ -140,6 +141,7 @@ class WindowReports:
         there = {(name, pipeline.incarnation) for name, pipeline in self._shared.state.pipelines.items()}
         for key in self._reports.keys() - there:
             del self._reports[key]
+            self._summaries.pop(key, None)
 
 
 def _together(name: str, operator: str, told: Sequence[BucketStatus]) -> OperatorStatus:
@@ -157,6 +159,15 @@ def _together(name: str, operator: str, told: Sequence[BucketStatus]) -> Operato
         late_dropped=sum(one.late_dropped for one in numbers),
         waiting=sum(one.waiting for one in numbers),
         first_end=_least(one.first_end for one in numbers),
+    )
+
+
+def _summary(told: Sequence[BucketStatus]) -> Summary:
+    return Summary(
+        min((one.epoch for one in told), default=-1),
+        sum(one.numbers.waiting for one in told),
+        _least(one.numbers.first_end for one in told),
+        _least(one.numbers.next_time for one in told),
     )
 
 

@@ -371,3 +371,28 @@ async def test_when_the_disk_has_failed_nobody_waits_for_room(scene: Scene) -> N
         with pytest.raises(StoreFailed):
             await stream.ready()
     await scene.running.crash()
+
+
+async def test_what_interceptors_have_held_back_gets_the_time_at_which_it_is_stored(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("peer")
+    await stream.send(b"one\ntw")
+    marked = host.gateway.clock.now() + 5_000_000
+    host.connector.mark_clock(MarkKind.CLOCK, marked)
+    await stream.send(b"o\nthr")
+    await stream.close()
+    first, *later = [event.event_time for event in await scene.events()]
+    assert first is not None
+    assert first < marked
+    assert later == [marked, marked], "nothing comes behind a mark that is below it, whenever its bytes came"
+    assert host.connector.has_arrival_times
+
+
+async def test_a_connector_that_knows_the_times_of_its_events_is_not_followed_by_the_clock(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer")
+    await stream.put([b"one"])
+    had = host.connector.has_arrival_times
+    await stream.put([b"two"], event_times_us=[7])
+    assert (had, host.connector.has_arrival_times) == (True, False)
+    assert [event.event_time for event in await scene.events()][1:] == [7]

@@ -14,6 +14,7 @@ from penstock import watermarked, windows
 from penstock.client.coordinator import CoordinatorClient
 from penstock.gateway.settings import ConnectorSettings
 from penstock.spark import pipeline
+from penstock.windows.kinds import Window
 from tests.open_stream import open_stream
 from tests.running_worker import running_worker
 from tests.windows.spark.running import Bench
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-KINDS = {
+KINDS: dict[str, tuple[Window, str]] = {
     "tumbling": (windows.tumbling("2 seconds"), "1 second"),
     "sliding": (windows.sliding("2 seconds", "1 second"), "0 seconds"),
     "session": (windows.session("2 seconds"), "1 second"),
