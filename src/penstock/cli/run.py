@@ -207,4 +207,5 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
                 runner.run(options.seconds_max)
             if follower.is_drained:
                 say_drained(runner.pipelines)
+                say_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], say)
         return caught[0] if caught else None

@@ -154,7 +154,7 @@ class OpenedStreams:
     def admit(self, columns: Columns) -> Admission:
         settings = self._connector.settings
         arrival = self._gateway.clock.now() if settings.event_time_ingest else None
-        if arrival is not None and not self._connector.has_own_times and any(columns.event_times.tolist()):
+        if arrival is not None and not self._connector.has_own_times and columns.has_event_times:
             self._connector.brings_own_times()
         admission = self._table.admit(columns, settings.event_time_unit, arrival)
         if self._connector.idle:

@@ -84,6 +84,12 @@ class Columns:
         """Bytes of frames."""
         return self.end - self.start
 
+    @property
+    def has_event_times(self) -> bool:
+        """Whether one of them is not 0."""
+        at_once = getattr(self.event_times, "any", None)  # numpy's, where the columns are
+        return bool(any(self.event_times.tolist()) if at_once is None else at_once())
+
     def key_span(self, index: int) -> tuple[int, int]:
         """Where a message's key begins and ends."""
         start = int(self.starts[index]) + HEAD_SIZE
