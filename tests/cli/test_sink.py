@@ -120,9 +120,10 @@ def test_status_shows_sinks_and_why_one_is_not_ready(
     merging.epoch([b"one"])
     until(lambda: client.sinks()[0].state == "WAITING")
     text = penstock("status").output
-    for part in ("sinks", NOWHERE, "at-least-once", "WAITING", "refused", "who holds the chain"):
+    for part in ("SINK", NOWHERE, "WAITING", "1 epoch", "refused"):
         assert part in text
-    assert "1 epoch waits for sink http of pipeline orders, which cannot take it now: 127.0.0.1:1 cannot" in text
+    assert "! 1 epoch waits for sink http of pipeline orders, which cannot take it now: 127.0.0.1:1 cannot" in text
+    assert "at-least-once" in penstock("status", "--all").output
 
 
 @pytest.mark.usefixtures("patience")

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from penstock.cli import status
-from penstock.client.coordinator import CoordinatorClient, InputSpec
+from penstock.cli.connect import get_json
+from penstock.cli.segment.list import segments_of
+from penstock.cli.status_view import view
+from penstock.client.coordinator import CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable
 from tests.open_stream import open_stream
@@ -17,6 +21,8 @@ from tests.spark.sending import send
 
 app = typer.Typer(pretty_exceptions_enable=False)
 status.register(app)
+
+PIPELINES = [f"orders-per-region-and-{name}" for name in "abcdefghijklmn"] + ["stopped-pipeline"]
 
 
 def shown(*options: str) -> str:
@@ -30,7 +36,29 @@ def http(worker: RunningWorker) -> str:
     return f"127.0.0.1:{worker.ports['http']}"
 
 
-def test_it_shows_connectors_and_segments(worker: RunningWorker) -> None:
+def on_screen(worker: RunningWorker, width: int, height: int) -> list[str]:
+    """What a terminal of this size shows."""
+    address = http(worker)
+    segments = [*segments_of(address)]
+    console = Console(width=width, height=height, color_system=None)
+    with console.capture() as printed:
+        console.print(view(address, get_json(address, "/status"), segments, width=width, height=height - 1))
+    return printed.get().splitlines()
+
+
+@pytest.fixture
+def fifteen(worker: RunningWorker, tmp_path: Path) -> RunningWorker:
+    """15 pipelines, each with a source and a sink of its own; the last one is stopped, with input that waits for it."""
+    with CoordinatorClient(http(worker)) as coordinator:
+        for number, name in enumerate(PIPELINES):
+            send(f"127.0.0.1:{worker.ports['connector']}", f"source-{number}", "north", [b"order"])
+            started = coordinator.start(name, {"in": InputSpec([f"source-{number}"])}, ["out"])
+            coordinator.bind(name, {"files": SinkSpec("out", f"file:{tmp_path}/{name}")})
+        coordinator.heartbeat(name, started.generation, stopped=True)
+    return worker
+
+
+def test_it_shows_sources_and_the_segments_of_programs(worker: RunningWorker) -> None:
     send(f"127.0.0.1:{worker.ports['connector']}", "shops", "north", [b"order"])
     with SegmentClient(worker.address) as client:
         client.create("imported")
@@ -40,22 +68,45 @@ def test_it_shows_connectors_and_segments(worker: RunningWorker) -> None:
     assert "shops" in printed
     assert "imported" in printed
     assert "2.0 KiB" in printed
-    assert "connector/shops" not in printed, "its segments are shown as the connector"
 
 
-def test_it_shows_pipelines_and_who_holds_the_chain(worker: RunningWorker) -> None:
+def test_internal_segments_are_shown_only_if_all_is(fifteen: RunningWorker) -> None:
+    internal = ("connector/source-0/0", f"pipeline/{PIPELINES[0]}/out", "coordinator/ledger")
+    assert not any(name in shown("--worker", http(fifteen)) for name in internal)
+    assert all(name in shown("--worker", http(fifteen), "--all") for name in internal)
+
+
+def test_it_shows_pipelines_and_what_is_wrong_first(worker: RunningWorker) -> None:
     send(f"127.0.0.1:{worker.ports['connector']}", "shops", "north", [b"order"])
     with CoordinatorClient(http(worker)) as coordinator:
         started = coordinator.start("counts", {"in": InputSpec(["shops"])}, ["out"])
         offset = coordinator.initial("counts", started.generation, "in")
         coordinator.cut("counts", started.generation, "in", offset)
         printed = shown("--worker", http(worker))
-        assert "counts" in printed
         assert "RUNNING" in printed
+        assert "nothing is blocked" in printed
         coordinator.heartbeat("counts", started.generation, stopped=True)
-        printed = shown("--worker", http(worker))
-    assert "STOPPED" in printed
-    assert "who holds the chain" in printed
+        second = shown("--worker", http(worker)).splitlines()[1]
+    assert second.startswith("! pipeline counts is STOPPED")
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40), (120, 30)])
+def test_fifteen_pipelines_fit_a_screen(fifteen: RunningWorker, width: int, height: int) -> None:
+    lines = on_screen(fifteen, width, height)
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if " RUNNING " in line or (" STOPPED " in line and not line.startswith("!"))]
+    assert len(rows) == len(PIPELINES)
+    assert rows[0].startswith("stopped-pipeline")
+    assert "! pipeline stopped-pipeline is STOPPED" in lines[1]
+
+
+def test_what_does_not_fit_is_counted(fifteen: RunningWorker) -> None:
+    lines = on_screen(fifteen, 80, 15)
+    assert len(lines) < 15
+    assert any(line.startswith("stopped-pipeline") for line in lines)
+    assert "… 15 sources: no trouble" in lines
+    assert any(line.startswith("…") and line.endswith("more pipelines: running") for line in lines)
 
 
 def test_it_says_what_open_windows_wait_for_and_not_that_nobody_holds_anything(worker: RunningWorker) -> None:
@@ -91,6 +142,7 @@ def test_it_says_what_open_windows_wait_for_and_not_that_nobody_holds_anything(w
 def test_json_is_what_the_worker_says(worker: RunningWorker, tmp_path: Path) -> None:
     found = json.loads(shown("--data", str(tmp_path / "data"), "--json"))
     assert found["ports"] == worker.ports
+    assert found["rates"]["pipelines"] == {}
 
 
 def test_without_a_worker_it_says_so() -> None:

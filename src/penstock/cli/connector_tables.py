@@ -5,7 +5,6 @@ from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from penstock.cli.sizes import show_size
 
@@ -27,9 +26,9 @@ def connector_table(connectors: Sequence[dict[str, Any]], application: dict[str,
     return table
 
 
-def connector_troubles(connectors: Sequence[dict[str, Any]]) -> list[Text]:
+def connector_troubles(connectors: Sequence[dict[str, Any]]) -> list[str]:
     """Sentences: what is wrong with a connector, and who holds which stream."""
-    return [Text(f"  {sentence}") for one in connectors for sentence in _sentences(one)]
+    return [sentence for one in connectors for sentence in _sentences(one)]
 
 
 def _sentences(one: dict[str, Any]) -> Iterator[str]:

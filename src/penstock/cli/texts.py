@@ -20,5 +20,13 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
+def shortened_in_the_middle(text: str, length: int) -> str:
+    """Names often begin alike and end differently, or the other way round: both ends stay."""
+    if len(text) <= length:
+        return text
+    end = (length - 1) // 2
+    return f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
+
+
 def _is_control(character: str) -> bool:
     return unicodedata.category(character) == "Cc"

@@ -118,6 +118,7 @@ class Cuts:
         folded = await shared.watermarks.fold(shared.state, name, ends)
         shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)
+        shared.flow.cut(name, pipeline, ends, folded.events)
         return True
 
     def _plan_watermark(self, name: str, pipeline: Pipeline, asker: str) -> bool:
@@ -131,6 +132,7 @@ class Cuts:
             return False
         shared.keeper.commit(Plan(name, pipeline.generation, asker, {}, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, {})
+        shared.flow.cut(name, pipeline, {}, 0)
         return True
 
     def _check_there(self, name: str, pipeline: Pipeline) -> None:

@@ -94,6 +94,10 @@ class Deliveries:
         self._shared.keeper.commit(Follow(name, sink, batch, sent))
         await self.settled()
 
+    def delivered(self, name: str, rows: Mapping[str, int]) -> None:
+        """Count an epoch, with its rows, for each of these sinks."""
+        self._shared.flow.delivered(name, rows)
+
     async def park(self, name: str, sink: str, batch: int) -> None:
         """The sink never gets the batch: its bytes are copied to the sink's dead letters in the step that says so."""
         async with self._shared.lock(name):

@@ -35,6 +35,9 @@ class Merger:
             shared.keeper.commit(command)
             shared.watermarks.outputs.note(name, shared.state.pipelines[name])
             shared.heartbeats.merged(name)
+            if not done:
+                merged = shared.state.pipelines[name]
+                shared.flow.merged(name, merged, merged.batches[batch], staged)
             await shared.keeper.settled()
         return Merged(not done, pipeline.running[1])
 

@@ -155,11 +155,14 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A segment that a task has staged for an output port, and its length."""
+    """A segment that a task has staged for an output port, its length, and how many rows that is: None if the task does
+    not know.
+    """
 
     port: str
     segment: str
     length: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

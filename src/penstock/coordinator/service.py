@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from penstock.coordinator.arrivals import SPACING_SECONDS
 from penstock.coordinator.clock_demand import ClockDemand
 from penstock.coordinator.completions import Completions, Releases
 from penstock.coordinator.connectors import NO_CONNECTORS, Connectors
 from penstock.coordinator.cuts import Cuts
 from penstock.coordinator.deliveries import Deliveries
+from penstock.coordinator.flow import Flow
 from penstock.coordinator.heartbeats import Heartbeats, StartTimes
 from penstock.coordinator.ledger.keeper import Keeper
 from penstock.coordinator.letters import Letters
@@ -21,8 +23,8 @@ from penstock.coordinator.machine.releasing import truncatable
 from penstock.coordinator.merger import Merger
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.news import News
-from penstock.coordinator.readiness import Readiness
 from penstock.coordinator.open_windows import OpenWindows
+from penstock.coordinator.readiness import Readiness
 from penstock.coordinator.reading.readers import Readers
 from penstock.coordinator.reading.records import Records
 from penstock.coordinator.reading.sources import Sources, normalised
@@ -70,9 +72,13 @@ class Coordinator:
         self._releases = Releases(completions)
         self._sweeper = Sweeper(store, settings.orphan_seconds, clock)
         self._retaining = Retaining(store, settings, clock, now_us)
-        self._shared = Shared(store, keeper, records, sources, watermarks, heartbeats, reports, news, settings)
+        self.flow = Flow(clock)
+        self._shared = Shared(
+            store, keeper, records, sources, watermarks, heartbeats, reports, news, self.flow, settings
+        )
         self._tasks: list[asyncio.Task[None]] = []
         durability.after_each_group(news.ring)
+        durability.after_each_group(lambda: self.flow.settle(self._shared.state))
         self.lifecycle = Lifecycle(self._shared, address)
         self.cuts = Cuts(self._shared)
         self.merger = Merger(self._shared, self._sweeper)
@@ -103,6 +109,7 @@ class Coordinator:
         self._tasks = [
             asyncio.create_task(self._every(shared.settings.retention_seconds, self._retain)),
             asyncio.create_task(self._every(shared.settings.sweep_seconds, self._sweep)),
+            asyncio.create_task(self._every(SPACING_SECONDS, self._sample)),
         ]
 
     async def stop(self) -> None:
@@ -130,6 +137,15 @@ class Coordinator:
 
     def _sweep(self) -> None:
         self._sweeper.sweep_orphans(self._shared.state)
+
+    def _sample(self) -> None:
+        self.flow.sample(self._shared.state, self._read_ends)
+
+    def _read_ends(self) -> dict[str, int]:
+        """Of all segments that pipelines read."""
+        shared = self._shared
+        read = frozenset(source for pipeline in shared.state.pipelines.values() for source in pipeline.sources)
+        return {segment: shared.records.end(segment) for segment in shared.sources.all_segments(read)}
 
     def _perform(self, effect: Effect) -> None:
         match effect:

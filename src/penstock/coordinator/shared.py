@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
+from penstock.coordinator.flow import Flow
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.ledger.keeper import Keeper, stopping
 from penstock.coordinator.machine.apply import current
@@ -29,6 +30,7 @@ class Shared:
     heartbeats: Heartbeats
     reports: Reports
     news: News
+    flow: Flow
     settings: CoordinatorSettings
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Of pipelines that somebody waits for, or works on."""

@@ -32,13 +32,15 @@ class EpochData:
     start: int
     when_journalled: Callable[[], Awaitable[None]] = _at_once
     block_bytes: int = BLOCK_BYTES
+    rows: int = field(init=False, default=0)
+    """Of the blocks that have been taken."""
     _next_id: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._next_id = self.start
 
     async def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
-        self._next_id = self.start
+        self._next_id, self.rows = self.start, 0
         at, length = self.offset, self.block_bytes
         while at < self.end:
             data = await self.records.data(self.segment, at, length)
@@ -50,6 +52,7 @@ class EpochData:
             if len(events):
                 block = Block(events, self._next_id)
                 self._next_id = block.end_id
+                self.rows += len(block)
                 yield block
 
     def _longer(self, at: int, length: int) -> int:

@@ -114,6 +114,7 @@ class Follower:
         try:
             end = done.epoch.transaction.end
             await self._deliveries.follow(self._pipeline, done.seen, self._name, done.batch, end)
+            self._deliveries.delivered(self._pipeline, {self._name: done.epoch.rows})
         except PipelineError:  # parked, reset or bound elsewhere meanwhile: it looks again
             self._window.void()
             await asyncio.sleep(0)

@@ -173,6 +173,7 @@ class Rounds:
         except (PipelineError, NoRoom) as error:
             log.info("pipeline %s: the round of epoch %d begins anew: %s", self._name, batch + 1, error)
             return False
+        self._deliveries.delivered(self._name, {name: epoch.rows for name, epoch in epochs.items()})
         return True
 
 

@@ -15,7 +15,7 @@ from penstock.gateway.arrival_clock import ArrivalClock
 from penstock.gateway.clock_marks import ClockMarks
 from penstock.gateway.completion import Completion
 from penstock.gateway.connector import PREFIX, Connector
-from penstock.gateway.counters import Counters
+from penstock.gateway.counters import ConnectorCounters, Counters
 from penstock.gateway.declaring import Declaring
 from penstock.gateway.endings import Endings
 from penstock.gateway.gate import Gate, OpenGate
@@ -382,6 +382,10 @@ class Gateway:
             "credits": sum(session.credits for session in sessions),
             "ack_lag_seconds": max((session.ack_lag_seconds for session in sessions), default=0.0),
         }
+
+    def source_counters(self) -> dict[str, ConnectorCounters]:
+        """Of every source, whether programs feed it or a connector of the application does."""
+        return {name: connector.counters for name, connector in self._connectors.items()}
 
     def status(self) -> dict[str, object]:
         return {

@@ -122,4 +122,4 @@ def in_order(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
     """All that was staged, in the order of the partitions. A task without rows has staged nothing."""
     told = [message for message in messages if isinstance(message, StagedOutput)]
     told.sort(key=lambda message: message.partition)
-    return [Staged(port.port, port.segment, port.length) for message in told for port in message.ports]
+    return [Staged(port.port, port.segment, port.length, port.rows) for message in told for port in message.ports]

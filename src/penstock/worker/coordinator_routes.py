@@ -249,7 +249,8 @@ def _input(body: Body) -> InputSpec:
 
 
 def _staged(body: Body) -> Staged:
-    return Staged(body.text("port"), body.text("segment"), body.number("length"))
+    rows = body.optional("rows", body.number)
+    return Staged(body.text("port"), body.text("segment"), body.number("length"), rows)
 
 
 def _limits(body: Body) -> Callable[[str], Limits]:

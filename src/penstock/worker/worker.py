@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 import penstock
 from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.delivery_messages import SinkSpec, SinkStatus
+from penstock.coordinator.flow import Flow
 from penstock.coordinator.messages import PipelineStatus, StartingPipeline
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.window_reports import BucketStatus, OperatorStatus
@@ -33,9 +34,11 @@ from penstock.store.file_journal import FileJournal
 from penstock.store.real_files import RealFiles
 from penstock.store.results import SegmentInfo
 from penstock.store.store import SegmentStore
+from penstock.worker import flow
 from penstock.worker.connector_metrics import HostedConnectors
 from penstock.worker.http import HttpServer
 from penstock.worker.metrics import Numbered, Pipelines, Sinks
+from penstock.worker.rates import SAMPLE_SECONDS, Key, Rates
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.start_times import StartTimes
 from penstock.worker.window_metrics import Windows
@@ -56,6 +59,7 @@ class Worker:
         self.registry = CollectorRegistry()
         self.id = uuid4().hex
         """Of this process: whoever finds our ports in a file can tell us from a worker that listens there since."""
+        self._began = time.monotonic()
         self._stopping = asyncio.Event()
         self._failed = False
 
@@ -98,6 +102,8 @@ class Worker:
         self._gateway.completed_goes = self.settings.coordinator.retention.mode == "complete"
         await self._start_coordinator(durability)
         self._register_metrics()
+        self._rates = Rates(self._counts, time.monotonic)
+        sampling = asyncio.create_task(self._sample_rates())
         http = HttpServer(self, self.settings.http_host, self.settings.http_port)
         self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self.ports |= {"http": await http.start()}
@@ -106,6 +112,7 @@ class Worker:
         self._write_ports()
         ready(self.ports)
         await self._stopping.wait()
+        sampling.cancel()
         await self._stop_coordinator()
         await self._gateway.stop()
         await self._server.stop()
@@ -238,6 +245,18 @@ class Worker:
                 busy = False
             await asyncio.sleep(0 if busy else _COMPACTION_IDLE_SECONDS)
 
+    async def _sample_rates(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            self._rates.sample()
+
+    def _counts(self) -> dict[Key, int]:
+        return flow.counts(self._gateway, self._flow)
+
+    @property
+    def _flow(self) -> Flow | None:
+        return None if self._coordinator is None else self._coordinator.flow
+
     # What /health, /status, /segments and /metrics show.
 
     def problems(self) -> list[str]:
@@ -265,6 +284,7 @@ class Worker:
             "id": self.id,
             "pid": os.getpid(),
             "data": str(self.settings.data.resolve()),
+            "uptime_seconds": round(time.monotonic() - self._began, 1),
             "ports": self.ports,
             "tls": self.settings.segment.ssl is not None,
             "problems": self.problems(),
@@ -278,6 +298,7 @@ class Worker:
             "sinks": [asdict(sink) for sink in self._sinks()],
             "windows": [asdict(operator) for operator in self._windows()],
             "holds": self._holds(),
+            "rates": flow.rates_as_json(self._rates, self._flow),
         }
 
     def _pipelines(self) -> list[PipelineStatus]:
@@ -338,5 +359,6 @@ class Worker:
         self.registry.register(Pipelines(self._pipelines))
         self.registry.register(Windows(self._window_buckets))
         self.registry.register(Sinks(self._sinks, lambda name: self.delivery().epochs(name)))
+        self.registry.register(flow.FlowMetrics(gateway, self._flow))
         if self._hosting is not None:
             self.registry.register(HostedConnectors(self._hosting.connectors))

@@ -21,7 +21,7 @@ def list_segments(
     as_json: JsonOption = False,
 ) -> None:
     """List segments, by name."""
-    found = list(_segments(worker_to_read(worker, data), prefix))
+    found = list(segments_of(worker_to_read(worker, data), prefix))
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -39,7 +39,8 @@ def state_of(segment: dict[str, Any]) -> str:
     return "sealed" if segment["sealed"] else "open"
 
 
-def _segments(address: str, prefix: str) -> Iterator[dict[str, Any]]:
+def segments_of(address: str, prefix: str = "") -> Iterator[dict[str, Any]]:
+    """All of them, a page at a time."""
     after, more = "", True
     while more:
         page = get_json(address, "/segments?" + urlencode({"prefix": prefix, "after": after}))

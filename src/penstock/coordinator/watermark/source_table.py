@@ -124,14 +124,17 @@ class SourceTable:
         self.finished |= {*finished}
         self.segments = segments if self.finished else 0
 
-    def fold(self, heads: Iterable[Buffer]) -> None:
-        """Take in records of one segment, in order. Raises Damaged."""
+    def fold(self, heads: Iterable[Buffer]) -> int:
+        """Take in records of one segment, in order; returns how many events they hold. Raises Damaged."""
+        events = 0
         for run in _runs(head for data in heads if (head := unpack_head(data)) is not None):
             for mark in run[0].marks:
                 self._before(mark)
             self._events(run)
             for mark in run[0].marks:
                 self._behind(mark)
+            events += sum(head.count for head in run)
+        return events
 
     def _before(self, mark: Mark) -> None:
         """What stands before the events of its record."""

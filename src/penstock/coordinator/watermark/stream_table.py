@@ -67,9 +67,9 @@ class StreamTable:
         for source in [*sources]:
             self.sources.pop(source, None)
 
-    def fold(self, source: str, heads: Iterable[Buffer]) -> None:
-        """Take in records of one segment of the connector, in order. Raises Damaged."""
-        self.of(source).fold(heads)
+    def fold(self, source: str, heads: Iterable[Buffer]) -> int:
+        """Take in records of one segment of the connector, in order; returns the number of events. Raises Damaged."""
+        return self.of(source).fold(heads)
 
     def watermark(self, terms: Terms = NO_DISORDER) -> int | None:
         """None while it is not known, or held back by a stream that is silent, or an output that has none."""

@@ -28,10 +28,11 @@ _BYTES_PER_STREAM = 16 * 1024
 
 
 class Folded(NamedTuple):
-    """The table at a cut that is not decided yet, and the watermark there."""
+    """The table at a cut that is not decided yet, the watermark there, and the number of connectors' events in it."""
 
     table: StreamTable
     watermark: int | None
+    events: int = 0
 
 
 class Standing(NamedTuple):
@@ -101,11 +102,12 @@ class Watermarks:
         table.forget(table.sources.keys() - pipeline.sources)
         at = pipeline.segments(pipeline.planned)
         await self._begin(table, pipeline, at)
+        events = 0
         for segment, end in ends.items():
-            await self._fold(table, segment, at.get(segment, 0), end)
+            events += await self._fold(table, segment, at.get(segment, 0), end)
         positions = {**at, **ends}
         table.outputs = self._inherited(state, pipeline, positions, table.outputs)
-        return Folded(table, advanced(pipeline.watermark, table, self._terms(pipeline)))
+        return Folded(table, advanced(pipeline.watermark, table, self._terms(pipeline)), events)
 
     def moved(self, state: State, name: str) -> Folded | None:
         """As `fold`, for a pipeline that has nothing new to read: None unless an output that it reads carries a higher
@@ -152,10 +154,13 @@ class Watermarks:
                 finished = {*range(len(segments))} - first.finished if has_finished else ()
                 table.of(source).begin(first.open_before(open_now), finished, len(segments))
 
-    async def _fold(self, table: StreamTable, segment: str, start: int, end: int) -> None:
+    async def _fold(self, table: StreamTable, segment: str, start: int, end: int) -> int:
+        """How many events of a connector are there. Other segments have no heads."""
+        events = 0
         if segment.startswith(CONNECTOR_PREFIX):
             async for heads in self._records.heads(segment, start, end):
-                table.fold(source_of(segment), (head for _, head in heads.found))
+                events += table.fold(source_of(segment), (head for _, head in heads.found))
+        return events
 
     def keep(self, name: str, folded: Folded, before: int | None, ends: Segments) -> None:
         """The cut stands in the ledger: its table takes the place of the last one, whose watermark was `before`."""

@@ -1,0 +1,155 @@
+"""Compact tables that fit a screen: one line per thing, what is wrong first, what does not fit as a count."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from penstock.cli.texts import printable, shortened_in_the_middle
+
+_GAP = 2
+_NAME_MIN = 24
+"""Names get no shorter than this while there is a column that can be left out instead."""
+
+_LINES_MIN = 3
+"""Fewer lines of a table tell less than its summary, unless something is wrong with them."""
+
+
+class Level(IntEnum):
+    """How much a line needs to be looked at."""
+
+    BAD = 0
+    WARNING = 1
+    OK = 2
+
+
+STYLES = {Level.BAD: "red", Level.WARNING: "yellow", Level.OK: ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    is_name: bool = False
+    """To the left, and shortened in the middle; others are numbers and short words, never shortened."""
+    is_optional: bool = False
+    """Left out if all its cells are empty, or on a narrow screen; of several the last one first."""
+    is_left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    cells: Sequence[str]
+    level: Level = Level.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`noun` is what each of its rows is; `fine` is what is said of those that are not shown and need no look."""
+
+    noun: str
+    columns: Sequence[Column]
+    rows: Sequence[Row] = field(default_factory=tuple)
+    fine: str = ""
+
+    def sorted_rows(self) -> list[Row]:
+        """What is wrong first; otherwise as they are."""
+        return sorted(self.rows, key=lambda row: row.level)
+
+    @property
+    def troubled(self) -> int:
+        return sum(row.level is not Level.OK for row in self.rows)
+
+
+def lines_taken(shown: int, total: int) -> int:
+    """Of a section of which some rows are shown: its header, and a line that counts the rest."""
+    if not total:
+        return 0
+    return 1 if not shown else 1 + shown + (shown < total)
+
+
+def shares(sections: Sequence[Section], room: int | None) -> list[int]:
+    """How many rows of each section are shown, in so many lines; None: all. Rows that need to be looked at come first,
+    then the sections as they follow each other.
+    """
+    totals = [len(section.rows) for section in sections]
+    if room is None:
+        return totals
+    shown = [0] * len(sections)
+    troubled = [section.troubled for section in sections]
+    for wanted in ([min(count, _LINES_MIN) for count in troubled], troubled, totals):
+        for number, most in enumerate(wanted):
+            taken = sum(map(lines_taken, shown, totals)) - lines_taken(shown[number], totals[number])
+            fitting = [k for k in range(shown[number], most + 1) if taken + lines_taken(k, totals[number]) <= room]
+            best = max(fitting, default=0)
+            if best >= min(_LINES_MIN, most):
+                shown[number] = max(best, shown[number])
+    return shown
+
+
+def rendered(section: Section, shown: int, width: int) -> list[Text]:
+    total = len(section.rows)
+    if not total:
+        return []
+    if not shown:
+        return [_rest(section, total, "")]
+    lines = _table(section.columns, section.sorted_rows()[:shown], width)
+    return lines if shown == total else [*lines, _rest(section, total - shown, "more ")]
+
+
+def _rest(section: Section, count: int, more: str) -> Text:
+    """Of those that are not shown. What needs a look is shown first, so these are the last ones of it."""
+    troubled = min(count, section.troubled - (len(section.rows) - count))
+    said = f"{troubled} need a look (--all)" if troubled > 0 else section.fine
+    return Text(f"… {count} {more}{section.noun}{'' if count == 1 else 's'}: {said}", "dim")
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[Text]:
+    cells = [[printable(cell) for cell in row.cells] for row in rows]
+    kept, widths = fitted(columns, [[column.title for column in columns], *cells], width)
+    header = _line([columns[i].title for i in kept], [columns[i] for i in kept], widths)
+    lines = [Text(header, "bold")]
+    for row, texts in zip(rows, cells, strict=True):
+        line = _line([texts[i] for i in kept], [columns[i] for i in kept], widths)
+        lines.append(Text(line, STYLES[row.level]))
+    return lines
+
+
+def fitted(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int) -> tuple[list[int], list[int]]:
+    """Which columns are shown, and how wide; the first row has the titles. Names give way first, then optional columns,
+    then names again.
+    """
+    texts = [*zip(*rows, strict=True)]
+    natural = [max(map(cell_len, column)) for column in texts]
+    kept = [i for i, column in enumerate(columns) if any(texts[i][1:]) or not column.is_optional]
+    while _least(columns, natural, kept) > width:
+        optional = [i for i in kept if columns[i].is_optional]
+        if not optional:
+            break
+        kept.remove(optional[-1])
+    widths = [natural[i] for i in kept]
+    names = [at for at, i in enumerate(kept) if columns[i].is_name]
+    while names and sum(widths) + _GAP * (len(kept) - 1) > width:
+        widest = max(names, key=lambda at: widths[at])
+        if widths[widest] <= 1:
+            break
+        widths[widest] -= 1
+    return kept, widths
+
+
+def _least(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int]) -> int:
+    """The width of a table whose names are as short as they should ever be."""
+    widths = (min(natural[i], _NAME_MIN) if columns[i].is_name else natural[i] for i in kept)
+    return sum(widths) + _GAP * (len(kept) - 1)
+
+
+def _line(texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    cells = [_cell(text, column, width) for text, column, width in zip(texts, columns, widths, strict=True)]
+    return (" " * _GAP).join(cells).rstrip()
+
+
+def _cell(text: str, column: Column, width: int) -> str:
+    if column.is_name:
+        return set_cell_size(shortened_in_the_middle(text, width), width)
+    return set_cell_size(text, width) if column.is_left else " " * (width - cell_len(text)) + text

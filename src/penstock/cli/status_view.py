@@ -1,0 +1,294 @@
+"""What `penstock status` shows of a worker's /status: what is wrong, then pipelines, sources and sinks, compactly."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from penstock.cli.connector_tables import connector_table, connector_troubles
+from penstock.cli.screen import Column, Level, Row, Section, rendered, shares
+from penstock.cli.sink import sink_table
+from penstock.cli.sizes import show_size
+from penstock.cli.texts import printable
+from penstock.cli.times import show_clock_time
+from penstock.cli.watermarks import show_seconds, watermark_table
+from penstock.coordinator.delivery_messages import SinkStatus
+from penstock.coordinator.messages import PipelineStatus
+from penstock.protocol.stored.names import (
+    CONNECTOR_PREFIX,
+    COORDINATOR_PREFIX,
+    OUTPUT_PREFIX,
+    STAGING_PREFIX,
+    SYSTEM_PREFIX,
+)
+
+INTERNAL = (CONNECTOR_PREFIX, COORDINATOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX)
+"""Segments of the worker's own: what is in them is shown as sources and pipelines."""
+
+_SENTENCE_LINES = 2
+"""Of one problem on a screen; all of it is in --all and in --json."""
+
+_NOTHING_BLOCKED = "nothing is blocked"
+
+_NOT_RUNNING = (("FAILING", "red", "no heartbeat"), ("STOPPED", "yellow", "not started"))
+_NAMED = 3
+"""Pipelines in one sentence; the table has them all."""
+
+_BAD_STATES = ("disconnected", "failed")
+_BAD_SINKS = ("REFUSED", "WAITING")
+
+_PIPELINE_COLUMNS = (
+    Column("PIPELINE", is_name=True),
+    Column("STATE", is_left=True),
+    Column("IN/S"),
+    Column("OUT/S"),
+    Column("LAG"),
+    Column("LATENCY"),
+    Column("EPOCH"),
+    Column("WATERMARK", is_optional=True),
+    Column("UNDELIVERED", is_optional=True),
+    Column("READS", is_name=True, is_optional=True),
+)
+_SOURCE_COLUMNS = (
+    Column("SOURCE", is_name=True),
+    Column("STATE", is_left=True),
+    Column("EVENTS/S"),
+    Column("BYTES/S"),
+    Column("STREAMS"),
+    Column("STORED"),
+    Column("TYPE", is_optional=True, is_left=True),
+    Column("WAITING", is_optional=True),
+    Column("DEAD LETTERS", is_optional=True),
+)
+_SINK_COLUMNS = (
+    Column("SINK", is_name=True),
+    Column("OF PIPELINE", is_name=True),
+    Column("STATE", is_left=True),
+    Column("ROWS/S"),
+    Column("BEHIND"),
+    Column("TO", is_name=True, is_optional=True),
+    Column("PARKED", is_optional=True),
+)
+_SEGMENT_COLUMNS = (Column("SEGMENT", is_name=True), Column("SIZE"), Column("START"), Column("END"))
+
+
+def view(
+    address: str,
+    status: Mapping[str, Any],
+    segments: Sequence[Mapping[str, Any]],
+    *,
+    width: int,
+    height: int | None = None,
+    is_all: bool = False,
+) -> RenderableType:
+    """In `height` lines at most, if that is possible. `is_all`: all there is, the worker's own segments with it."""
+    height = None if is_all else height
+    top = [*_worker(address, status, width), *_troubles(status, width, height)]
+    sections = _sections(status, segments, is_all=is_all)
+    room = None if height is None else height - len(top)
+    parts: list[RenderableType] = [*top]
+    for section, shown in zip(sections, shares(sections, room), strict=True):
+        parts += rendered(section, shown, width)
+    return Group(*parts, *(_details(status) if is_all else ()))
+
+
+def _sections(
+    status: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], *, is_all: bool
+) -> tuple[Section, Section, Section, Section]:
+    rates = status.get("rates", {})
+    pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
+    sinks = [SinkStatus(**told) for told in status.get("sinks", [])]
+    shown = [one for one in segments if is_all or not one["name"].startswith(INTERNAL)]
+    return (
+        _pipelines(pipelines, rates.get("pipelines", {})),
+        _sources(status, rates.get("sources", {}), is_all=is_all),
+        _sinks(sinks, rates.get("sinks", {})),
+        _segments(shown),
+    )
+
+
+# What is at the top.
+
+
+def _worker(address: str, status: Mapping[str, Any], width: int) -> list[Text]:
+    """One line: what does not fit is left out."""
+    application = status.get("application") or {"revision": 0}
+    parts = [f"penstock {status['version']} on {address}"]
+    if "uptime_seconds" in status:
+        parts.append(f"up {show_seconds(status['uptime_seconds'])}")
+    parts.append(f"{show_size(status['store']['live_bytes'])} stored")
+    if application["revision"]:
+        parts.append(f"application {application['state']}, revision {application['revision']}")
+    if "rates" in status:
+        parts.append(f"rates: last {show_seconds(status['rates']['seconds'])}")
+    while len(parts) > 1 and len(" · ".join(parts)) > width:
+        parts.pop()
+    return [Text(" · ".join(parts), "bold")]
+
+
+def _troubles(status: Mapping[str, Any], width: int, height: int | None) -> list[Text]:
+    """What is wrong, in sentences: on a screen a third of it at most, and each sentence in a few lines."""
+    found = [*_sentences(status)]
+    if not found:
+        return [Text(_NOTHING_BLOCKED, "green")] if status.get("pipelines") else []
+    lines_max = None if height is None else _SENTENCE_LINES
+    texts = [_sentence(sentence, style, width, lines_max) for sentence, style in found]
+    room = sum(map(len, texts)) if height is None else max(height // 3, _SENTENCE_LINES)
+    shown: list[Text] = []
+    for number, lines in enumerate(texts):
+        if len(shown) + len(lines) > room:
+            return [*shown, Text(f"! and {len(texts) - number} more: penstock status --all", "yellow")]
+        shown += lines
+    return shown
+
+
+def _sentence(sentence: str, style: str, width: int, lines_max: int | None) -> list[Text]:
+    wrapped = wrap(f"! {sentence}", width, subsequent_indent="  ", max_lines=lines_max, placeholder=" …")
+    return [Text(line, style) for line in wrapped]
+
+
+def _sentences(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for problem in status["problems"]:
+        yield printable(problem), "bold red"
+    for name, why in status["gateway"].get("damaged_sources", {}).items():
+        yield printable(f"source {name!r}: {why}"), "bold red"
+    pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
+    for state, style, why in _NOT_RUNNING:
+        away = [one for one in pipelines if one.state == state and (one.lag_bytes or state == "FAILING")]
+        if away:
+            lag = show_size(sum(one.lag_bytes for one in away))
+            yield f"{_named(away)} {state} ({why}): {lag} of input to catch up with", style
+    own = tuple(f"pipeline {one.name} is {one.state}: " for one in pipelines)
+    blocked = [sentence for sentence in status.get("holds", []) if not sentence.startswith(own)]
+    for sentence in [*blocked, *connector_troubles(status.get("connectors", []))]:
+        yield printable(sentence), "yellow"
+
+
+def _named(pipelines: Sequence[PipelineStatus]) -> str:
+    if len(pipelines) == 1:
+        return f"pipeline {pipelines[0].name} is"
+    named = ", ".join(one.name for one in pipelines[:_NAMED])
+    more = f" and {len(pipelines) - _NAMED} more" if len(pipelines) > _NAMED else ""
+    return f"pipelines {named}{more} are"
+
+
+# The tables.
+
+
+def _pipelines(pipelines: Sequence[PipelineStatus], rates: Mapping[str, Any]) -> Section:
+    rows = [_pipeline(one, rates.get(one.name, {})) for one in pipelines]
+    return Section("pipeline", _PIPELINE_COLUMNS, rows, "running")
+
+
+def _pipeline(one: PipelineStatus, rates: Mapping[str, Any]) -> Row:
+    level = Level.OK
+    if one.state != "RUNNING" or one.held:
+        level = Level.BAD if one.state == "FAILING" else Level.WARNING
+    reads = ", ".join(dict.fromkeys(source for sources in one.inputs.values() for source in sources))
+    cells = (
+        *(one.name, "BLOCKED" if one.held and one.state == "RUNNING" else one.state),
+        *(_rate(rates.get("rows_in_per_second", 0.0)), _rate(rates.get("rows_out_per_second", 0.0))),
+        *(show_size(one.lag_bytes), _latency(rates.get("latency_seconds")), str(one.complete)),
+        *(show_clock_time(one.watermark), show_size(one.undelivered_bytes), reads),
+    )
+    return Row(cells, level)
+
+
+def _sources(status: Mapping[str, Any], rates: Mapping[str, Any], *, is_all: bool) -> Section:
+    connectors = {one["name"]: one for one in status.get("connectors", [])}
+    sources = status["gateway"]["sources"]
+    hosted = [name for name, one in connectors.items() if "out" in one["guarantee"] and name not in sources]
+    names = [name for name in sources if is_all or not name.startswith(SYSTEM_PREFIX)]
+    rows = [
+        _source(name, sources.get(name), connectors.get(name), rates.get(name, {}))
+        for name in sorted([*names, *hosted])
+    ]
+    return Section("source", _SOURCE_COLUMNS, rows, "no trouble")
+
+
+def _source(
+    name: str, source: Mapping[str, Any] | None, connector: Mapping[str, Any] | None, rates: Mapping[str, Any]
+) -> Row:
+    """`source` is None before its first event; `connector` is None for one that programs send to."""
+    source = source or {"has_room": True, "streams": 0, "held_bytes": 0}
+    connector = connector or {"state": "", "paused": False, "waiting_streams": 0, "letters": 0, "type": "programs"}
+    state, level = _source_state(source, connector)
+    waiting, letters = connector["waiting_streams"], connector["letters"]
+    cells = (
+        *(
+            name,
+            state,
+            _rate(rates.get("events_per_second", 0.0)),
+            show_size(round(rates.get("bytes_per_second", 0.0))),
+        ),
+        *(f"{source['streams']:,}", show_size(source["held_bytes"])),
+        *(connector["type"], f"{waiting:,}" if waiting else "", f"{letters:,}" if letters else ""),
+    )
+    return Row(cells, level)
+
+
+def _source_state(source: Mapping[str, Any], connector: Mapping[str, Any]) -> tuple[str, Level]:
+    if connector["state"] in _BAD_STATES:
+        return str(connector["state"]), Level.BAD
+    if not source["has_room"]:
+        return "full", Level.WARNING
+    if connector["paused"] or connector["waiting_streams"]:
+        return "paused" if connector["paused"] else "waiting", Level.WARNING
+    if source.get("has_finished"):
+        return "ended", Level.OK
+    return str(connector["state"]) or "ready", Level.OK
+
+
+def _sinks(sinks: Sequence[SinkStatus], rates: Mapping[str, Any]) -> Section:
+    rows = [_sink(one, rates.get(one.pipeline, {}).get(one.sink, {})) for one in sinks]
+    return Section("sink", _SINK_COLUMNS, rows, "ready")
+
+
+def _sink(one: SinkStatus, rates: Mapping[str, Any]) -> Row:
+    level = Level.BAD if one.state in _BAD_SINKS else Level.WARNING if one.lacking and one.reason else Level.OK
+    behind = "" if not one.lacking else "1 epoch" if one.lacking == 1 else f"{one.lacking:,} epochs"
+    rate = _rate(rates.get("rows_per_second", 0.0))
+    return Row((one.sink, one.pipeline, one.state, rate, behind, one.url, str(one.parked or "")), level)
+
+
+def _segments(segments: Sequence[Mapping[str, Any]]) -> Section:
+    """The largest first."""
+    by_size = sorted(segments, key=lambda segment: segment["start"] - segment["length"])
+    rows = [
+        Row((one["name"], show_size(one["length"] - one["start"]), f"{one['start']:,}", f"{one['length']:,}"))
+        for one in by_size
+    ]
+    return Section("segment", _SEGMENT_COLUMNS, rows, "penstock segment list")
+
+
+def _details(status: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Tables with all there is to know of connectors, watermarks and sinks."""
+    application = status.get("application") or {"revision": 0}
+    if application["revision"]:
+        yield connector_table(status.get("connectors", []), application)
+    if pipelines := [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]:
+        yield watermark_table(pipelines)
+    if sinks := [SinkStatus(**told) for told in status.get("sinks", [])]:
+        yield sink_table(sinks, "sinks")
+
+
+# Numbers.
+
+
+def _rate(value: float) -> str:
+    """With two or three digits that matter: 0.4, 12, 3.4k, 1.2M."""
+    if value and value < 10:
+        return f"{value:.1f}"
+    for unit in ("", "k", "M"):
+        if value < 1000 or unit == "M":
+            break
+        value /= 1000
+    return f"{value:.1f}{unit}" if unit and value < 100 else f"{value:.0f}{unit}"
+
+
+def _latency(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.1f} s" if seconds < 60 else show_seconds(seconds)

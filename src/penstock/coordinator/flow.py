@@ -1,0 +1,173 @@
+"""What flows through pipelines and to their sinks, and how long it takes: for /status and /metrics.
+
+All of it is in memory and counted since the worker started; no decision depends on it.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.coordinator.arrivals import Arrivals
+from penstock.coordinator.machine.state import CUTS_MAX, Batch, Pipeline, State
+from penstock.coordinator.messages import Segments, Staged
+from penstock.protocol.stored.names import output_segment
+
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Upper bounds in seconds: from a fast epoch to a sink that was away for half an hour."""
+
+
+class Distribution:
+    """Of seconds: how many are in each of the buckets, and the last one behind them; their sum, and the newest."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.sum = 0.0
+        self.last: float | None = None
+
+    def observe(self, seconds: float) -> None:
+        self.last = max(0.0, seconds)
+        self.counts[bisect_left(BUCKETS, self.last)] += 1
+        self.sum += self.last
+
+
+@dataclass(slots=True)
+class _Epoch:
+    number: int
+    cut_at: float
+    arrived: float | None
+    """When the first of its input did; None if it has none, or it is not known."""
+    merged_at: float | None = None
+
+
+class PipelineFlow:
+    """Of one pipeline. An epoch is measured when it is complete."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.rows_in = 0
+        self.bytes_in = 0
+        self.rows_out: dict[str, int] = {}
+        """By port."""
+        self.duration = Distribution()
+        """From the cut to completion."""
+        self.processing = Distribution()
+        """From the cut to the merge."""
+        self.delivering = Distribution()
+        """From the merge to completion."""
+        self.latency = Distribution()
+        """From the arrival of an epoch's first input to its completion."""
+        self.open: deque[_Epoch] = deque(maxlen=CUTS_MAX)
+        """Those that are not complete: no more are ever cut."""
+
+    def complete(self, upto: int, now: float) -> None:
+        while self.open and self.open[0].number <= upto:
+            epoch = self.open.popleft()
+            self.duration.observe(now - epoch.cut_at)
+            if epoch.merged_at is not None:
+                self.processing.observe(epoch.merged_at - epoch.cut_at)
+                self.delivering.observe(now - epoch.merged_at)
+            if epoch.arrived is not None:
+                self.latency.observe(now - epoch.arrived)
+
+
+@dataclass(slots=True)
+class SinkFlow:
+    """What was delivered to one sink."""
+
+    rows: int = 0
+    epochs: int = 0
+
+
+@dataclass(slots=True)
+class Flow:
+    """`clock` counts seconds. Belongs to the thread that owns the store."""
+
+    clock: Callable[[], float]
+    pipelines: dict[str, PipelineFlow] = field(default_factory=dict)
+    sinks: dict[tuple[str, str], SinkFlow] = field(default_factory=dict)
+    """By pipeline and sink."""
+    _arrivals: Arrivals = field(default_factory=Arrivals)
+    _unsampled_since: float | None = None
+    """When the first group became durable after the last sample; None if there was none."""
+
+    def of(self, name: str, pipeline: Pipeline) -> PipelineFlow:
+        flow = self.pipelines.setdefault(name, PipelineFlow(pipeline.incarnation))
+        if flow.incarnation != pipeline.incarnation:  # it was reset: its epochs count from 0 again
+            flow.incarnation = pipeline.incarnation
+            flow.open.clear()
+        return flow
+
+    def cut(self, name: str, pipeline: Pipeline, ends: Segments, rows: int) -> None:
+        """The epoch after those of `pipeline` ends at `ends`. `rows`: of those segments whose heads were counted."""
+        now = self.clock()
+        arrived = now if self._unsampled_since is None else self._unsampled_since
+        starts = {segment: pipeline.position(pipeline.planned, segment) for segment in ends}
+        for segment, end in ends.items():
+            self._arrivals.note(segment, end, arrived)
+        times = [self._arrivals.oldest(segment, start) for segment, start in starts.items()]
+        flow = self.of(name, pipeline)
+        flow.rows_in += rows + sum(self._arrivals.rows(one, start, ends[one]) for one, start in starts.items())
+        flow.bytes_in += sum(ends[segment] - start for segment, start in starts.items())
+        known = [time for time in times if time is not None]
+        flow.open.append(_Epoch(pipeline.planned + 1, now, min(known, default=None)))
+
+    def merged(self, name: str, pipeline: Pipeline, batch: Batch, staged: Iterable[Staged]) -> None:
+        """Of the rows of its output it is known when the input arrived that they were made from: so the latency of a
+        pipeline that reads them is from there on.
+        """
+        now, flow = self.clock(), self.of(name, pipeline)
+        epochs = [epoch for epoch in flow.open if batch.start < epoch.number <= batch.end]
+        for epoch in epochs:
+            epoch.merged_at = now
+        arrived = min((epoch.arrived for epoch in epochs if epoch.arrived is not None), default=now)
+        for port, (length, rows) in _by_port(staged).items():
+            flow.rows_out[port] = flow.rows_out.get(port, 0) + rows
+            end = batch.ends[port]
+            self._arrivals.note(output_segment(name, port), end, arrived, begin=end - length, rows=rows)
+
+    def delivered(self, name: str, rows: Mapping[str, int]) -> None:
+        """An epoch of a pipeline, to these sinks."""
+        for sink, count in rows.items():
+            flow = self.sinks.setdefault((name, sink), SinkFlow())
+            flow.rows += count
+            flow.epochs += 1
+
+    def settle(self, state: State) -> None:
+        """After each durable group: epochs may be complete, and something may have arrived."""
+        now = self.clock()
+        if self._unsampled_since is None:
+            self._unsampled_since = now
+        for name, flow in self.pipelines.items():
+            pipeline = state.pipelines.get(name)
+            if flow.open and pipeline is not None and pipeline.incarnation == flow.incarnation:
+                flow.complete(pipeline.complete, now)
+
+    def sample(self, state: State, ends: Callable[[], Segments]) -> None:
+        """Now and then. `ends`: how long the segments are that pipelines read; not asked for if nothing has arrived."""
+        if self._unsampled_since is None:
+            return
+        self._forget(state)
+        found = ends()
+        self._arrivals.keep(found)
+        for segment, end in found.items():
+            self._arrivals.note(segment, end, self._unsampled_since)
+        for segments in state.released.values():
+            for segment, upto in segments.items():
+                self._arrivals.prune(segment, upto)
+        self._unsampled_since = None
+
+    def _forget(self, state: State) -> None:
+        """What is dropped or bound no more."""
+        bound = {(name, sink) for name, pipeline in state.pipelines.items() for sink in pipeline.sinks}
+        self.pipelines = {name: flow for name, flow in self.pipelines.items() if name in state.pipelines}
+        self.sinks = {key: flow for key, flow in self.sinks.items() if key in bound}
+
+
+def _by_port(staged: Iterable[Staged]) -> dict[str, tuple[int, int]]:
+    """Bytes and rows."""
+    found: dict[str, tuple[int, int]] = {}
+    for one in staged:
+        length, rows = found.get(one.port, (0, 0))
+        found[one.port] = length + one.length, rows + (one.rows or 0)
+    return found
