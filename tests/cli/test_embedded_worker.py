@@ -1,6 +1,7 @@
 """The worker of `penstock run`: started unless one is there, and only then stopped."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from penstock.cli import embedded_worker as embedded
 from penstock.cli.connect import get_json
 from penstock.cli.embedded_worker import embedded_worker
 from penstock.core.errors import Unavailable
+from tests.core.test_logs import LINE
 
 pytestmark = pytest.mark.process
 
@@ -30,6 +32,9 @@ def test_it_is_started_once_and_stopped_by_the_one_who_has_started_it(tmp_path: 
     assert first.process.returncode == 0
     with pytest.raises(Unavailable):
         first.check()
+    lines = (tmp_path / "data" / "worker.log").read_text().splitlines()
+    assert [*filter(None, lines)] == [line for line in lines if re.match(LINE, line)], "each has a time and a level"
+    assert "penstock worker is ready" in lines[0]
 
 
 def test_ports_that_a_killed_worker_has_left_behind_mislead_nobody(tmp_path: Path) -> None:

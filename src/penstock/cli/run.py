@@ -29,6 +29,7 @@ from penstock.cli.run_setup import (
 from penstock.client.coordinator.application import ApplicationClient, Deployed
 from penstock.config.deployment import Deployment
 from penstock.core.errors import RequestError
+from penstock.core.logs import set_up_logging
 from penstock.gateway.settings import ConnectorSettings
 from penstock.spark.java import use_java
 from penstock.spark.pipelines import Pipeline
@@ -101,6 +102,7 @@ def run(
     if is_application:
         times = {"--max-disorder": max_disorder, "--idle-timeout": idle_timeout, "--when-all-idle": when_all_idle}
         _refuse({"--pipeline": pipeline, "--sink": sink, **times})
+    set_up_logging()
     check_installed()
     use_java()
     seconds = milliseconds(for_time)

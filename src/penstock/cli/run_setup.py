@@ -1,5 +1,6 @@
 """What `penstock run` sets up for whatever it runs: a place for its data, a worker, Spark's settings, Ctrl-C."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from penstock.cli.connect import OWN_DATA, get_json, worker_to_change
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
+from penstock.core.logs import log_line
 from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
 from penstock.spark.session import cores_of
 
@@ -141,7 +143,13 @@ def stopped_by_signals(runner: "Runner") -> Iterator[list[int]]:
 
 
 def say(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+    report(Console(stderr=True, highlight=False), text)
+
+
+def report(console: Console, text: str, level: int = logging.INFO) -> None:
+    """As it is on a terminal; as a log line elsewhere."""
+    line = text if console.is_terminal else log_line(text, "penstock.run", level)
+    console.print(line, markup=False, soft_wrap=True)
 
 
 def say_drained(pipelines: "Sequence[RunningPipeline]") -> None:

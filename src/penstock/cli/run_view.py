@@ -1,5 +1,6 @@
 """What `penstock run` shows: a live table on a terminal, a line now and then elsewhere."""
 
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from penstock import codecs
 from penstock.cli.ready import ready_lines
+from penstock.cli.run_setup import report
 from penstock.cli.sizes import show_size
 from penstock.cli.texts import printable
 from penstock.cli.times import show_time
@@ -79,11 +81,11 @@ class RunView:
                 self._connectors = told.get("connectors", [])
             self._asked = time.monotonic()
 
-    def _say(self, about: str, line: str) -> None:
+    def _say(self, about: str, line: str, level: int = logging.INFO) -> None:
         """Nothing twice."""
         if line and self._said.get(about) != line:
             self._said[about] = line
-            self._console.print(line, markup=False, soft_wrap=True)
+            report(self._console, line, level)
 
     def _tell_start(self, running: RunningPipeline) -> None:
         if running.ports is not None:
@@ -94,13 +96,12 @@ class RunView:
 
     def _tell_failure(self, running: RunningPipeline) -> None:
         if (error := running.given_up) is not None:
-            self._say(
-                f"end of {running.pipeline.name}", f"{error}\n{error.hint}\n{_STAYS.format(running.pipeline.name)}"
-            )
+            name = running.pipeline.name
+            self._say(f"end of {name}", f"{error}\n{error.hint}\n{_STAYS.format(name)}", logging.ERROR)
         elif running.last_failure is not None:
             name, times = running.pipeline.name, running.restarts.in_a_row
-            text = running.last_failure.text
-            self._say(f"failure of {name}", f"{name} failed ({times} in a row), and is started again: {text}")
+            text = f"{name} failed ({times} in a row), and is started again: {running.last_failure.text}"
+            self._say(f"failure of {name}", text, logging.WARNING)
 
     def _tell_sinks(self, name: str) -> None:
         """Where it goes to, once; and what keeps a sink from taking it, until it does."""
@@ -109,7 +110,7 @@ class RunView:
                 what, trouble = f"{name}/{sink.port} → {sink.sink}", f"trouble of {sink.sink} of {name}"
                 self._say(f"sink {sink.sink} of {name}", f"{what}: {sink.url} ({sink.guarantee})")
                 if sink.state in _IN_TROUBLE:
-                    self._say(trouble, f"{what} {sink.state}: {sink.reason}")
+                    self._say(trouble, f"{what} {sink.state}: {sink.reason}", logging.WARNING)
                 elif sink.state == "READY" and trouble in self._said:
                     self._say(trouble, f"{what} READY again")
                     del self._said[trouble]

@@ -159,7 +159,7 @@ def _sentences(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         away = [one for one in pipelines if one.state == state and (one.lag_bytes or state == "FAILING")]
         if away:
             lag = show_size(sum(one.lag_bytes for one in away))
-            yield f"{_named(away)} {state} ({why}): {lag} of input to catch up with", style
+            yield f"{_named(away)} {state} ({why}): {lag} behind", style
     own = tuple(f"pipeline {one.name} is {one.state}: " for one in pipelines)
     blocked = [sentence for sentence in status.get("holds", []) if not sentence.startswith(own)]
     for sentence in [*blocked, *connector_troubles(status.get("connectors", []))]:

@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
 from penstock.cli.retention import parse_retention
 from penstock.cli.sizes import parse_size
 from penstock.coordinator.settings import CoordinatorSettings
-from penstock.core.errors import RequestError
+from penstock.core.errors import RequestError, StoreFailed
+from penstock.core.logs import log_line, set_up_logging
 from penstock.gateway.settings import AckMode, ConnectorSettings, GatewaySettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.event_time import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.settings import WorkerSettings
+
+log = logging.getLogger("penstock.worker")
 
 _LIMITS = "Limits"
 _TLS = "TLS"
@@ -126,12 +128,20 @@ def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:
 
 
 def _serve(settings: WorkerSettings) -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging()
     _allow_many_files()
     try:
         run_in_loop(settings)
+    except StoreFailed as error:
+        log.critical("the worker stops: %s", error)
+        raise
     except OSError as error:
         raise RequestError(f"the worker cannot start: {error}", _hint(error)) from None
+
+
+def _say(text: str) -> None:
+    """On stderr: standard output is for sinks and the stdio connector."""
+    typer.echo(log_line(text, log.name), err=True)
 
 
 def _allow_many_files() -> None:
@@ -186,22 +196,19 @@ async def _run(settings: WorkerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
-    console = Console(highlight=False, stderr=True)  # standard output is for sinks and the stdio connector
 
     def ready(ports: dict[str, int]) -> None:
         status = worker.status()["store"]
         assert isinstance(status, dict)
-        console.print(
+        _say(
             f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
             f"segments on {settings.segment.host}:{ports['segment']}, "
-            f"http on {settings.http_host}:{ports['http']}",
-            soft_wrap=True,
+            f"http on {settings.http_host}:{ports['http']}"
         )
-        console.print(
+        _say(
             f"data in {settings.data}: {status['segments']} segments, {status['live_bytes']} bytes, "
-            f"recovered in {status['recovery_seconds']} s",
-            soft_wrap=True,
+            f"recovered in {status['recovery_seconds']} s"
         )
 
     await worker.run(ready)
-    console.print("stopped: everything that was acknowledged is on disk")
+    _say("stopped: everything that was acknowledged is on disk")

@@ -9,6 +9,7 @@ from ssl import SSLContext, create_default_context
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.logs import set_up_logging
 from penstock.spark.staging_link import Link, segment_address
 
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
@@ -22,10 +23,13 @@ _frozen = 0
 
 
 def freeze() -> None:
-    """Take what is there out of garbage collection: Spark's workers collect after each task, and walking over PySpark's
-    modules costs 60 ms of every batch. Only the first calls do anything.
+    """What is called first in each of these processes. Takes what is there out of garbage collection: Spark's workers
+    collect after each task, and walking over PySpark's modules costs 60 ms of every batch. And sets up logging, for
+    their stderr is part of Spark's log. Only the first calls do anything.
     """
     global _frozen  # noqa: PLW0603  one for the process
+    if not _frozen:
+        set_up_logging()
     if _frozen < _FREEZES:
         _frozen += 1
         gc.freeze()

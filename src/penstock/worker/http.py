@@ -104,6 +104,7 @@ class HttpServer:
             application(worker),
             host=host,
             port=port,
+            log_config=None,  # as all the worker's
             log_level="warning",
             lifespan="off",
             access_log=False,
