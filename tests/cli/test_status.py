@@ -1,6 +1,7 @@
 """`penstock status`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,14 @@ def http(worker: RunningWorker) -> str:
     return f"127.0.0.1:{worker.ports['http']}"
 
 
-def on_screen(worker: RunningWorker, width: int, height: int) -> list[str]:
+def on_screen(worker: RunningWorker, width: int, height: int, notes: Sequence[str] = ()) -> list[str]:
     """What a terminal of this size shows."""
     address = http(worker)
     segments = [*segments_of(address)]
     console = Console(width=width, height=height, color_system=None)
     with console.capture() as printed:
-        console.print(view(address, get_json(address, "/status"), segments, width=width, height=height - 1))
+        status = get_json(address, "/status")
+        console.print(view(address, status, segments, width=width, height=height - 1, notes=notes))
     return printed.get().splitlines()
 
 
@@ -109,7 +111,7 @@ def test_what_does_not_fit_is_counted(fifteen: RunningWorker) -> None:
     assert any(line.startswith("…") and line.endswith("more pipelines: running") for line in lines)
 
 
-def test_it_says_what_open_windows_wait_for_and_not_that_nobody_holds_anything(worker: RunningWorker) -> None:
+def test_it_says_what_open_windows_wait_for_and_not_that_nothing_is_blocked(worker: RunningWorker) -> None:
     with (
         CoordinatorClient(http(worker)) as coordinator,
         open_stream(worker.ports["connector"], "orders", "till") as till,
@@ -129,14 +131,23 @@ def test_it_says_what_open_windows_wait_for_and_not_that_nobody_holds_anything(w
         (line,) = [line for line in printed.splitlines() if "windows open" in line]
         assert line.startswith("per-shop: 2 windows open, waiting for the next event of orders: nothing since ")
         assert line.endswith("; idle_timeout is off")
-        assert "nobody holds the chain" not in printed
+        assert "nothing is blocked" not in printed
         (told,) = json.loads(shown("--worker", http(worker), "--json"))["pipelines"]
         assert (told["open_windows"], told["open_windows_end"]) == (2, 10_000_000)
         assert told["open_windows_sources"] == ["orders"]
         coordinator.report_windows("per-shop", "w", 3, [numbers], generation=started.generation)
         printed = shown("--worker", http(worker))
         assert "windows open" not in printed
-        assert "nobody holds the chain" in printed
+        assert "nothing is blocked" in printed
+
+
+def test_sentences_take_a_third_of_the_screen_at_most(fifteen: RunningWorker) -> None:
+    notes = [f"{name}: 2 windows open, waiting for {'x' * 90}" for name in PIPELINES]
+    lines = on_screen(fifteen, 80, 24, notes)
+    assert len(lines) < 24
+    assert "… and 12 more: penstock status --all" in lines
+    assert sum(" RUNNING " in line for line in lines) > 5
+    assert "nothing is blocked" not in lines
 
 
 def test_json_is_what_the_worker_says(worker: RunningWorker, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ COMMAND_SECONDS_MAX = 240
 """For one command on a busy machine: it may start Spark."""
 
 _POLL_SECONDS = 0.25
+_LOG_PREFIX = re.compile(r"^[\d-]+T[\d:.]+Z [A-Z]+ penstock\.run: ", re.MULTILINE)
 _KEEP_RUNNING = re.compile(r"penstock (run|worker)\b(?!.*(--available-now|--until-done|--for ))|python \S*sink_\S+\.py")
 _LOOKS = re.compile(r"(cat|ls|tail|sqlite3|penstock (status|segment cat|pipeline list|letters list|epoch list))\b")
 _WORKER_PORTS = {"connector": "7100", "segment": "7101", "http": "7102"}
@@ -142,8 +143,11 @@ class Session:
         return _replaced(text, self._known_ports())
 
     def _printed(self, log: Path) -> str:
-        """What a command has printed, with the page's ports in place of this session's."""
-        return _replaced(_read(log), {there: page for page, there in self._known_ports().items()})
+        """What a command has printed, with the page's ports in place of this session's. `penstock run` writes to a log
+        here: the pages show its lines as a terminal does, without times and levels.
+        """
+        printed = _LOG_PREFIX.sub("", _read(log))
+        return _replaced(printed, {there: page for page, there in self._known_ports().items()})
 
     def _known_ports(self) -> dict[str, str]:
         """By the page's port. Those of the worker are known once it runs."""

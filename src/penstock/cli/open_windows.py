@@ -3,8 +3,6 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
-from rich.text import Text
-
 from penstock.cli.texts import printable
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import PenstockError
@@ -13,9 +11,9 @@ _ANSWER_SECONDS_MAX = 2.0
 """A command that ends waits no longer for the worker's word."""
 
 
-def open_window_lines(pipelines: Iterable[PipelineStatus]) -> list[Text]:
+def open_window_notes(pipelines: Iterable[PipelineStatus]) -> list[str]:
     """What the windows of each pipeline wait for, for `penstock status`."""
-    return [Text(printable(text)) for each in pipelines if (text := each.open_windows_text()) is not None]
+    return [text for each in pipelines if (text := each.open_windows_text()) is not None]
 
 
 def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:

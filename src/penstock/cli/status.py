@@ -10,8 +10,10 @@ from rich.live import Live
 from rich.text import Text
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
+from penstock.cli.open_windows import open_window_notes
 from penstock.cli.segment.list import segments_of
 from penstock.cli.status_view import view
+from penstock.coordinator.messages import PipelineStatus
 from penstock.core.errors import Unavailable
 
 _WATCH_SECONDS = 1.0
@@ -67,4 +69,5 @@ def _shown(address: str, console: Console, *, is_all: bool) -> RenderableType:
     """On a terminal a line is left for the prompt that follows."""
     status, segments = get_json(address, "/status"), [*segments_of(address)]
     height = console.height - 1 if console.is_terminal else None
-    return view(address, status, segments, width=console.width, height=height, is_all=is_all)
+    notes = open_window_notes(map(PipelineStatus.from_json, status.get("pipelines", [])))
+    return view(address, status, segments, width=console.width, height=height, is_all=is_all, notes=notes)

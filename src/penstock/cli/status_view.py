@@ -82,10 +82,17 @@ def view(
     width: int,
     height: int | None = None,
     is_all: bool = False,
+    notes: Sequence[str] = (),
 ) -> RenderableType:
-    """In `height` lines at most, if that is possible. `is_all`: all there is, the worker's own segments with it."""
+    """In `height` lines at most, if that is possible. `is_all`: all there is, the worker's own segments included. `notes`
+    are sentences about what is not wrong, but worth knowing.
+    """
     height = None if is_all else height
-    top = [*_worker(address, status, width), *_troubles(status, width, height)]
+    troubles = [(f"! {sentence}", style) for sentence, style in _sentences(status)]
+    said = [*troubles, *((printable(note), "") for note in notes)]
+    if not said and status.get("pipelines"):
+        said = [(_NOTHING_BLOCKED, "green")]
+    top = [*_worker(address, status, width), *_limited(said, width, height)]
     sections = _sections(status, segments, is_all=is_all)
     room = None if height is None else height - len(top)
     parts: list[RenderableType] = [*top]
@@ -128,25 +135,17 @@ def _worker(address: str, status: Mapping[str, Any], width: int) -> list[Text]:
     return [Text(" · ".join(parts), "bold")]
 
 
-def _troubles(status: Mapping[str, Any], width: int, height: int | None) -> list[Text]:
-    """What is wrong, in sentences: on a screen a third of it at most, and each sentence in a few lines."""
-    found = [*_sentences(status)]
-    if not found:
-        return [Text(_NOTHING_BLOCKED, "green")] if status.get("pipelines") else []
+def _limited(sentences: Sequence[tuple[str, str]], width: int, height: int | None) -> list[Text]:
+    """With their styles, wrapped; on a screen in a third of it at most, each in a few lines."""
     lines_max = None if height is None else _SENTENCE_LINES
-    texts = [_sentence(sentence, style, width, lines_max) for sentence, style in found]
-    room = sum(map(len, texts)) if height is None else max(height // 3, _SENTENCE_LINES)
+    room = max(height // 3, _SENTENCE_LINES) if height is not None else None
     shown: list[Text] = []
-    for number, lines in enumerate(texts):
-        if len(shown) + len(lines) > room:
-            return [*shown, Text(f"! and {len(texts) - number} more: penstock status --all", "yellow")]
-        shown += lines
+    for number, (sentence, style) in enumerate(sentences):
+        lines = wrap(sentence, width, subsequent_indent="  ", max_lines=lines_max, placeholder=" …")
+        if room is not None and len(shown) + len(lines) > room:
+            return [*shown, Text(f"… and {len(sentences) - number} more: penstock status --all", "yellow")]
+        shown += [Text(line, style) for line in lines]
     return shown
-
-
-def _sentence(sentence: str, style: str, width: int, lines_max: int | None) -> list[Text]:
-    wrapped = wrap(f"! {sentence}", width, subsequent_indent="  ", max_lines=lines_max, placeholder=" …")
-    return [Text(line, style) for line in wrapped]
 
 
 def _sentences(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
