@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,9 +16,11 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.delivery.file.sink import read_committed_parts
 from penstock.spark.java import find_java
+from tests.core.test_logs import LINE
 from tests.running_worker import RunningWorker
 from tests.spark.asking import get
 from tests.spark.sending import send
+from tests.worker.test_flow_metrics import metrics
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -81,6 +84,15 @@ def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends(
         told = {one.sink: (one.guarantee, one.sent) for one in client.sinks()}
         assert client.epochs("copy") == []
     assert told == {"file": ("exactly-once", 11), "sqlite": ("idempotent", 11)}
+    value = metrics(worker)
+    assert value("pipeline_rows_in_total", pipeline="copy") == 2
+    assert value("pipeline_rows_out_total", pipeline="copy", port="out") == 2
+    assert value("sink_rows_total", pipeline="copy", sink="file") == 2
+    assert value("sink_rows_total", pipeline="copy", sink="sqlite") == 2
+    assert value("pipeline_end_to_end_latency_seconds_count", pipeline="copy") == 1
+    said = [line for line in done.stderr.splitlines() + done.stdout.splitlines() if "penstock.run: " in line]
+    assert any("Spark starts" in line for line in said)
+    assert all(re.match(LINE, line) for line in said)
 
 
 def test_a_port_and_its_sink_can_be_added_together(worker: RunningWorker, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_the_checkpoint_is_durable_before_the_merge(tmp_path: Path, monkeypatch:
     log = merging(monkeypatch, tmp_path)
     writer = StreamSink(SinkOptions(pipeline="counts", generation=2, checkpoint=str(tmp_path)), VALUE)
     writer.commit([staged_by(0, "out")], 7)
-    merged = ("merge", "counts", 7, [Staged("out", "s/0/out", 10)], 2)
+    merged = ("merge", "counts", 7, [Staged("out", "s/0/out", 10, rows=1)], 2)
     assert log == [("sync", str(tmp_path)), merged]
 
 

@@ -84,7 +84,7 @@ def view(
     is_all: bool = False,
     notes: Sequence[str] = (),
 ) -> RenderableType:
-    """In `height` lines at most, if that is possible. `is_all`: all there is, the worker's own segments included. `notes`
+    """In `height` lines at most, if that is possible. `is_all`: everything, the worker's own segments included. `notes`
     are sentences about what is not wrong, but worth knowing.
     """
     height = None if is_all else height
