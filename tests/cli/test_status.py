@@ -55,6 +55,8 @@ def fifteen(worker: RunningWorker, tmp_path: Path) -> RunningWorker:
         for number, name in enumerate(PIPELINES):
             send(f"127.0.0.1:{worker.ports['connector']}", f"source-{number}", "north", [b"order"])
             started = coordinator.start(name, {"in": InputSpec([f"source-{number}"])}, ["out"])
+            offset = coordinator.initial(name, started.generation, "in")
+            coordinator.cut(name, started.generation, "in", offset)  # it runs once it asks for an epoch
             coordinator.bind(name, {"files": SinkSpec("out", f"file:{tmp_path}/{name}")})
         coordinator.heartbeat(name, started.generation, stopped=True)
     return worker

@@ -183,7 +183,7 @@ def _pipelines(pipelines: Sequence[PipelineStatus], rates: Mapping[str, Any]) ->
 
 def _pipeline(one: PipelineStatus, rates: Mapping[str, Any]) -> Row:
     level = Level.OK
-    if one.state != "RUNNING" or one.held:
+    if one.state not in ("RUNNING", "STARTING") or one.held:
         level = Level.BAD if one.state == "FAILING" else Level.WARNING
     reads = ", ".join(dict.fromkeys(source for sources in one.inputs.values() for source in sources))
     cells = (
