@@ -90,6 +90,14 @@ def test_rows_with_a_value_and_known_columns_are_taken(text: str) -> None:
     check_schema(schema(text))
 
 
+def test_the_source_s_own_columns_are_ignored() -> None:
+    check_schema(schema(f"{FULL}, segment string, offset bigint, content_type string, metadata_json string"))
+
+
+def test_a_user_s_column_with_the_name_of_an_ignored_one_is_refused() -> None:
+    assert "`offset` (int) is no column of the sink" in str(refusal("value string, offset int"))
+
+
 def test_all_problems_of_a_schema_are_told_at_once() -> None:
     error = refusal("vaule string, key int, event_time timestamp_ntz, count bigint, stream_id int")
     assert str(error) == (

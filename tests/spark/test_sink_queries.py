@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,14 @@ from penstock.spark.sink_options import SinkOptions
 from tests.running_worker import RunningWorker
 from tests.spark.asking import segment_names
 from tests.spark.kept import kept_for
+from tests.spark.sending import outputs, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
 
 LINES = 3000
 """Of a file, which is the input of one batch."""
@@ -100,6 +104,25 @@ def test_every_row_arrives_once_and_in_order(sink: Sink) -> None:
     sink.run(as_they_are)
     assert sink.values() == expected
     assert segment_names(sink.worker, "staging/") == []
+
+
+def test_the_readme_s_plain_snippet_copies_a_source(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
+    """As it stands there, but for the worker's address and the checkpoint."""
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (snippet,) = (one for one in programs if "readStream" in one)
+    address = f"127.0.0.1:{worker.ports['http']}"
+    assert snippet.count('.format("penstock")') == 2
+    snippet = snippet.replace('.format("penstock")', f'.format("penstock").option("worker", "{address}")')
+    snippet = snippet.replace("/var/lib/copy", str(tmp_path / "copy"))
+    send(f"127.0.0.1:{worker.ports['connector']}", "example", "numbers", [b"1", b"2"], key=b"k")
+    exec(snippet, {"spark": spark})
+    (query,) = spark.streams.active
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    found = outputs(worker.address, "copy")
+    assert [(bytes(event.payload), bytes(event.key)) for event in found] == [(b"1", b"k"), (b"2", b"k")]
 
 
 def test_the_order_of_many_partitions_is_kept(sink: Sink) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.core.errors import RequestError
+from penstock.spark.source_schema import ASKED_COLUMNS, COLUMNS
 
 _TEXT = (BinaryType, StringType, CharType, VarcharType)
 _STRING = (StringType, CharType, VarcharType)
@@ -30,6 +31,11 @@ _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "message_id": ((LongType,), "bigint"),
     "metadata": ((BinaryType,), "binary"),
 }
+
+_OF_SOURCE = {name: kind for name, kind in (COLUMNS | ASKED_COLUMNS).items() if name not in _COLUMNS}
+"""The source's own columns, which the sink ignores: where an event was read, and views of its metadata. So a frame of the
+source can be written as it is. A column with such a name and another type is the user's, and is refused, not lost.
+"""
 
 _EXPECTED = "`value`, and where they are wanted " + ", ".join(
     f"`{name}` ({text})" for name, (_, text) in _COLUMNS.items() if name != "value"
@@ -52,6 +58,8 @@ def check_schema(schema: StructType) -> None:
 
 def _problem(field: StructField) -> str | None:
     found = field.dataType.simpleString()
+    if _OF_SOURCE.get(field.name) == found:
+        return None
     if field.name not in _COLUMNS:
         near = get_close_matches(field.name.lower(), _COLUMNS, 1)
         return f"`{field.name}` ({found}) is no column of the sink" + (f": is it `{near[0]}`?" if near else "")
