@@ -2,18 +2,32 @@
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from penstock.spark.watermarked import watermarked
+from penstock.core.lazy_names import lazy_name
 
-__all__ = ["__version__", "watermarked"]
+if TYPE_CHECKING:
+    from penstock import windows
+    from penstock.spark.generation import begin
+    from penstock.spark.pipelines import pipeline
+    from penstock.spark.progress import watch
+    from penstock.spark.spark_watermark import watermarked
+
+__all__ = ["__version__", "begin", "pipeline", "watch", "watermarked", "windows"]
 
 __version__ = "0.1.0.dev0"
 
+_HOMES = {
+    "begin": "penstock.spark.generation:begin",
+    "pipeline": "penstock.spark.pipelines:pipeline",
+    "watch": "penstock.spark.progress:watch",
+    "watermarked": "penstock.spark.spark_watermark:watermarked",
+    "windows": "penstock.windows",
+}
+"""What needs Spark is imported when it is first used: programs that only speak with a worker need none of it."""
+
 
 def __getattr__(name: str) -> object:
-    """What needs Spark is imported when it is first used."""
-    if name == "watermarked":
-        from penstock.spark.watermarked import watermarked
+    return lazy_name(__name__, _HOMES, name)
 
-        return watermarked
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,26 +3,33 @@
 The parts are imported when they are first used: Spark's Python workers need none of them.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from penstock.core.lazy_names import lazy_name
+
 if TYPE_CHECKING:
+    from penstock import windows
     from penstock.spark.generation import Generation, begin
     from penstock.spark.pipelines import Pipeline, pipeline
     from penstock.spark.progress import watch
+    from penstock.spark.spark_watermark import watermarked
 
-__all__ = ["Generation", "Pipeline", "begin", "pipeline", "watch"]
+__all__ = ["Generation", "Pipeline", "begin", "pipeline", "watch", "watermarked", "windows"]
 
 _HOMES = {
-    "Generation": "penstock.spark.generation",
-    "Pipeline": "penstock.spark.pipelines",
-    "begin": "penstock.spark.generation",
-    "pipeline": "penstock.spark.pipelines",
-    "watch": "penstock.spark.progress",
+    "Generation": "penstock.spark.generation:Generation",
+    "Pipeline": "penstock.spark.pipelines:Pipeline",
+    "begin": "penstock.spark.generation:begin",
+    "pipeline": "penstock.spark.pipelines:pipeline",
+    "watch": "penstock.spark.progress:watch",
+    "watermarked": "penstock.spark.spark_watermark:watermarked",
+    "windows": "penstock.windows",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return lazy_name(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

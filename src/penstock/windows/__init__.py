@@ -14,8 +14,9 @@
 Nothing late vanishes: with `late="keep"` such events leave through the pipeline's port `late`. See docs/windows.md.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from penstock.core.lazy_names import lazy_name
 from penstock.windows.api import aggregate, session, sliding, tumbling
 from penstock.windows.kinds import Session, Sliding, Tumbling
 from penstock.windows.measures import (
@@ -59,10 +60,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Aggregates are Arrow's business: it is imported by those who write one of their own."""
-    if name in ("Aggregate", "Groups"):
-        from penstock.windows import aggregates
+_HOMES = {name: f"penstock.windows.aggregates:{name}" for name in ("Aggregate", "Groups")}
+"""Aggregates need Arrow, which is imported by those who write one of their own."""
 
-        return getattr(aggregates, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> object:
+    return lazy_name(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,29 @@
+"""Names of a package that are imported when they are first used.
+
+`dir()` and completion show them all the same, and type checkers see them by imports under TYPE_CHECKING.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+SPARK_EXTRA = "pip install 'penstock-streams[spark]'"
+
+
+def lazy_name(package: str, homes: Mapping[str, str], name: str) -> object:
+    """The `name` of a `package`, for its `__getattr__`. `homes` says where each is: `module:attribute`, or a module.
+
+    Raises AttributeError for a name that is not there, and ImportError with the pip line where Spark is not installed.
+    """
+    home = homes.get(name)
+    if home is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+    module, _, attribute = home.partition(":")
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("penstock"):
+            raise
+        raise ImportError(
+            f"{package}.{name} needs {error.name}, which is not installed: {SPARK_EXTRA}", name=error.name
+        ) from error
+    return getattr(found, attribute) if attribute else found
