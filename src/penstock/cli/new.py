@@ -83,4 +83,4 @@ def _names(name: str) -> dict[str, str]:
             f"{module}.py would hide Python's own, or an installed package", f"Say my-{name}, for example."
         )
     words = "".join(word.capitalize() for word in name.split("-"))
-    return {"name": name, "module": module, "class_name": words, "version": __version__.partition(".dev")[0]}
+    return {"name": name, "module": module, "class_name": words, "version": __version__}

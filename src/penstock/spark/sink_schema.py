@@ -33,8 +33,8 @@ _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 
 _OF_SOURCE = {name: kind for name, kind in (COLUMNS | ASKED_COLUMNS).items() if name not in _COLUMNS}
-"""The source's own columns, which the sink ignores: where an event was read, and views of its metadata. So a frame of the
-source can be written as it is. A column with such a name and another type is the user's, and is refused, not lost.
+"""The source's own columns, which the sink ignores: where an event was read, and views of its metadata. So a frame of
+the source can be written as it is. A column of that name with another type is the user's: it is refused, not lost.
 """
 
 _EXPECTED = "`value`, and where they are wanted " + ", ".join(

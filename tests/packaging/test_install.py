@@ -1,0 +1,127 @@
+"""The wheel in clean environments: what the README's line installs works, and so does the plain install."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock import __version__
+from tests.packaging.environments import ROOT, Environment, build_wheel
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("packaging")]
+
+START_SECONDS_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def plain(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What `uvx --from penstock-streams penstock` and `pip install penstock-streams` make: the wheel, and what it
+    requires.
+    """
+    made = Environment(tmp_path_factory.mktemp("plain"), "penstock-streams")
+    made.pip("install", str(wheel))
+    made.pip("check")
+    return made
+
+
+def test_the_command_runs_from_an_environment_that_has_the_wheel_alone(plain: Environment, tmp_path: Path) -> None:
+    assert plain.run("penstock", "--version", cwd=tmp_path).stdout.strip() == f"penstock {__version__}"
+    assert "Usage" in plain.run("penstock", "--help", cwd=tmp_path).stdout
+    plain.run("penstock", "init", "house", cwd=tmp_path)
+    assert "app.yaml is right" in plain.run("penstock", "check", "house/app.yaml", cwd=tmp_path).stdout
+
+
+def test_the_plain_install_has_the_worker_and_the_sdk_and_gives_the_pip_line_for_the_rest(
+    plain: Environment, tmp_path: Path
+) -> None:
+    worker = subprocess.Popen(
+        [plain.folder / "bin" / "penstock", "worker", "--data", "data", *_ANY_PORTS],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        ports = _ports(tmp_path / "data" / "ports.json", worker)
+        sent = plain.run("python", "-c", SENDING, f"127.0.0.1:{ports['connector']}", cwd=tmp_path)
+        assert sent.stdout.split() == ["3"]
+        assert "numbers" in plain.run("penstock", "status", "--data", "data", cwd=tmp_path).stdout
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    told = plain.run("python", "-c", IMPORTING, cwd=tmp_path).stdout
+    assert "penstock.watch needs pyspark, which is not installed: pip install 'penstock-streams[spark]'" in told
+    refused = plain.run("python", "-c", RUNNING, str(ROOT / "examples" / "count_words.py"), cwd=tmp_path).stdout
+    assert "pip install 'penstock-streams[spark]'" in refused
+
+
+def test_the_readme_s_line_installs_from_a_clone(tmp_path: Path) -> None:
+    line = re.search(r"^pip install '(\.\[[a-z,]+\])'", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert line is not None
+    made = Environment(tmp_path / "env", f"penstock-streams{line[1].removeprefix('.')}", "hatchling")
+    made.pip("install", "--no-build-isolation", line[1])
+    made.pip("check")
+    assert made.run("penstock", "--version", cwd=tmp_path).stdout.strip() == f"penstock {__version__}"
+    made.run("penstock", "init", "house", cwd=tmp_path)
+    made.run("penstock", "check", "house/app.yaml", cwd=tmp_path)
+    pyspark = made.run(
+        "python", "-c", "import pyspark_penstock; print(pyspark_penstock.DefaultSource.name())", cwd=tmp_path
+    )
+    assert pyspark.stdout.strip() == "penstock"
+
+
+def test_the_project_that_new_connector_writes_installs_and_passes(wheel: Path, tmp_path: Path) -> None:
+    made = Environment(tmp_path / "env", "penstock-streams", "pytest", "setuptools")
+    made.pip("install", str(wheel))
+    project = tmp_path / "my-queue"
+    made.run("penstock", "new", "connector", "my-queue", cwd=tmp_path)
+    made.pip("install", "--no-build-isolation", "-e", ".[dev]", cwd=project)
+    made.pip("check")
+    passed = made.run("python", "-m", "pytest", "-q", cwd=project).stdout
+    assert re.search(r"\d\d passed", passed), passed
+    assert "The server's port." in made.run("penstock", "connectors", "my-queue", cwd=project).stdout
+
+
+_ANY_PORTS = ("--segment-port", "0", "--http-port", "0", "--connector-port", "0")
+
+SENDING = """
+import sys
+from penstock.client import Message, Source
+source = Source(sys.argv[1], source="numbers")
+stream = source.stream("all", lambda after: (Message(n, b"%d" % n) for n in range((after or 0) + 1, 4)))
+source.run()
+print(stream.acknowledged)
+"""
+
+IMPORTING = """
+import penstock
+from penstock import begin, pipeline, watermarked, windows
+try:
+    penstock.watch
+except ImportError as error:
+    print(error)
+"""
+
+RUNNING = """
+import subprocess, sys
+done = subprocess.run([sys.executable, "-m", "penstock", "run", sys.argv[1]], capture_output=True, text=True)
+assert done.returncode != 0
+print(done.stderr)
+"""
+
+
+def _ports(file: Path, worker: "subprocess.Popen[bytes]") -> dict[str, int]:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not file.exists():
+        assert worker.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    found: dict[str, int] = json.loads(file.read_text())
+    return found
