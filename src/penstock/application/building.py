@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.coding import Coding, branches
@@ -54,7 +55,8 @@ class Coded:
         from pyspark.sql import DataFrame
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        from penstock.codecs.leaving import attributes, leave
+        from penstock.codecs.leaving import attributes, leave, schemas
+        from penstock.spark.leaving import Encoded
 
         frames = {port: self._arrived(port, frame) for port, frame in inputs.items()}
         given = frozenset(text for frame in frames.values() for text in attributes(frame).values())
@@ -62,10 +64,12 @@ class Coded:
         match left:
             case DataFrame():
                 port = None if "port" in left.columns else OUT
-                return leave(left, self.outlets, port, given)
+                return Encoded(leave(left, self.outlets, port, given), schemas(left, self.outlets, port))
             case Mapping() if left and all(isinstance(frame, DataFrame) for frame in left.values()):
                 ports = [leave(frame, self.outlets, self._known(port, frame), given) for port, frame in left.items()]
-                return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), ports)
+                united = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), ports)
+                held = [schemas(frame, self.outlets, port).items() for port, frame in left.items()]
+                return Encoded(united, dict(chain.from_iterable(held)))
             case DataStreamWriter():
                 raise RequestError(
                     "the function gives a writer of Spark's", "Return a DataFrame, and link the port to a connector."

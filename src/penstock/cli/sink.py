@@ -95,6 +95,38 @@ def sink_table(found: list[SinkStatus], title: str | None = None) -> Table:
     return table
 
 
+@app.command("ddl")
+def ddl(
+    name: Annotated[str, typer.Argument(metavar="[PIPELINE/]SINK", help="The sink; see penstock sink list.")],
+    worker: WorkerOption = None,
+    data: DataOption = None,
+) -> None:
+    """Print the SQL that makes a sink's table fit the pipeline's rows.
+
+    CREATE TABLE where there is none, ALTER TABLE for columns that it lacks;
+    nothing is changed. The worker looks at the table as it is now. To let the
+    sink do it by itself, add create=true to its URL.
+    """
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
+        sink = _named(client.sinks(), name)
+        found = client.ddl(sink.pipeline, sink.sink)
+    for statement in found.statements:
+        typer.echo(f"{statement};")
+    if not found.statements:
+        typer.echo(f"-- table {found.table} fits the rows of {sink.pipeline}/{sink.port}: nothing to do")
+
+
+def _named(sinks: list[SinkStatus], name: str) -> SinkStatus:
+    """By `PIPELINE/SINK`, or by the sink's name alone where no other pipeline has one of that name."""
+    found = [one for one in sinks if name in (one.sink, f"{one.pipeline}/{one.sink}")]
+    if len(found) > 1:
+        names = ", ".join(f"{one.pipeline}/{one.sink}" for one in found)
+        raise PipelineError(f"{len(found)} sinks are called {name!r}", f"Say which: {names}")
+    if not found:
+        raise PipelineError(f"there is no sink {name!r}", "Look which there are: penstock sink list")
+    return found[0]
+
+
 @app.command("remove")
 def remove(
     pipeline: str, sink: str, yes: YesOption = False, worker: WorkerOption = None, data: DataOption = None

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock.codecs.about import CODECS
-from penstock.codecs.encoding import encoded
+from penstock.codecs.encoding import DATA, encoded
 from penstock.codecs.expressions import as_json, packed_metadata
 from penstock.core.errors import RequestError
 from penstock.spark.leaving_rows import quoted, text_map
@@ -77,6 +77,20 @@ def leave(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None, unt
         )
 
     return placed(frame, outlets, port, encode if payload else _nothing, same, is_encoded=True)
+
+
+def schemas(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None) -> dict[str, list[tuple[str, str]]]:
+    """Names and types of the fields that rows of `leave` have in the ports that hold them as JSON."""
+    if "value" in frame.columns:
+        return {}
+    fields = [(name, kind) for name, kind in frame.dtypes if not _is_of_event(frame, name)]
+    if [name for name, _ in fields] == [DATA]:  # the whole event
+        kind: Any = frame.schema[DATA].dataType
+        if kind.typeName() != "struct":
+            return {}
+        fields = [(field.name, field.dataType.simpleString()) for field in kind.fields]
+    chosen = [outlets[port]] if port is not None else [*outlets.values()]
+    return {target: fields for outlet in chosen for target, codec in outlet.targets if codec == "json"}
 
 
 def attributes(frame: DataFrame) -> dict[str, str]:

@@ -36,6 +36,16 @@ class SinkStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class TableDdl:
+    """What makes the table of a SQL sink fit the rows that it gets."""
+
+    table: str
+    exists: bool
+    statements: Sequence[str]
+    """In order; none if the table fits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A sink that an epoch waits for."""
 

@@ -1,10 +1,11 @@
 """How pipelines begin, begin anew and end."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.coordinator.ledger.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import check_fresh, check_initial, current
-from penstock.coordinator.machine.commands import Complete, Drop, Reset, Start
+from penstock.coordinator.machine.commands import Complete, Describe, Drop, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX
 from penstock.coordinator.machine.linking import left
 from penstock.coordinator.machine.state import Pipeline, source_of
@@ -14,11 +15,16 @@ from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
 from penstock.protocol.stored.names import REPLAY_PREFIX, check_pipeline_name, output_segment
 
+log = logging.getLogger(__name__)
+
 INPUTS_MAX = 100
 """Loads of one pipeline: each is a process of its own in Spark's driver."""
 
 OUTPUTS_MAX = 100
 """Ports of one pipeline: each is a segment of its own for every partition of every batch."""
+
+SCHEMAS_CHARACTERS_MAX = 256 << 10
+"""Names and types of all ports: they stand in the ledger. A table has 1,600 columns at most in PostgreSQL."""
 
 TEXT_MAX = 1000
 """Characters of a request's text and of a source's name: they stand in the ledger, and are looked at all the time."""
@@ -111,6 +117,17 @@ class Lifecycle:
             shared.living(name, generation)
             shared.keeper.commit(Complete(name, generation, epoch))
             shared.heartbeats.merged(name)
+            await shared.keeper.settled()
+
+    async def describe(self, name: str, generation: int, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        """What the rows of the ports hold from now on: SQL sinks make tables by it. Too much of it is not kept."""
+        shared = self._shared
+        given = {check_pipeline_name(port, "port"): tuple(fields) for port, fields in schemas.items()}
+        if sum(len(name) + len(kind) for fields in given.values() for name, kind in fields) > SCHEMAS_CHARACTERS_MAX:
+            log.warning("pipeline %s: the schemas of its outputs are too long to be kept", name)
+            given = {}
+        async with shared.lock(name):
+            shared.keeper.commit(Describe(name, generation, given))
             await shared.keeper.settled()
 
     def heartbeat(self, name: str, generation: int, *, stopped: bool) -> None:

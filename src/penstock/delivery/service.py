@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.coordinator.deliveries import Deliveries
-from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, Waiting
+from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.delivering import sink_of, undelivered, voters
 from penstock.coordinator.machine.state import Batch, Pipeline, Sink
@@ -15,9 +15,11 @@ from penstock.core.errors import PenstockError, PipelineError, RequestError, Sto
 from penstock.delivery.backing_off import BackingOff
 from penstock.delivery.followers.hosted import MakeHosted
 from penstock.delivery.following import Follower
+from penstock.delivery.one_thread import OneThread
 from penstock.delivery.rounds import Rounds
 from penstock.delivery.seat import Shown, Standing
 from penstock.delivery.sink import FollowingSink
+from penstock.delivery.table_ddl import UNKNOWN_ROWS_HINT, RowSchema
 from penstock.delivery.unusable import Unusable
 from penstock.delivery.urls.kinds import HOSTED
 from penstock.delivery.urls.spec import make_sink, parse_sink
@@ -87,13 +89,13 @@ class Delivery:
         for name, pipeline in pipelines.items():
             for key, sink in pipeline.sinks.items():
                 if sink.votes and (name, "") not in self._parts:
-                    self._run((name, ""), Rounds(name, self._deliveries, _make, partial(self._stands, name)))
+                    self._run((name, ""), Rounds(name, self._deliveries, self._make, partial(self._stands, name)))
                 elif not sink.votes and (name, key) not in self._parts:
                     self._run((name, key), self._follower(name, key, sink))
 
     def _follower(self, name: str, key: str, sink: Sink) -> Follower:
         backing_off = BackingOff()
-        made = self._make_hosted(name, key, sink, backing_off.retry) or _make(name, key, sink)
+        made = self._make_hosted(name, key, sink, backing_off.retry) or self._make(name, key, sink)
         follower = Follower(name, key, sink.url, self._deliveries, made, backing_off)
         follower.shown.watcher = partial(self._stands, name, key)
         return follower
@@ -106,6 +108,21 @@ class Delivery:
             return self._hosted(name, key, parse_sink(sink.url).options.name, wake)
         except PenstockError as error:
             return Unusable(error)
+
+    def _make(self, pipeline: str, name: str, sink: Sink) -> Any:
+        """A sink of the sort that the ledger says."""
+        try:
+            parsed = parse_sink(sink.url)
+            if parsed.votes is not sink.votes:
+                raise RequestError("this version has other rules for such a sink", "Bind it again.")
+            return make_sink(parsed, pipeline, name, partial(self._schema, pipeline, sink.port))
+        except PenstockError as error:
+            return Unusable(error)
+
+    def _schema(self, name: str, port: str) -> RowSchema | None:
+        """Looked up by a sink, in its own thread: the state is a value that never changes."""
+        pipeline = self._deliveries.state.pipelines.get(name)
+        return None if pipeline is None else pipeline.schemas.get(port)
 
     def _stands(self, name: str, key: str, shown: Shown) -> None:
         for watcher in self.watchers:
@@ -202,6 +219,25 @@ class Delivery:
 
     # What people are shown.
 
+    async def ddl(self, name: str, key: str) -> TableDdl:
+        """What makes the table of a sink fit the rows of its pipeline. Raises RequestError for a sink without a table
+        and while the rows are not known, Unavailable when the database does not answer.
+        """
+        pipeline = known(self._deliveries.state, name)
+        sink = sink_of(pipeline, name, key)
+        parsed = parse_sink(sink.url)
+        if not parsed.spec.ddl:
+            raise RequestError(f"{name}/{key} is a {parsed.kind} sink: it has no table", "See: penstock sink list")
+        schema = pipeline.schemas.get(sink.port)
+        if schema is None and parsed.options.needs_schema:
+            raise _unknown_rows(name, sink.port, pipeline)
+        try:
+            return await OneThread(f"{name}/{key} ddl").call(parsed.spec.describe, parsed.options, schema or ())
+        except PenstockError:
+            raise
+        except Exception as error:  # the database's own
+            raise Unavailable(f"{parsed.shown}: {error}".strip(), "See: penstock sink list") from None
+
     def sinks(self) -> list[SinkStatus]:
         pipelines = self._deliveries.state.pipelines
         found = []
@@ -295,12 +331,14 @@ def _described(url: str) -> tuple[str, str]:
     return parsed.shown, parsed.guarantee.value
 
 
-def _make(pipeline: str, name: str, sink: Sink) -> Any:
-    """A sink of the sort that the ledger says."""
-    try:
-        parsed = parse_sink(sink.url)
-        if parsed.votes is not sink.votes:
-            raise RequestError("this version has other rules for such a sink", "Bind it again.")
-        return make_sink(parsed, pipeline, name)
-    except PenstockError as error:
-        return Unusable(error)
+def _unknown_rows(name: str, port: str, pipeline: Pipeline) -> RequestError:
+    if not pipeline.inputs:
+        return RequestError(
+            f"pipeline {name!r} has not started yet: the columns of its rows are not known",
+            "Start it (penstock run …), then ask again. It need not have committed an epoch.",
+        )
+    return RequestError(
+        f"the columns of pipeline {name!r}, port {port!r}, are not known: its rows leave as a `value` of their own, "
+        "or it was last started by an older version",
+        UNKNOWN_ROWS_HINT,
+    )

@@ -87,7 +87,9 @@ def start_attempt(
             name: _load(spark, pipeline, generation.input(name, min_partitions=settings.cores))
             for name in pipeline.inputs
         }
-        writer = _writer(_left(pipeline, inputs), pipeline, generation).queryName(pipeline.name)
+        left = _left(pipeline, inputs)
+        generation.describe(left.schemas)
+        writer = _writer(left, pipeline, generation).queryName(pipeline.name)
         writer = _triggered(writer, pipeline, settings).option("checkpointLocation", checkpoint)
         with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"):
             query = writer.start()

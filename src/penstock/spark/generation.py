@@ -61,6 +61,11 @@ class Generation:
     def _options(self) -> dict[str, str]:
         return {"worker": self._worker, "pipeline": self.name, "generation": str(self.number)}
 
+    def describe(self, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        """Say what the rows of the output ports hold, for SQL sinks: before the query can end an epoch."""
+        with CoordinatorClient(self._worker) as coordinator:
+            coordinator.describe(self.name, self.number, schemas)
+
     def committed(self, epoch: int) -> None:
         """Spark has committed all epochs up to this one. Returns at once."""
         with self._wake:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import RequestError
 from penstock.spark.declared_sinks import DEFAULT_PORT
-from penstock.spark.leaving_rows import PLACE, as_bytes, as_json, with_letters
+from penstock.spark.leaving_rows import PLACE, as_bytes, as_json, row_schema, with_letters
 from penstock.spark.letter import LETTER_PORTS
 from penstock.spark.lettered import check_letters, has_letters, twice
 from penstock.spark.sink_schema import check_schema
@@ -16,6 +16,18 @@ from penstock.spark.sink_schema import check_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+Schemas: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
+"""Port → names and Spark types of the fields of its JSON rows; without ports whose rows have a `value` of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Rows that have their `value` already, with what it holds."""
+
+    frame: DataFrame
+    schemas: Schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +39,7 @@ class Leaving:
     ports: tuple[str, ...]
     frame: DataFrame | None = None
     writer: DataStreamWriter | None = None
+    schemas: Schemas = field(default_factory=dict)
 
 
 def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
@@ -39,6 +52,8 @@ def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
             return Leaving((), writer=given)
         case DataFrame():
             return _single(given, declared)
+        case Encoded(frame, schemas):
+            return replace(_single(frame, declared), schemas=schemas)
         case Mapping() if given and all(isinstance(frame, DataFrame) for frame in given.values()):
             return _several(given, declared)
     raise RequestError(
@@ -66,14 +81,16 @@ def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
     if "port" in frame.columns:
         if not declared:
             raise RequestError("the rows name their ports", "Declare them: @pipeline(outputs=[…])")
-        return Leaving(_with_letter_ports(declared, [frame]), _columns(frame))
+        ports = _with_letter_ports(declared, [frame])
+        return Leaving(ports, _columns(frame), schemas=_schemas(dict.fromkeys(declared, frame)))
     ports = declared or (DEFAULT_PORT,)
     all_ports = _with_letter_ports(ports, [frame])
     if has_letters(frame):
         ports = tuple(port for port in ports if port not in LETTER_PORTS) or (DEFAULT_PORT,)
     if len(ports) > 1:
         raise RequestError(f"one DataFrame for the ports {', '.join(ports)}", "Return a dict, or add a column `port`.")
-    return Leaving(all_ports, _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0]))
+    leaving = _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0])
+    return Leaving(all_ports, leaving, schemas=_schemas({ports[0]: frame}))
 
 
 def _several(frames: Mapping[str, DataFrame], declared: tuple[str, ...] | None) -> Leaving:
@@ -83,7 +100,12 @@ def _several(frames: Mapping[str, DataFrame], declared: tuple[str, ...] | None) 
     first, *others = [_to_port(frame, port) for port, frame in frames.items()]
     for other in others:
         first = first.unionByName(other, allowMissingColumns=True)
-    return Leaving(ports, first)
+    return Leaving(ports, first, schemas=_schemas(frames))
+
+
+def _schemas(frames: Mapping[str, DataFrame]) -> Schemas:
+    found = {port: row_schema(frame) for port, frame in frames.items()}
+    return {port: schema for port, schema in found.items() if schema is not None}
 
 
 def _to_port(frame: DataFrame, port: str) -> DataFrame:

@@ -29,6 +29,13 @@ PLACE = ("segment", "offset")
 """Columns of the source that say where an event was: they end there."""
 
 
+def row_schema(frame: DataFrame) -> list[tuple[str, str]] | None:
+    """Names and types of the fields that its rows have as JSON; None for rows with a `value` of their own."""
+    if "value" in frame.columns:
+        return None
+    return [(name, kind) for name, kind in frame.dtypes if name not in ("port", LETTER)]
+
+
 def as_json(frame: DataFrame) -> DataFrame:
     """Rows as the JSON of their columns, beside those of them that the sink takes as well."""
     kept = [name for name, kind in frame.dtypes if kind in _TAKEN.get(name, ())]

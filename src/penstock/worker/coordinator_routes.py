@@ -109,6 +109,7 @@ class _Pipelines:
             "merge": self.merge,
             "abort": self.abort,
             "complete": self.complete,
+            "describe": self.describe,
             "heartbeat": self.heartbeat,
             "reset": self.reset,
             "drop": self.drop,
@@ -188,6 +189,11 @@ class _Pipelines:
         await self._worker.coordinator().lifecycle.complete(name, body.number("generation"), body.number("epoch"))
         return {}
 
+    async def describe(self, name: str, body: Body) -> Any:
+        schemas = {port: _schema(fields) for port, fields in body.map("schemas").items()}
+        await self._worker.coordinator().lifecycle.describe(name, body.number("generation"), schemas)
+        return {}
+
     async def heartbeat(self, name: str, body: Body) -> Any:
         stopped = body.optional("stopped", body.flag) or False
         self._worker.coordinator().lifecycle.heartbeat(name, body.number("generation"), stopped=stopped)
@@ -246,6 +252,13 @@ def _number(text: str | None) -> int | None:
 
 def _input(body: Body) -> InputSpec:
     return InputSpec(body.texts("sources"), starting_from_json(body.get("starting")))
+
+
+def _schema(data: Any) -> list[tuple[str, str]]:
+    match data:
+        case [*pairs] if all(isinstance(one, list) and [*map(type, one)] == [str, str] for one in pairs):
+            return [(name, kind) for name, kind in pairs]
+    raise RequestError(f"{data!r:.100} is not a schema", "Give [[name, type], …].")
 
 
 def _staged(body: Body) -> Staged:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.routing import Route
 
-from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus
+from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl
 from penstock.core.errors import RequestError
 from penstock.delivery.urls.spec import parse_sink
 from penstock.protocol.stored.names import check_pipeline_name
@@ -27,6 +27,8 @@ class DeliveryService(Protocol):
     async def park(self, pipeline: str, epoch: int, sink: str | None) -> None: ...
 
     def sinks(self) -> Sequence[SinkStatus]: ...
+
+    async def ddl(self, name: str, key: str) -> TableDdl: ...
 
 
 class Delivering(Protocol):
@@ -64,10 +66,14 @@ def routes(worker: Delivering) -> list[Route]:
         await worker.delivery().park(name, body.positive("epoch"), body.optional("sink", body.text))
         return {}
 
+    async def ddl(name: str, request: Request) -> Any:
+        return asdict(await worker.delivery().ddl(name, request.path_params["sink"]))
+
     posted = {"bind": bind, "unbind": unbind, "retry": retry, "park": park}
     return [
         *(pipeline_route(f"/pipelines/{{name}}/{verb}", handler, "POST") for verb, handler in posted.items()),
         pipeline_route("/pipelines/{name}/epochs", epochs, "GET"),
+        pipeline_route("/pipelines/{name}/sinks/{sink}/ddl", ddl, "GET"),
     ]
 
 

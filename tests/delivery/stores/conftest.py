@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from tests.delivery.stores.dying_store import DyingStores
 from tests.delivery.stores.kinds import PostgresStore
 from tests.delivery.stores.postgres_server import PostgresServer, find
+from tests.delivery.stores.tables import PostgresTable, SqliteTable, Table
 
 _numbers = count(1)
 
@@ -31,3 +33,14 @@ def postgres(postgres_server: PostgresServer) -> PostgresStore:
 def dying() -> Iterator[DyingStores]:
     with DyingStores() as dying:
         yield dying
+
+
+each_database = pytest.mark.parametrize("table", ["postgres", "sqlite"], indirect=True)
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    """In the database that the parameter names."""
+    if request.param == "sqlite":
+        return SqliteTable(tmp_path / "rows.db")
+    return PostgresTable(request.getfixturevalue("postgres"))

@@ -7,7 +7,7 @@ with CoordinatorClient("127.0.0.1:7102") as coordinator:
 """
 
 from penstock.client.coordinator.client import CoordinatorClient
-from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, Waiting
+from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
 from penstock.coordinator.letter_messages import LetterInfo, LetterList, LetterPort, Replayed
 from penstock.coordinator.messages import (
     AtSegments,
@@ -56,6 +56,7 @@ __all__ = [
     "Staged",
     "Started",
     "Starting",
+    "TableDdl",
     "Waiting",
     "WatermarkHeld",
     "starting_as_json",

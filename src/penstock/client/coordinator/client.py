@@ -7,7 +7,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from penstock.client.coordinator.worker_client import WorkerClient
-from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus
+from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl
 from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.messages import (
     Cut,
@@ -30,6 +30,9 @@ from penstock.core.errors import RequestError
 from penstock.protocol.stored.names import check_pipeline_name
 
 NO_LIMITS = Limits()
+
+DATABASE_SECONDS_MAX = 30.0
+"""For a worker to look into a database."""
 
 
 class CoordinatorClient(WorkerClient):
@@ -67,6 +70,13 @@ class CoordinatorClient(WorkerClient):
         they start; say it again every few seconds.
         """
         self._ask("POST", "/starting", {"pipelines": {name: list(sources) for name, sources in pipelines.items()}})
+
+    def describe(self, name: str, generation: int, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        """Say what the JSON rows of each port hold: names and Spark types of their fields. SQL sinks make tables by it.
+        A port whose rows are not made of columns is left out.
+        """
+        body = {"generation": generation, "schemas": {port: [*map(list, fields)] for port, fields in schemas.items()}}
+        self._pipeline(name, "describe", body)
 
     def initial(self, name: str, generation: int, input: str) -> InputOffset:  # noqa: A002  the contract's word
         """The offset of epoch 0. Refused when the ledger has epochs: Spark asks this without a checkpoint only."""
@@ -227,6 +237,11 @@ class CoordinatorClient(WorkerClient):
         """
         body = {"port": port, "after": after, "upto": upto, "input": input}
         return Replayed(**self._pipeline(name, "replay", body))
+
+    def ddl(self, name: str, sink: str) -> TableDdl:
+        """What makes the table of a SQL sink fit the rows of its pipeline, against the table as it is now."""
+        path = f"/pipelines/{check_pipeline_name(name)}/sinks/{check_pipeline_name(sink, 'sink')}/ddl"
+        return TableDdl(**self._ask("GET", path, wait_seconds=DATABASE_SECONDS_MAX))
 
     def sinks(self) -> list[SinkStatus]:
         """Of all pipelines."""

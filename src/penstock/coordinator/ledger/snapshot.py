@@ -34,6 +34,7 @@ def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield [(epoch, c.watermark, [c.segments.get(name, _ABSENT) for name in names]) for epoch, c in p.cuts.items()]
     yield [(number, *batch) for number, batch in p.batches.items()]
     yield p.replayed
+    yield p.schemas
 
 
 class SnapshotReader:
@@ -77,7 +78,7 @@ class SnapshotReader:
 
 def _decode_pipeline(*values: Any) -> Pipeline:
     incarnation, generation, request, outputs, limits, proved, complete, leader, running, attempt, *rest = values
-    sinks, inputs, names, cuts, batches, *later = rest  # those before letters could be replayed had no more
+    sinks, inputs, names, cuts, batches, *later = rest  # older ones end here, or have `replayed` alone
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -94,6 +95,7 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         sinks={name: Sink(**dict(zip(_SINK_FIELDS, values, strict=True))) for name, values in sinks.items()},
         attempt=attempt,
         replayed=later[0] if later else {},
+        schemas=later[1] if len(later) > 1 else {},
     )
 
 

@@ -15,6 +15,7 @@ from penstock.coordinator.machine.commands import (
     Command,
     Complete,
     Decide,
+    Describe,
     Drop,
     Expire,
     Follow,
@@ -94,6 +95,8 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
         case Replay():
             replayed, effects = replay(known(state, command.pipeline), command)
             return _changed(state, command.pipeline, replayed, *effects)
+        case Describe():
+            return _describe(state, command)
     assert_never(command)
 
 
@@ -232,6 +235,12 @@ def _complete(state: State, command: Complete) -> Applied:
     return _changed(state, command.pipeline, pipeline.proven(command.epoch))
 
 
+def _describe(state: State, command: Describe) -> Applied:
+    old = current(state, command.pipeline, command.generation)
+    schemas = dict(command.schemas)
+    return _changed(state, command.pipeline, old if schemas == old.schemas else replace(old, schemas=schemas))
+
+
 def _reset(state: State, command: Reset) -> Applied:
     name = command.pipeline
     old = known(state, name)
@@ -248,6 +257,7 @@ def _reset(state: State, command: Reset) -> Applied:
         limits=old.limits,
         sinks=old.sinks,
         replayed=old.replayed,
+        schemas=old.schemas,
     )
     return _changed(state, name, new, Sweep(staging_prefix(name)))
 

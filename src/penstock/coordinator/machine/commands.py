@@ -195,6 +195,16 @@ class Replay:
     """(target, segment): copies of the events. Not in the ledger: the record that holds the entry merges them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """What the JSON rows of the pipeline's ports hold, as its query is built now."""
+
+    pipeline: str
+    generation: int
+    schemas: Mapping[str, tuple[tuple[str, str], ...]]
+    """Port → names and Spark types of the fields. A port whose rows are not made by us is not there."""
+
+
 Command: TypeAlias = (
     Start
     | Plan
@@ -215,6 +225,7 @@ Command: TypeAlias = (
     | Follow
     | Park
     | Replay
+    | Describe
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -237,6 +248,7 @@ _BY_NUMBER: dict[int, type[Command]] = {
     17: Follow,
     18: Park,
     19: Replay,
+    20: Describe,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

@@ -93,6 +93,8 @@ class Pipeline:
     """The number of the round that is open; 0 if there is none, or if it can no longer be decided."""
     replayed: dict[str, int] = field(default_factory=dict)
     """Port → how far in its output segment letters have been sent through again. Never goes back."""
+    schemas: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """Port → names and Spark types of the fields that its JSON rows have, where they are known."""
 
     @property
     def planned(self) -> int:

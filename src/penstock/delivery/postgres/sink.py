@@ -5,25 +5,19 @@ Needs psycopg: `pip install penstock-streams[postgres]`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 from psycopg import errors
-from psycopg.sql import SQL, Identifier, Literal
+from psycopg.sql import SQL, Literal
 
-from penstock.core.errors import RequestError
 from penstock.delivery.block import Block
+from penstock.delivery.postgres import ddl
 from penstock.delivery.postgres.copy import encode, message_out_of_range
-from penstock.delivery.postgres.statements import (
-    RAW_COLUMNS,
-    PostgresFormat,
-    Statements,
-    TargetColumn,
-    UnknownFields,
-)
+from penstock.delivery.postgres.options import PostgresFormat, PostgresOptions
+from penstock.delivery.postgres.statements import RAW_COLUMNS, Statements, TargetColumn
 from penstock.delivery.postgres.trial import ROW_ERRORS, described, refusal, unknown_field
 from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
+from penstock.delivery.table_ddl import MISSING_TABLE_HINT, UNKNOWN_ROWS_HINT, SchemaOf, UnknownFields, no_schema
 
 __all__ = ["PostgresFormat", "PostgresOptions", "PostgresSink", "UnknownFields"]
 
@@ -33,49 +27,7 @@ LOCK_SECONDS = 10
 TABLES_KEY = 0x50454E5354434B
 """Of the advisory lock under which tables are made: IF NOT EXISTS is not safe against another who does the same."""
 
-
-PARAMETERS = ("host", "port", "user", "dbname", "service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey")
-"""Options that go to libpq as they are."""
-
 SYNCHRONOUS = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions:
-    """Where it is left empty, libpq's environment (PGHOST, PGUSER, …) and defaults decide.
-
-    There is no password here: give it in a passfile, in PGPASSWORD, or in a service file.
-    """
-
-    table: str
-    """NAME or SCHEMA.NAME, as it is stored: upper and lower case count."""
-    host: str = ""
-    port: int | None = None
-    user: str = ""
-    dbname: str = ""
-    format: PostgresFormat = PostgresFormat.JSON
-    upsert: tuple[str, ...] = ()
-    """Columns with a unique index: a row with the same values is replaced, but for columns that a sequence numbers."""
-    unknown_fields: UnknownFields = UnknownFields.REFUSE
-    """Of JSON objects."""
-    service: str = ""
-    passfile: Path | None = None
-    sslmode: str = ""
-    sslrootcert: Path | None = None
-    sslcert: Path | None = None
-    sslkey: Path | None = None
-    connect_seconds: int = 10
-
-    def __post_init__(self) -> None:
-        parts = self.table.split(".")
-        if len(parts) > 2 or not all(parts) or "\0" in self.table:
-            raise RequestError(f"{self.table!r} is no table", "Write NAME or SCHEMA.NAME.")
-
-    @property
-    def parameters(self) -> dict[str, str | int]:
-        """Of a connection."""
-        given = {name: getattr(self, name) for name in PARAMETERS}
-        return {name: str(value) for name, value in given.items() if value} | {"connect_timeout": self.connect_seconds}
 
 
 class PostgresSink:
@@ -87,15 +39,17 @@ class PostgresSink:
 
     A row that cannot be converted or inserted is a vote of no that names its message. So is a JSON object
     with a field that is no column, unless the options say to leave it out. Columns that are no fields get their
-    default. `name` must be the same whenever the sink
-    runs: one connection at a time has it.
+    default. The table's columns are read before each vote, so that an altered table is seen when an epoch is tried
+    again. With `create` what the table lacks is made then, by the `schema` of the rows.
+
+    `name` must be the same whenever the sink runs: one connection at a time has it.
     """
 
-    def __init__(self, options: PostgresOptions, name: str) -> None:
+    def __init__(self, options: PostgresOptions, name: str, schema: SchemaOf = no_schema) -> None:
         self._options = options
         self._name = name
-        table = Identifier(*options.table.split("."))
-        self._sql = Statements(name, table, options.format, options.upsert)
+        self._schema = schema
+        self._sql = Statements(name, options.identifier, options.format, options.upsert)
         self._connection: psycopg.Connection | None = None
         self._columns: list[TargetColumn] = []
         self._rows = 0
@@ -107,9 +61,11 @@ class PostgresSink:
             self._lock(connection)
             with connection.transaction():
                 self._make_tables(connection)
+                self._create(connection)
             self._columns = self._find_columns(connection)
             # It fails here if the table is another one, and not when there is a promise to keep.
-            connection.execute(SQL("EXPLAIN {}").format(self._sql.move(self._columns)))
+            for statement in self._sql.moves(self._columns) if self._columns else ():
+                connection.execute(SQL("EXPLAIN {}").format(statement))
             self._settle(connection, decided)
 
     def write(self, block: Block) -> None:
@@ -133,7 +89,9 @@ class PostgresSink:
         with self._lost():
             if not self._refusal and not self._rows:
                 connection.execute("BEGIN")
-            reason = self._refusal or refusal(connection, self._sql, self._columns, self._rows)
+            reason = self._refusal or self._fit(connection)
+            if not reason:
+                reason = refusal(connection, self._sql, self._columns, self._rows)
             if not reason and self._refuses_unknown:
                 reason = unknown_field(connection, self._sql, self._columns)
             if not reason:
@@ -210,14 +168,34 @@ class PostgresSink:
             if connection.execute(SQL("SELECT to_regclass({})").format(name)).fetchone() == (None,):
                 connection.execute(statement)
 
+    def _fit(self, connection: psycopg.Connection) -> str:
+        """Look at the table as it is now: it may have been altered because of the last vote. Why it cannot be used, or
+        "".
+        """
+        self._create(connection)
+        self._columns = self._find_columns(connection)
+        return "" if self._columns else f"it does not exist, and its columns are not known. {UNKNOWN_ROWS_HINT}"
+
+    def _create(self, connection: psycopg.Connection) -> None:
+        """What the table lacks, in the transaction that is open, and only where something is missing: most roles may
+        not make tables.
+        """
+        schema = self._schema() if self._options.create and self._options.needs_schema else None
+        if schema is None or not ddl.statements(connection, self._options, schema):
+            return
+        connection.execute(SQL("SELECT pg_advisory_xact_lock({})").format(Literal(TABLES_KEY)))
+        for statement in ddl.statements(connection, self._options, schema):
+            connection.execute(SQL(statement))
+
     def _find_columns(self, connection: psycopg.Connection) -> list[TargetColumn]:
+        """None if there is no table, and it is to be made as soon as its rows are known."""
         if self._options.format is PostgresFormat.RAW:
             return [TargetColumn(name) for name in RAW_COLUMNS]
-        try:
+        if ddl.exists(connection, self._options):
             return [TargetColumn(*row) for row in connection.execute(self._sql.columns())]
-        except errors.UndefinedTable:
-            hint = "Create it: JSON says nothing about the types of columns. Or use format=raw."
-            raise SinkLost(f"{self._where}: there is no such table", hint) from None
+        if self._options.create:
+            return []
+        raise SinkLost(f"{self._where}: there is no such table", f"{MISSING_TABLE_HINT} Or use format=raw.")
 
     def _settle(self, connection: psycopg.Connection, decided: bytes) -> None:
         self._rows, self._refusal = 0, ""
@@ -233,7 +211,8 @@ class PostgresSink:
         return None if row is None else Transaction(row[0].encode(), *row[1:])
 
     def _move(self, connection: psycopg.Connection, transaction: Transaction) -> None:
-        connection.execute(self._sql.move(self._columns))
+        for statement in self._sql.moves(self._columns):
+            connection.execute(statement)
         connection.execute(self._sql.enter(transaction))
         connection.execute(self._sql.prune(transaction.epoch))
         self._void(connection)

@@ -11,11 +11,13 @@ column's default would mean something: values are quoted as literals.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from hashlib import sha256
+from typing import LiteralString
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
+from penstock.delivery.panes import REPLACES, applies_replaces
+from penstock.delivery.postgres.options import PostgresFormat
 from penstock.delivery.sink import Transaction
 
 IDENTIFIER_BYTES_MAX = 63
@@ -43,21 +45,6 @@ RAW_COLUMNS = ("message_id", "event_time", "key", "value")
 
 RAW_TYPES = "event_time timestamp with time zone, key bytea, message_id bigint, value bytea"
 """Of the table as the sink makes it, in the order of their names."""
-
-
-class PostgresFormat(Enum):
-    JSON = "json"
-    """The value is a JSON object, whose fields go to the columns of the same names."""
-    RAW = "raw"
-    """The columns are message_id bigint, event_time timestamptz, key bytea and value bytea."""
-
-
-class UnknownFields(Enum):
-    """What becomes of a JSON object with a field that is no column."""
-
-    REFUSE = "refuse"
-    """It would be lost: the vote is no."""
-    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,30 +152,80 @@ class Statements:
         wanted = "SELECT 1 FROM penstock_ledger WHERE sink = {} AND epoch = {} AND transaction_id = {}"
         return SQL(wanted).format(*map(Literal, (self.sink, transaction.epoch, transaction.id.decode())))
 
-    def move(self, columns: Sequence[TargetColumn], rows: range | None = None) -> Composed:
-        """From the staging table into the target: all, or the rows with these numbers.
+    @property
+    def applies_replaces(self) -> bool:
+        return self.format is PostgresFormat.JSON and applies_replaces(self.upsert)
+
+    def moves(self, columns: Sequence[TargetColumn], rows: range | None = None) -> list[Composed]:
+        """From the staging table into the target, one statement after the other: all, or the rows with these numbers.
 
         In order, so that sequences number rows as they came. Raw rows have their ids, and need no sorting.
         """
+        insert = self._insert(columns, rows)
+        return [self._delete_replaced(rows), insert] if self.applies_replaces else [insert]
+
+    def _insert(self, columns: Sequence[TargetColumn], rows: range | None) -> Composed:
         is_raw = self.format is PostgresFormat.RAW
         source = self._raw_source(rows) if is_raw else self._json_source(columns, rows)
         names = _names([column.name for column in columns])
-        return SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) x {} {}").format(
+        return SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) x {} {} {}").format(
             self.table,
             names,
             names,
             self._last_ones(source) if self.upsert else source,
+            self._unless_replaced(rows) if self.applies_replaces else SQL(""),
             SQL("" if is_raw else "ORDER BY penstock_number"),
             self._on_conflict(columns),
         )
 
+    def _delete_replaced(self, rows: range | None) -> Composed:
+        """From the target. Those that the same rows bring are never inserted."""
+        wanted = "DELETE FROM {} t USING ({}) p WHERE {}"
+        return SQL(wanted).format(self.table, self._replaced(rows), self._same_key("t", "p"))
+
+    def _unless_replaced(self, rows: range | None) -> Composed:
+        wanted = "WHERE NOT EXISTS (SELECT FROM ({}) p WHERE p.penstock_number > x.penstock_number AND {})"
+        return SQL(wanted).format(self._replaced(rows), self._same_key("x", "p"))
+
+    def _replaced(self, rows: range | None) -> Composed:
+        """The keys of panes that rows replace, with the numbers of these rows: a row's own key with the bounds that it
+        names. One that keeps its key takes its own place by the upsert.
+        """
+        keys = [Identifier("p", name) for name in self.upsert]
+        own = [Identifier("r", name) for name in self.upsert]
+        return SQL("""
+            SELECT s.number AS penstock_number, {keys} FROM {staged} s
+            CROSS JOIN LATERAL (SELECT convert_from(s.value, 'UTF8')::json AS fields OFFSET 0) d
+            CROSS JOIN LATERAL json_populate_record(NULL::{table}, d.fields) r
+            CROSS JOIN LATERAL json_array_elements(
+                CASE json_typeof(d.fields -> {replaces}) WHEN 'array' THEN d.fields -> {replaces} ELSE '[]' END
+            ) e (bounds)
+            CROSS JOIN LATERAL json_populate_record(
+                r, CASE json_typeof(e.bounds) WHEN 'object' THEN e.bounds ELSE '{{}}' END
+            ) p
+            WHERE ({keys}) IS DISTINCT FROM ({own}) {between}
+        """).format(
+            keys=SQL(", ").join(keys),
+            own=SQL(", ").join(own),
+            staged=self.staged,
+            table=self.table,
+            replaces=Literal(REPLACES),
+            between=_between(rows, "AND"),
+        )
+
+    def _same_key(self, left: str, right: str) -> Composed:
+        return SQL(" AND ").join(
+            SQL("{} = {}").format(Identifier(left, name), Identifier(right, name)) for name in self.upsert
+        )
+
     def unknown_field(self, columns: Sequence[TargetColumn]) -> Composed:
-        """Message, row and name of the first field that is no column."""
+        """Message, row and name of the first field that is no column. What is applied is not lost."""
+        known = [column.name for column in columns] + ([REPLACES] if self.applies_replaces else [])
         return SQL("""
             SELECT s.message_id, s.number, f.name
             FROM {} s CROSS JOIN LATERAL json_object_keys(convert_from(s.value, 'UTF8')::json) f (name)
             WHERE f.name NOT IN ({}) ORDER BY s.number LIMIT 1
-        """).format(self.staged, _literals([column.name for column in columns]))
+        """).format(self.staged, _literals(known))
 
     def _fields(self, transaction: Transaction) -> tuple[str | int, ...]:
         return (self.sink, transaction.id.decode(), transaction.epoch, transaction.start, transaction.end)
@@ -239,10 +276,11 @@ def _field(column: TargetColumn) -> Composed:
     return SQL(wanted).format(Literal(column.name), default, name, name)
 
 
-def _between(rows: range | None) -> Composed:
+def _between(rows: range | None, word: LiteralString = "WHERE") -> Composed:
     if rows is None:
         return Composed([])
-    return SQL("WHERE s.number >= {} AND s.number < {}").format(Literal(rows.start), Literal(rows.stop))
+    between = SQL("s.number >= {} AND s.number < {}").format(Literal(rows.start), Literal(rows.stop))
+    return SQL("{} {}").format(SQL(word), between)
 
 
 def _names(names: Sequence[str]) -> Composed:

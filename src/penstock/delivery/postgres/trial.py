@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import psycopg
 from psycopg import errors
-from psycopg.sql import Composed
 
-from penstock.delivery.postgres.statements import PostgresFormat, Statements, TargetColumn
+from penstock.delivery.postgres.options import PostgresFormat
+from penstock.delivery.postgres.statements import Statements, TargetColumn
+from penstock.delivery.table_ddl import no_column
 
 REASON_CHARACTERS_MAX = 500
 """Of a server's message: it may quote all of a row."""
@@ -33,7 +34,9 @@ def refusal(connection: psycopg.Connection, statements: Statements, columns: lis
     """Why the `count` staged rows cannot be moved, or "". In a transaction, in which nothing stays of the trial."""
 
     def move(rows: range | None) -> None:
-        _try(connection, statements.move(columns, rows))
+        for statement in statements.moves(columns, rows):
+            connection.execute(statement)
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     try:
         if _can_refuse_nothing(connection, statements):
@@ -54,7 +57,7 @@ def unknown_field(connection: psycopg.Connection, statements: Statements, column
         return ""
     message_id, number, name = found
     where = f"message {message_id} (row {number + 1} of the epoch)"
-    return f"{where}: there is no column for its field {name!r}; add one, or leave such out with unknown_fields=ignore"
+    return no_column(where, name)
 
 
 def described(error: psycopg.Error) -> str:
@@ -69,11 +72,6 @@ def _can_refuse_nothing(connection: psycopg.Connection, statements: Statements) 
     if statements.format is not PostgresFormat.RAW:
         return False
     return connection.execute(statements.can_refuse_nothing()).fetchone() == (True,)
-
-
-def _try(connection: psycopg.Connection, statement: Composed) -> None:
-    connection.execute(statement)
-    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
 def _blame(

@@ -1,19 +1,22 @@
-"""A sink that keeps the last value of each key in a table of an SQLite database."""
+"""A sink that puts rows into a table of an SQLite database: the last value of each key, or JSON objects."""
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import quote
+from typing import Protocol
 
-from penstock.core.errors import RequestError, StoreInUse
+from penstock.core.errors import StoreInUse
 from penstock.delivery.block import Block
 from penstock.delivery.file.rotating_file import make_directory
 from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
 from penstock.delivery.sink_lock import SinkLock
-from penstock.delivery.sqlite.statements import Statements
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.delivery.sqlite.json_rows import JsonRows
+from penstock.delivery.sqlite.last_values import LastValues
+from penstock.delivery.sqlite.options import SqliteFormat, SqliteOptions
+from penstock.delivery.sqlite.statements import IN_DOUBT, LEDGER
+from penstock.delivery.table_ddl import SchemaOf, no_schema
+
+__all__ = ["SqliteFormat", "SqliteOptions", "SqliteSink"]
 
 BUSY_SECONDS = 10.0
 """How long another program may hold the database before the sink counts as lost, and is tried again later."""
@@ -22,39 +25,49 @@ LEDGER_EPOCHS_MAX = 10_000
 """Epochs that the ledger keeps of a table, for people to look at: one would do."""
 
 
-@dataclass(frozen=True, slots=True)
-class SqliteOptions:
-    path: Path
-    """The database's file; it is made where there is none, and is then in WAL mode."""
-    table: str
-    """It is made where there is none. One that is there needs the four columns, and a unique key."""
+class Layout(Protocol):
+    """What a table holds of the messages. Each call is made in a transaction, but for `fit` at the start."""
 
-    def __post_init__(self) -> None:
-        if str(self.path) == ":memory:":
-            raise RequestError("a database in memory forgets what it has promised", "Name a file.")
-        if not self.table or "\0" in self.table or self.table.startswith(("penstock_", "sqlite_")):
-            raise RequestError(f"{self.table!r} cannot be the table of a sink", "Choose another name.")
+    def make_tables(self, database: sqlite3.Connection) -> None:
+        """Those that are missing."""
 
-    @property
-    def lock_path(self) -> Path:
-        """Beside the database: one sink at a time has the table."""
-        return self.path.with_name(f"{self.path.name}.{quote(self.table, safe='')}.lock")
+    def fit(self, database: sqlite3.Connection) -> None:
+        """Fails if the table is another one: now, and not when there is a promise to keep."""
+
+    def stage(self, database: sqlite3.Connection, block: Block) -> str:
+        """Why that cannot be, or ""."""
+
+    def refusal(self, database: sqlite3.Connection, epoch: int) -> str:
+        """Why what is staged cannot be moved into the table as it is now, or "". Nothing stays of the trial."""
+
+    def move(self, database: sqlite3.Connection, epoch: int) -> None: ...
+
+    def clear(self, database: sqlite3.Connection) -> None:
+        """What is staged."""
+
+
+def _layout(options: SqliteOptions, schema: SchemaOf) -> Layout:
+    return LastValues(options.table) if options.format is SqliteFormat.LAST else JsonRows(options, schema)
 
 
 class SqliteSink:
-    """A BlockingSink, idempotent: after every epoch the table holds the last value per key, whatever was repeated.
+    """A BlockingSink. With last values it is idempotent: after every epoch the table holds the last value per key,
+    whatever was repeated. With JSON rows it is exactly once.
 
     A vote of yes is committed together with the rows in the staging table; a commit moves them, with a line of the
-    ledger, in one transaction. `event_time` is in microseconds since 1970, or NULL; `epoch` that of the value. Events
-    without a key share one row: that of the empty key. Other programs may read at any time, and write shortly.
+    ledger, in one transaction. Other programs may read at any time, and write shortly.
+
+    Of last values `event_time` is in microseconds since 1970, or NULL; `epoch` that of the value. Events without a key
+    share one row: that of the empty key. Of JSON rows the table's columns are read before each vote, and with `create`
+    what it lacks is made then, by the `schema` of the rows.
     """
 
-    def __init__(self, options: SqliteOptions) -> None:
+    def __init__(self, options: SqliteOptions, schema: SchemaOf = no_schema) -> None:
         self._options = options
         self._database: sqlite3.Connection | None = None
         self._lock: SinkLock | None = None
         self._refusal = ""
-        self._sql = Statements(options.table)
+        self._layout = _layout(options, schema)
 
     def open(self, decided: bytes) -> None:
         with self._lost():
@@ -62,10 +75,10 @@ class SqliteSink:
             self._lock = SinkLock(self._options.lock_path)
             self._database = database = self._connect()
             with _transaction(database):
-                for statement in self._sql.tables:
+                for statement in (IN_DOUBT, LEDGER):
                     database.execute(statement)
-            # It fails here if the table is another one, and not when there is a promise to keep.
-            database.execute(f"EXPLAIN {self._sql.move}", (0,))
+                self._layout.make_tables(database)
+            self._layout.fit(database)
             with _transaction(database):
                 self._settle(database, decided)
 
@@ -73,13 +86,10 @@ class SqliteSink:
         if self._refusal:
             return
         database = self._opened()
-        times = [None if time == NO_TIME else time for time in block.times.tolist()]
-        # The last one of each key is left.
-        last = dict(zip(block.keys.rows(), zip(block.values.rows(), times, strict=True), strict=True))
         try:
             if not database.in_transaction:
                 database.execute("BEGIN IMMEDIATE")
-            database.executemany(self._sql.stage, [(key, *rest) for key, rest in last.items()])
+            self._refusal = self._layout.stage(database, block)
         except sqlite3.Error as error:
             self._refuse(error)
 
@@ -92,7 +102,7 @@ class SqliteSink:
                 self._refuse(error)
         if not self._refusal:
             return YES
-        no = Vote(False, self._refusal)
+        no = Vote(False, f"{self._where}: {self._refusal}")
         self.abort()
         return no
 
@@ -153,12 +163,12 @@ class SqliteSink:
             self._void(database)
 
     def _vote(self, database: sqlite3.Connection, transaction: Transaction) -> None:
-        """Durable when this returns. It has tried what a commit will do: a table may have rules of its own."""
+        """Durable when this returns, unless it is refused."""
         if not database.in_transaction:
             database.execute("BEGIN IMMEDIATE")
-        database.execute("SAVEPOINT trial")
-        database.execute(self._sql.move, (transaction.epoch,))
-        database.execute("ROLLBACK TO trial")
+        self._refusal = self._layout.refusal(database, transaction.epoch)
+        if self._refusal:
+            return
         database.execute(
             "INSERT INTO penstock_in_doubt VALUES (?, ?, ?, ?, ?)",
             (self._options.table, transaction.id, transaction.epoch, transaction.start, transaction.end),
@@ -180,7 +190,7 @@ class SqliteSink:
         return found.fetchone() is not None
 
     def _move(self, database: sqlite3.Connection, transaction: Transaction) -> None:
-        database.execute(self._sql.move, (transaction.epoch,))
+        self._layout.move(database, transaction.epoch)
         # An epoch's number comes again when the pipeline was reset.
         database.execute(
             "INSERT OR REPLACE INTO penstock_ledger VALUES (?, ?, ?, ?, ?)",
@@ -193,7 +203,7 @@ class SqliteSink:
         self._void(database)
 
     def _void(self, database: sqlite3.Connection) -> None:
-        database.execute(self._sql.clear)
+        self._layout.clear(database)
         database.execute("DELETE FROM penstock_in_doubt WHERE target = ?", (self._options.table,))
 
     def _refuse(self, error: sqlite3.Error) -> None:
@@ -201,7 +211,7 @@ class SqliteSink:
         is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         if not is_full and not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
             raise SinkLost(f"{self._where}: {error}") from error
-        self._refusal = f"{self._where}: {error}"
+        self._refusal = str(error)
 
     @contextmanager
     def _lost(self) -> Iterator[None]:

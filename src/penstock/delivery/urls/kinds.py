@@ -8,15 +8,17 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult
 
+from penstock.coordinator.delivery_messages import TableDdl
 from penstock.core.errors import RequestError
 from penstock.delivery.sink import FollowingSink, Guarantee, VotingSink
+from penstock.delivery.table_ddl import RowSchema, SchemaOf
 from penstock.delivery.threaded import Threaded
 from penstock.delivery.urls import places as url_places
 from penstock.delivery.urls.options import Option, options_of
 from penstock.delivery.urls.places import Place
 
-Make = Callable[[type[Any], Any, str], VotingSink | FollowingSink]
-"""Of the sink's class, its options, and `PIPELINE/SINK`."""
+Make = Callable[[type[Any], Any, str, SchemaOf], VotingSink | FollowingSink]
+"""Of the sink's class, its options, `PIPELINE/SINK`, and what the rows hold that it is given."""
 
 
 HOSTED = "hosted"
@@ -56,16 +58,26 @@ class Kind:
     extra: Extra | None = None
     credentials: str = ""
     """Where a password belongs."""
+    ddl: str = ""
+    """Of a kind with tables: what tells how one is made to fit, as `module:function`, in this package."""
 
     def options_type(self) -> type[Any]:
         """Raises NotInstalled."""
         self.check_installed()
-        return _imported(self.options_class)
+        found: type[Any] = _imported(self.options_class)
+        return found
 
     def sink_type(self) -> type[Any]:
         """Raises NotInstalled."""
         self.check_installed()
-        return _imported(self.sink_class)
+        found: type[Any] = _imported(self.sink_class)
+        return found
+
+    def describe(self, options: Any, schema: RowSchema) -> TableDdl:
+        """The statements that make its table fit. Opens the database, and raises what that does."""
+        self.check_installed()
+        described: TableDdl = _imported(self.ddl)(options, schema)
+        return described
 
     def options(self) -> list[Option]:
         return options_of(self.options_type(), self.fixed, self.prefix)
@@ -79,26 +91,29 @@ class Kind:
             )
 
 
-def _imported(name: str) -> type[Any]:
+def _imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    found: type[Any] = getattr(import_module(f"penstock.delivery.{module}"), attribute)
-    return found
+    return getattr(import_module(f"penstock.delivery.{module}"), attribute)
 
 
-def _threaded(sink: type[Any], options: Any, name: str) -> VotingSink:
+def _file(sink: type[Any], options: Any, name: str, _: SchemaOf) -> VotingSink:
     return Threaded(sink(options), name)
 
 
-def _named(sink: type[Any], options: Any, name: str) -> VotingSink:
-    return Threaded(sink(options, name), name)
+def _sqlite(sink: type[Any], options: Any, name: str, schema: SchemaOf) -> VotingSink:
+    return Threaded(sink(options, schema), name)
 
 
-def _connector(sink: type[Any], options: Any, name: str) -> VotingSink:
+def _postgres(sink: type[Any], options: Any, name: str, schema: SchemaOf) -> VotingSink:
+    return Threaded(sink(options, name, schema), name)
+
+
+def _connector(sink: type[Any], options: Any, name: str, _: SchemaOf) -> VotingSink:
     made: VotingSink = sink(options, options.instance or name)
     return made
 
 
-def _following(sink: type[Any], options: Any, name: str) -> FollowingSink:
+def _following(sink: type[Any], options: Any, name: str, _: SchemaOf) -> FollowingSink:
     made: FollowingSink = sink(options, name)
     return made
 
@@ -129,7 +144,7 @@ KINDS = (
         sink_class="file.sink:FileSink",
         place=url_places.path,
         fixed=("path",),
-        make=_threaded,
+        make=_file,
     ),
     Kind(
         name="postgresql",
@@ -138,11 +153,12 @@ KINDS = (
         about="rows of a table",
         guarantee=Guarantee.EXACTLY_ONCE,
         votes=True,
-        options_class="postgres.sink:PostgresOptions",
+        options_class="postgres.options:PostgresOptions",
         sink_class="postgres.sink:PostgresSink",
         place=url_places.database,
         fixed=url_places.DATABASE_FIELDS,
-        make=_named,
+        make=_postgres,
+        ddl="postgres.ddl:describe",
         extra=Extra(module="psycopg", name="postgres"),
         credentials="Put the password into ~/.pgpass, PGPASSWORD or a service file of the worker's user.",
     ),
@@ -150,14 +166,15 @@ KINDS = (
         name="sqlite",
         schemes=("sqlite",),
         written="sqlite:PATH",
-        about="the last value of each key, in a table of a SQLite file",
+        about="the last value of each key, or with format=json rows of a table (exactly-once), in a SQLite file",
         guarantee=Guarantee.IDEMPOTENT,
         votes=True,
-        options_class="sqlite.sink:SqliteOptions",
+        options_class="sqlite.options:SqliteOptions",
         sink_class="sqlite.sink:SqliteSink",
         place=url_places.path,
         fixed=("path",),
-        make=_threaded,
+        make=_sqlite,
+        ddl="sqlite.ddl:describe",
     ),
     Kind(
         name="stdout",

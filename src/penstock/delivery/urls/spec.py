@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from penstock.core.errors import RequestError
 from penstock.delivery.sink import FollowingSink, Guarantee, VotingSink
+from penstock.delivery.table_ddl import SchemaOf, no_schema
 from penstock.delivery.urls.kinds import BY_SCHEME, Kind
 from penstock.delivery.urls.options import Mistakes, build, nearest
 
@@ -28,7 +29,8 @@ class ParsedSink:
 
     @property
     def guarantee(self) -> Guarantee:
-        return self.spec.guarantee
+        guarantee: Guarantee = getattr(self.options, "guarantee", self.spec.guarantee)
+        return guarantee
 
     @property
     def votes(self) -> bool:
@@ -59,9 +61,9 @@ def parse_sink(url: str) -> ParsedSink:
     return ParsedSink(kind, options, place.shown or url)
 
 
-def make_sink(parsed: ParsedSink, pipeline: str, name: str) -> VotingSink | FollowingSink:
-    """Not open yet. Raises NotInstalled."""
-    return parsed.spec.make(parsed.spec.sink_type(), parsed.options, f"{pipeline}/{name}")
+def make_sink(parsed: ParsedSink, pipeline: str, name: str, schema: SchemaOf = no_schema) -> VotingSink | FollowingSink:
+    """Not open yet. `schema` tells what the rows hold. Raises NotInstalled."""
+    return parsed.spec.make(parsed.spec.sink_type(), parsed.options, f"{pipeline}/{name}", schema)
 
 
 def named(url: str) -> str:

@@ -1,0 +1,85 @@
+"""The table of an SQLite sink, as the pipeline's rows need it."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from penstock.coordinator.delivery_messages import TableDdl
+from penstock.delivery.sqlite.options import SqliteFormat, SqliteOptions
+from penstock.delivery.sqlite.statements import quoted
+from penstock.delivery.table_ddl import FoundTable, RowSchema, fields_of, fitting
+
+LAST_FIELDS = {"key": "BLOB", "value": "BLOB", "event_time": "INTEGER", "epoch": "INTEGER"}
+
+_TYPES = dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint"), "INTEGER") | dict.fromkeys(
+    ("float", "double"), "REAL"
+)
+
+
+class Column(NamedTuple):
+    name: str
+    default: str | None
+    key: int
+    """Its place in the primary key, from 1; 0: it is not part of it."""
+    is_writable: bool
+    """False for one that is computed."""
+
+
+def sqlite_type(kind: str) -> str:
+    """For a field of this Spark type, as JSON has it: times are texts, and lists and objects the text of their JSON."""
+    return "NUMERIC" if kind.startswith("decimal") else _TYPES.get(kind, "TEXT")
+
+
+def find_columns(database: sqlite3.Connection, table: str) -> list[Column]:
+    """None if there is no such table."""
+    rows = database.execute("SELECT name, dflt_value, pk, hidden FROM pragma_table_xinfo(?)", (table,))
+    return [Column(name, default, key, hidden == 0) for name, default, key, hidden in rows]
+
+
+def statements(database: sqlite3.Connection, options: SqliteOptions, schema: RowSchema) -> list[str]:
+    """Against the table as it is now. For the last values of keys the schema does not matter."""
+    return fitting(*_wanted(options, schema), _found(database, options), _index(options))
+
+
+def describe(options: SqliteOptions, schema: RowSchema) -> TableDdl:
+    """Nothing is written, and no file is made. Raises sqlite3.Error."""
+    if not options.path.exists():
+        return TableDdl(options.table, False, fitting(*_wanted(options, schema), None))
+    with closing(sqlite3.connect(f"{options.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        found = _found(database, options)
+        made = fitting(*_wanted(options, schema), found, _index(options))
+        return TableDdl(options.table, found is not None, made)
+
+
+def _upsert(options: SqliteOptions) -> Sequence[str]:
+    return ("key",) if options.format is SqliteFormat.LAST else options.upsert
+
+
+def _wanted(options: SqliteOptions, schema: RowSchema) -> tuple[str, dict[str, str], list[str]]:
+    if options.format is SqliteFormat.LAST:
+        fields = LAST_FIELDS
+    else:
+        fields = {name: sqlite_type(kind) for name, kind in fields_of(schema, options.upsert)}
+    keys = [quoted(name) for name in _upsert(options)]
+    return quoted(options.table), {quoted(name): kind for name, kind in fields.items()}, keys
+
+
+def _index(options: SqliteOptions) -> str:
+    return quoted("_".join((options.table, *_upsert(options), "key")))
+
+
+def _found(database: sqlite3.Connection, options: SqliteOptions) -> FoundTable | None:
+    columns = find_columns(database, options.table)
+    if not columns:
+        return None
+    has_key = {*_upsert(options)} in [*_unique(database, options.table), {one.name for one in columns if one.key}]
+    return FoundTable({quoted(one.name) for one in columns}, has_key)
+
+
+def _unique(database: sqlite3.Connection, table: str) -> list[set[str]]:
+    """The columns of each unique index that holds all rows."""
+    indexes = 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial'
+    columns = "SELECT name FROM pragma_index_info(?)"
+    names = database.execute(indexes, (table,)).fetchall()
+    return [{column for (column,) in database.execute(columns, name)} for name in names]

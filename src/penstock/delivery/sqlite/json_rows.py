@@ -1,0 +1,217 @@
+"""A table whose columns are the fields of JSON objects.
+
+    TABLE                     a column for each field
+    penstock_rows_TABLE       the rows of the transaction that is being written, or is in doubt
+
+All is done by SQLite's own JSON functions: true is 1, a list or an object is the text of its JSON.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+
+from penstock.core.errors import RequestError
+from penstock.delivery.block import Block
+from penstock.delivery.panes import BOUNDS, REPLACES, applies_replaces
+from penstock.delivery.sink import SinkLost
+from penstock.delivery.sqlite import ddl
+from penstock.delivery.sqlite.ddl import find_columns
+from penstock.delivery.sqlite.options import SqliteOptions
+from penstock.delivery.sqlite.statements import quoted
+from penstock.delivery.table_ddl import MISSING_TABLE_HINT, UNKNOWN_ROWS_HINT, SchemaOf, UnknownFields, no_column
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of the target that can be written."""
+
+    name: str
+    default: str | None
+    """Its expression: for a JSON object without that field."""
+    is_key: bool
+    """Of the primary key: a row that is updated keeps it."""
+
+
+class JsonRows:
+    """A Layout. Every row is inserted, or with `upsert` takes the place of the row with the same values there; a pane
+    deletes the panes that it replaces.
+    """
+
+    def __init__(self, options: SqliteOptions, schema: SchemaOf) -> None:
+        self._options = options
+        self._schema = schema
+        self._upsert = options.upsert
+        self._target, self._staged = quoted(options.table), quoted(f"penstock_rows_{options.table}")
+        self._columns: list[TargetColumn] = []
+        self._count = 0
+
+    def make_tables(self, database: sqlite3.Connection) -> None:
+        columns = "number INTEGER PRIMARY KEY, message_id INTEGER NOT NULL, value TEXT NOT NULL"
+        database.execute(f"CREATE TABLE IF NOT EXISTS {self._staged} ({columns})")
+        self._create(database)
+
+    def fit(self, database: sqlite3.Connection) -> None:
+        """Read the columns of the table as it is now. Raises SinkLost."""
+        found = find_columns(database, self._options.table)
+        self._columns = [TargetColumn(one.name, one.default, one.key > 0) for one in found if one.is_writable]
+        if self._columns:
+            for statement in self._moves(None):
+                database.execute(f"EXPLAIN {statement}")
+        elif not self._options.create:
+            raise SinkLost(f"{self._options.path}: there is no table {self._options.table!r}", MISSING_TABLE_HINT)
+
+    def stage(self, database: sqlite3.Connection, block: Block) -> str:
+        rows, at = [], block.first_id
+        for value in block.values.rows():
+            try:
+                rows.append((self._count, at, bytes(value).decode()))
+            except UnicodeDecodeError:
+                return f"message {at} is not UTF-8"
+            self._count += 1
+            at += len(value)
+        database.executemany(f"INSERT INTO {self._staged} VALUES (?, ?, ?)", rows)  # noqa: S608
+        return ""
+
+    def refusal(self, database: sqlite3.Connection, epoch: int) -> str:
+        """Why the staged rows cannot be moved, or "": found out by trying."""
+        reason = self._not_an_object(database)
+        if reason:
+            return reason
+        self._create(database)
+        self.fit(database)
+        if not self._columns:
+            return f"it does not exist, and its columns are not known. {UNKNOWN_ROWS_HINT}"
+        return self._unknown_field(database) or self._trial(database, epoch)
+
+    def move(self, database: sqlite3.Connection, epoch: int) -> None:  # noqa: ARG002
+        for statement in self._moves(None):
+            database.execute(statement)
+
+    def clear(self, database: sqlite3.Connection) -> None:
+        database.execute(f"DELETE FROM {self._staged}")  # noqa: S608
+        self._count = 0
+
+    def _create(self, database: sqlite3.Connection) -> None:
+        schema = self._schema() if self._options.create else None
+        if schema is not None:
+            for statement in ddl.statements(database, self._options, schema):
+                database.execute(statement)
+
+    def _not_an_object(self, database: sqlite3.Connection) -> str:
+        # In this order: json_type fails for what is not JSON.
+        found = database.execute(f"""
+            SELECT message_id, number FROM {self._staged}
+            WHERE CASE WHEN json_valid(value) THEN json_type(value) <> 'object' ELSE true END ORDER BY number LIMIT 1
+        """).fetchone()  # noqa: S608
+        return "" if found is None else f"{_row(*found)}: it is not a JSON object"
+
+    def _unknown_field(self, database: sqlite3.Connection) -> str:
+        if self._options.unknown_fields is UnknownFields.IGNORE:
+            return ""
+        known = [column.name for column in self._columns] + ([REPLACES] if applies_replaces(self._upsert) else [])
+        found = database.execute(
+            f"""
+            SELECT s.message_id, s.number, f.key FROM {self._staged} s, json_each(s.value) f
+            WHERE f.key NOT IN ({", ".join("?" * len(known))}) ORDER BY s.number LIMIT 1
+            """,  # noqa: S608
+            known,
+        ).fetchone()
+        return "" if found is None else no_column(_row(*found[:2]), found[2])
+
+    def _trial(self, database: sqlite3.Connection, epoch: int) -> str:
+        database.execute("SAVEPOINT trial")
+        try:
+            self.move(database, epoch)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            database.execute("ROLLBACK TO trial")
+            return self._blame(database) or str(error)
+        finally:
+            database.execute("ROLLBACK TO trial")
+        return ""
+
+    def _blame(self, database: sqlite3.Connection) -> str:
+        """Name the first row that is refused, trying them one by one; "" if none is by itself."""
+        rows = database.execute(f"SELECT message_id, number FROM {self._staged} ORDER BY number").fetchall()  # noqa: S608
+        for message_id, number in rows:
+            try:
+                for statement in self._moves(number):
+                    database.execute(statement)
+            except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+                return f"{_row(message_id, number)}: {error}"
+        return ""
+
+    # The statements.
+
+    def _moves(self, number: int | None) -> list[str]:
+        """Of all rows, or of the one with this number."""
+        insert = self._insert(number)
+        return [self._delete_replaced(number), insert] if applies_replaces(self._upsert) else [insert]
+
+    def _insert(self, number: int | None) -> str:
+        names = ", ".join(quoted(column.name) for column in self._columns)
+        values = ", ".join(_value(column) for column in self._columns)
+        wanted = _only(number)
+        if applies_replaces(self._upsert):
+            same = "".join(f" AND p.{quoted(name)} = {_field(name)}" for name in self._upsert)
+            later = f"SELECT 1 FROM ({self._replaced(number)}) p WHERE p.number > s.number{same}"  # noqa: S608
+            wanted += f" AND NOT EXISTS ({later})"
+        return f"""
+            INSERT INTO {self._target} ({names})
+            SELECT {values} FROM {self._staged} s WHERE {wanted} ORDER BY s.number {self._on_conflict()}
+        """  # noqa: S608
+
+    def _on_conflict(self) -> str:
+        if not self._upsert:
+            return ""
+        others = [one.name for one in self._columns if one.name not in self._upsert and not one.is_key]
+        changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
+        action = f"UPDATE SET {changes}" if others else "NOTHING"
+        return f"ON CONFLICT ({', '.join(map(quoted, self._upsert))}) DO {action}"
+
+    def _delete_replaced(self, number: int | None) -> str:
+        keys = ", ".join(map(quoted, self._upsert))
+        return f"DELETE FROM {self._target} WHERE ({keys}) IN (SELECT {keys} FROM ({self._replaced(number)}))"  # noqa: S608
+
+    def _replaced(self, number: int | None) -> str:
+        """The keys of panes that rows replace, with the numbers of these rows: a row's own key with the bounds that it
+        names. One that keeps its key takes its own place by the upsert.
+        """
+        keys = {name: _field(name, "e.value") if name in BOUNDS else _field(name) for name in self._upsert}
+        selected = ", ".join(f"{text} AS {quoted(name)}" for name, text in keys.items())
+        moved = " OR ".join(f"{text} IS NOT {_field(name)}" for name, text in keys.items())
+        place = _literal(_path(REPLACES))
+        return f"""
+            SELECT s.number AS number, {selected} FROM {self._staged} s, json_each(s.value, {place}) e
+            WHERE {_only(number)} AND json_type(s.value, {place}) = 'array' AND e.type = 'object' AND ({moved})
+        """  # noqa: S608
+
+
+def _row(message_id: int, number: int) -> str:
+    return f"message {message_id} (row {number + 1} of the epoch)"
+
+
+def _only(number: int | None) -> str:
+    return "true" if number is None else f"s.number = {number}"
+
+
+def _value(column: TargetColumn) -> str:
+    if column.default is None:
+        return _field(column.name)
+    place = _literal(_path(column.name))
+    return f"CASE WHEN json_type(s.value, {place}) IS NULL THEN ({column.default}) ELSE {_field(column.name)} END"
+
+
+def _field(name: str, of: str = "s.value") -> str:
+    return f"json_extract({of}, {_literal(_path(name))})"
+
+
+def _path(name: str) -> str:
+    """Of a field. SQLite has no way to write a quotation mark in it."""
+    if '"' in name:
+        raise RequestError(
+            f"the column {name!r} has a quotation mark in its name: SQLite's JSON functions cannot name such a field"
+        )
+    return f'$."{name}"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

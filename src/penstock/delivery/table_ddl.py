@@ -1,0 +1,75 @@
+"""The statements that make a table fit the rows of a pipeline: what is missing is made, and nothing is changed."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from penstock.core.errors import RequestError
+from penstock.delivery.panes import REPLACES, applies_replaces
+
+RowSchema: TypeAlias = Sequence[tuple[str, str]]
+"""The fields of a port's JSON rows, in their order: the name, and Spark's name of its type."""
+
+SchemaOf: TypeAlias = Callable[[], RowSchema | None]
+"""The schema as the pipeline's last start has declared it; None while it is not known."""
+
+MISSING_TABLE_HINT = "Create it (penstock sink ddl prints the statement), or add create=true to the sink's URL."
+
+
+UNKNOWN_ROWS_HINT = "Create the table yourself, or let the pipeline return columns without `value`."
+
+
+class UnknownFields(Enum):
+    """What becomes of a JSON object with a field that is no column."""
+
+    REFUSE = "refuse"
+    """It would be lost: the vote is no."""
+    IGNORE = "ignore"
+
+
+def no_schema() -> None:
+    """A SchemaOf, where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """As it is in the database now."""
+
+    columns: Collection[str]
+    has_key: bool
+    """Whether a unique index has exactly the columns of `upsert`."""
+
+
+def no_column(where: str, field: str) -> str:
+    """Of a vote of no: the value of this field would be lost."""
+    return (
+        f"{where}: there is no column for its field {field!r}; add one (penstock sink ddl prints the statement), "
+        "or leave such fields out with unknown_fields=ignore"
+    )
+
+
+def fields_of(schema: RowSchema, upsert: Collection[str]) -> list[tuple[str, str]]:
+    """Those that need a column: what the sink applies itself does not. Raises RequestError for a key that is none."""
+    names = [name for name, _ in schema]
+    for name in upsert:
+        if name not in names:
+            raise RequestError(f"upsert names {name!r}, which the rows do not have", f"They have: {', '.join(names)}.")
+    return [(name, kind) for name, kind in schema if not (name == REPLACES and applies_replaces(upsert))]
+
+
+def fitting(
+    table: str, columns: Mapping[str, str], upsert: Sequence[str], found: FoundTable | None, index: str = ""
+) -> list[str]:
+    """CREATE TABLE where there is none, else what is missing. All names are quoted: `table`, those in `columns` and in
+    `upsert`, and `index`, for a unique index.
+    """
+    keys = ", ".join(upsert)
+    if found is None:
+        lines = [f"  {name} {kind}" for name, kind in columns.items()] + ([f"  PRIMARY KEY ({keys})"] if upsert else [])
+        body = ",\n".join(lines)
+        return [f"CREATE TABLE {table} (\n{body}\n)"]
+    lacking = {name: kind for name, kind in columns.items() if name not in found.columns}
+    missing = [f"ALTER TABLE {table} ADD COLUMN {name} {kind}" for name, kind in lacking.items()]
+    unique = f"CREATE UNIQUE INDEX {index + ' ' if index else ''}ON {table} ({keys})"
+    return missing + ([unique] if upsert and not found.has_key else [])

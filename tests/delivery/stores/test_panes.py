@@ -1,0 +1,131 @@
+"""Sessions in SQL tables: a pane deletes those that it replaces, in the transaction that brings its own row."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.delivery.stores.conftest import each_database
+from tests.delivery.stores.rounds import Round
+from tests.delivery.stores.tables import Table, epoch, opened
+
+COLUMNS = "person text, window_start text, window_end text, pane text, revision int, clicks int"
+FULL_KEY = ("person", "window_start", "window_end")
+START_KEY = ("person", "window_start")
+
+pytestmark = each_database
+
+
+def at(minute: int) -> str:
+    return f"2026-01-31T12:{minute:02}:00.000Z"
+
+
+def pane(person: str, start: int, end: int, clicks: int, revision: int, *replaces: tuple[int, int]) -> str:
+    """As a session leaves: see docs/windows.md."""
+    replaced = [{"window_start": at(one), "window_end": at(other)} for one, other in replaces]
+    fields = {"person": person, "window_start": at(start), "window_end": at(end)}
+    fields |= {"pane": "update" if revision else "on_time"}
+    return json.dumps(fields | {"revision": revision, "clicks": clicks, "replaces": replaced})
+
+
+FIRST = [pane("ann", 0, 10, 1, 0), pane("ann", 20, 30, 1, 0), pane("bob", 0, 10, 5, 0)]
+MERGED = [pane("ann", 0, 30, 3, 1, (0, 10), (20, 30))]
+"""A late event at 12:10 joins the two sessions of ann."""
+LATE = [pane("ann", 0, 31, 4, 2, (0, 30))]
+"""Another one makes it longer."""
+
+
+def make(table: Table, key: tuple[str, ...] = FULL_KEY, more: str = "") -> None:
+    table.query(f"CREATE TABLE {table.name} ({COLUMNS}{more}, UNIQUE ({', '.join(key)}))")
+
+
+def found(table: Table) -> list[Any]:
+    wanted = "person, substr(window_start, 15, 2), substr(window_end, 15, 2), revision, clicks"
+    return table.query(f"SELECT {wanted} FROM {table.name} ORDER BY person, window_start, window_end")
+
+
+@pytest.mark.parametrize("key", [FULL_KEY, START_KEY])
+def test_a_session_that_merges_and_a_late_update_leave_one_row(table: Table, key: tuple[str, ...]) -> None:
+    make(table, key)
+    with opened(table.sink(upsert=key)) as sink:
+        epoch(1, FIRST).deliver(sink)
+        assert found(table) == [("ann", "00", "10", 0, 1), ("ann", "20", "30", 0, 1), ("bob", "00", "10", 0, 5)]
+        epoch(2, MERGED).deliver(sink)
+        assert found(table) == [("ann", "00", "30", 1, 3), ("bob", "00", "10", 0, 5)]
+        epoch(3, LATE).deliver(sink)
+        assert found(table) == [("ann", "00", "31", 2, 4), ("bob", "00", "10", 0, 5)]
+
+
+def test_panes_of_one_epoch_replace_each_other_in_their_order(table: Table) -> None:
+    make(table)
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, [*FIRST, *MERGED, *LATE, pane("ann", 20, 30, 9, 3)]).deliver(sink)
+    assert found(table) == [("ann", "00", "31", 2, 4), ("ann", "20", "30", 3, 9), ("bob", "00", "10", 0, 5)]
+
+
+def test_only_sessions_of_the_same_key_are_replaced(table: Table) -> None:
+    make(table)
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, [*FIRST, pane("bob", 20, 30, 1, 0)]).deliver(sink)
+        epoch(2, MERGED).deliver(sink)
+    assert [row[0] for row in found(table)] == ["ann", "bob", "bob"]
+
+
+def test_nothing_is_deleted_before_the_commit_nor_by_an_epoch_that_is_aborted(table: Table) -> None:
+    make(table)
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, FIRST).deliver(sink)
+        before = found(table)
+        second = epoch(2, MERGED)
+        assert second.prepare(sink).yes
+        assert found(table) == before
+        sink.abort()
+        assert found(table) == before
+        second.again().deliver(sink)
+        sink.commit(second.again().transaction)
+    assert len(found(table)) == 2
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_a_vote_that_a_crash_has_left_is_settled_with_its_deletions(table: Table, is_decided: bool) -> None:
+    make(table)
+    second = epoch(2, MERGED)
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, FIRST).deliver(sink)
+        assert second.prepare(sink).yes
+    with opened(table.sink(upsert=FULL_KEY), second.id if is_decided else b"") as sink:
+        assert len(found(table)) == (2 if is_decided else 3)
+        (Round(3, epoch(3, LATE).rows, 900_000) if is_decided else second.again()).deliver(sink)
+    assert found(table)[0][2:] == (("31", 2, 4) if is_decided else ("30", 1, 3))
+
+
+def test_without_upsert_the_table_is_a_log_of_all_panes_with_what_they_replace(table: Table) -> None:
+    make(table, ("person", "window_start", "window_end", "revision"), ", replaces text")
+    with opened(table.sink()) as sink:
+        epoch(1, FIRST).deliver(sink)
+        epoch(2, MERGED).deliver(sink)
+    assert len(found(table)) == 4
+    (kept,) = table.query(f"SELECT replaces FROM {table.name} WHERE revision = 1")
+    assert json.loads(kept[0])[1] == {"window_start": at(20), "window_end": at(30)}
+
+
+def test_a_field_called_replaces_that_is_no_list_of_panes_replaces_nothing(table: Table) -> None:
+    make(table, FULL_KEY, ", replaces text")
+    others = [
+        json.loads(pane("ann", 0, 10, 1, 0)) | {"replaces": other} for other in ("x", 7, None, {"a": 1}, ["x", 1])
+    ]
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, FIRST).deliver(sink)
+        epoch(2, [json.dumps(one) for one in others]).deliver(sink)
+    assert len(found(table)) == 3
+
+
+def test_a_pane_that_is_refused_is_named_and_deletes_nothing(table: Table) -> None:
+    table.query(f"CREATE TABLE {table.name} ({COLUMNS}, CHECK (clicks < 10), UNIQUE ({', '.join(FULL_KEY)}))")
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, FIRST).deliver(sink)
+        before = found(table)
+        vote = epoch(2, [*MERGED, pane("bob", 0, 20, 10, 1, (0, 10))]).prepare(sink)
+        assert not vote.yes
+        assert "row 2 of the epoch" in vote.reason
+        assert found(table) == before
