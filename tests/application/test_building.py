@@ -14,7 +14,7 @@ from penstock.application.functions import UserFunction
 from penstock.codecs.coding import Coding
 from penstock.codecs.leaving import Outlet
 from penstock.core.errors import RequestError
-from penstock.spark.attempt import ports_of
+from penstock.spark.attempt import _left, _pretended_input, ports_of
 from penstock.spark.pipelines import Pipeline
 from tests.spark.conftest import spark
 
@@ -92,6 +92,21 @@ def test_what_cannot_leave_is_said_with_a_hint(spark: SparkSession, what: str) -
     with pytest.raises(RequestError, match=said) as caught:
         planned(spark, call, "in")
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_what_the_json_of_each_port_holds_is_known(spark: SparkSession, codec: str) -> None:
+    def call(frame: DataFrame) -> Any:
+        good = letters.split(frame)[0].drop("value")
+        return {"out": good.select("id", "name", "event_time"), "big": good.selectExpr("struct(id, name) AS data")}
+
+    outlets = {port: Outlet(port, ((port, codec),)) for port in PORTS}
+    codings = {"in": {"a": Coding("a", "json", {}, "id int, name string")}}
+    made = Coded(UserFunction(call, ModuleType("mine"), "frame"), codings, outlets)
+    pipeline = Pipeline(name="p", function=made, inputs={"in": ("a",)}, columns=FUNCTION_COLUMNS, outputs=PORTS)
+    fields = [("id", "int"), ("name", "string")]
+    left = _left(pipeline, {"in": _pretended_input(spark, pipeline, "in")})
+    assert left.schemas == ({"out": fields, "big": fields} if codec == "json" else {})
 
 
 def test_each_parameter_is_an_input(spark: SparkSession) -> None:

@@ -1,6 +1,7 @@
 """`penstock sink`, `penstock epoch`, and sinks in `penstock status`, against a worker in this process."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli import pipeline_sinks
 from penstock.cli.app import app
 from penstock.cli.pipeline_sinks import wait_for_delivery
-from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
 from penstock.delivery import backing_off
@@ -97,6 +98,84 @@ def test_a_sink_that_is_not_there_cannot_be_removed(penstock: Run) -> None:
     result = penstock("sink", "remove", "orders", "file", "--yes")
     assert isinstance(result.exception, PipelineError)
     assert "penstock sink list" in result.exception.hint
+
+
+SCHEMA = {"out": [("shop", "string"), ("orders", "bigint"), ("total", "decimal(10,2)")]}
+
+
+def started(client: CoordinatorClient, pipeline: str = "orders") -> None:
+    """As a driver starts it, which knows the columns of its rows."""
+    generation = client.start(pipeline, {"in": InputSpec(["shops"])}, ["out"]).generation
+    client.describe(pipeline, generation, SCHEMA)
+
+
+def test_the_ddl_of_a_sink_fits_the_pipeline_s_rows_and_the_table_as_it_is_now(
+    penstock: Run, client: CoordinatorClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "shops.db"
+    penstock("sink", "add", "orders", f"sqlite:{path}?table=shops&format=json&upsert=shop", "--name", "db")
+    early = penstock("sink", "ddl", "db")
+    assert isinstance(early.exception, RequestError)
+    assert "pipeline 'orders' has not started yet: the columns of its rows are not known" in str(early.exception)
+    started(client)
+    create = penstock("sink", "ddl", "db").output
+    assert create == (
+        'CREATE TABLE "shops" (\n  "shop" TEXT,\n  "orders" INTEGER,\n  "total" NUMERIC,\n  PRIMARY KEY ("shop")\n);\n'
+    )
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE shops (shop TEXT PRIMARY KEY, orders INTEGER)")
+    assert penstock("sink", "ddl", "orders/db").output == 'ALTER TABLE "shops" ADD COLUMN "total" NUMERIC;\n'
+    database.execute("ALTER TABLE shops ADD COLUMN total NUMERIC")
+    database.close()
+    assert penstock("sink", "ddl", "db").output == "-- table shops fits the rows of orders/out: nothing to do\n"
+
+
+def test_a_column_that_a_sink_refused_for_is_found_when_it_is_tried_again(
+    penstock: Run, client: CoordinatorClient, merging: Merging, tmp_path: Path
+) -> None:
+    path = tmp_path / "shops.db"
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("CREATE TABLE shops (shop TEXT)")
+    penstock("sink", "add", "orders", f"sqlite:{path}?table=shops&format=json", "--name", "db")
+    merging.epoch([b'{"shop": "north", "orders": 2}'])
+    until(lambda: "there is no column for its field 'orders'" in client.sinks()[0].reason)
+    database.execute("ALTER TABLE shops ADD COLUMN orders INTEGER")
+    penstock("epoch", "retry", "orders")
+    until(lambda: client.sinks()[0].lacking == 0)
+    assert database.execute("SELECT * FROM shops").fetchall() == [("north", 2)]
+    database.close()
+
+
+def test_a_sink_with_create_makes_its_table_by_what_the_driver_has_told(
+    penstock: Run, client: CoordinatorClient, merging: Merging, tmp_path: Path
+) -> None:
+    path = tmp_path / "shops.db"
+    penstock("sink", "add", "orders", f"sqlite:{path}?table=shops&format=json&create=true")
+    client.describe("orders", merging.generation, SCHEMA)
+    merging.epoch([b'{"shop": "north", "orders": 2, "total": 5.5}'])
+    until(lambda: client.sinks()[0].lacking == 0)
+    database = sqlite3.connect(path)
+    assert database.execute("SELECT * FROM shops").fetchall() == [("north", 2, 5.5)]
+    database.close()
+
+
+def test_a_ddl_that_cannot_be_is_told_with_a_hint(penstock: Run, client: CoordinatorClient, tmp_path: Path) -> None:
+    penstock("sink", "add", "orders", f"file:{tmp_path}/results")
+    penstock("sink", "add", "orders", f"sqlite:{tmp_path}/a.db?table=t&format=json", "--name", "db")
+    penstock("sink", "add", "others", f"sqlite:{tmp_path}/a.db?table=u&format=json", "--name", "db")
+    for name, said, hint in [
+        ("orders/file", "orders/file is a file sink: it has no table", "penstock sink list"),
+        ("none", "there is no sink 'none'", "penstock sink list"),
+        ("db", "2 sinks are called 'db'", "orders/db, others/db"),
+    ]:
+        result = penstock("sink", "ddl", name)
+        assert isinstance(result.exception, RequestError)
+        assert said in str(result.exception)
+        assert hint in result.exception.hint
+    client.start("others", {"in": InputSpec(["shops"])}, ["out"])
+    result = penstock("sink", "ddl", "others/db")
+    assert isinstance(result.exception, RequestError)
+    assert "its rows leave as a `value` of their own" in str(result.exception)
 
 
 def test_kinds_are_shown_with_guarantee_and_options() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from penstock.coordinator.ledger import ledger as ledgers
 from penstock.coordinator.ledger.ledger import Ledger
-from penstock.coordinator.ledger.snapshot import encode_state
+from penstock.coordinator.ledger.snapshot import PIPELINE, SnapshotReader, encode_state
 from penstock.coordinator.machine.apply import apply
-from penstock.coordinator.machine.commands import Ask, Command, Merge, Plan, Start
+from penstock.coordinator.machine.commands import Ask, Command, Describe, Merge, Plan, Reset, Start, pack, unpack
 from penstock.coordinator.machine.state import State
-from penstock.core.errors import Damaged, StoreFailed
+from penstock.core.errors import Damaged, Fenced, StoreFailed
 from penstock.protocol.stored.names import LEDGER
 from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.store.files import Files
@@ -75,6 +75,46 @@ def test_the_state_comes_back_from_the_commands() -> None:
     again = Book(files)
     assert again.state == book.state
     assert again.store.read(OUT, 0, 100) == b"0;1;2;3;4;"
+
+
+SCHEMAS = {"out": (("shop", "string"), ("orders", "bigint"))}
+
+
+def test_what_rows_hold_comes_back_from_commands_and_snapshots_and_survives_a_reset() -> None:
+    files = MemoryFiles()
+    book = Book(files)
+    book.start()
+    book.do(Describe("p", book.state.pipelines["p"].generation, SCHEMAS))
+    commit(book.store)
+    journal_of(book.store).close()
+    book = Book(files)
+    assert book.state.pipelines["p"].schemas == SCHEMAS
+    book.do(Reset("p"))
+    book.ledger.compact(book.state)
+    commit(book.store)
+    journal_of(book.store).close()
+    again = Book(files)
+    assert again.state == book.state
+    assert again.state.pipelines["p"].schemas == SCHEMAS
+
+
+def test_what_an_older_generation_says_of_its_rows_is_refused() -> None:
+    book = Book(MemoryFiles())
+    book.start()
+    old = book.state.pipelines["p"].generation
+    book.start("again")
+    with pytest.raises(Fenced):
+        book.do(Describe("p", old, SCHEMAS))
+
+
+def test_a_snapshot_that_was_written_before_schemas_were_kept_is_read() -> None:
+    book = Book(MemoryFiles())
+    book.start()
+    head, *entries = encode_state(book.state)
+    reader = SnapshotReader(unpack(pack(head)))
+    for entry in entries:
+        assert reader.add(unpack(pack(entry[:-1] if entry[0] == PIPELINE else entry)))
+    assert reader.state == book.state
 
 
 def test_it_is_written_anew_when_it_has_grown_and_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

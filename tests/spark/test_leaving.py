@@ -123,3 +123,13 @@ def test_what_cannot_leave_is_refused_with_what_to_do(events: DataFrame, spark: 
         with pytest.raises(RequestError, match=said) as caught:
             left(given, declared)
         assert caught.value.hint
+
+
+def test_what_the_json_of_each_port_holds_is_known(events: DataFrame) -> None:
+    counts = events.selectExpr("stream", "message_id AS count", "array('a') AS tags", "event_time")
+    fields = [("stream", "string"), ("count", "bigint"), ("tags", "array<string>"), ("event_time", "timestamp")]
+    assert left(counts).schemas == {"out": fields}
+    assert left({"out": counts, "raw": events}).schemas == {"out": fields}
+    assert left(events).schemas == {}
+    several = left(counts.selectExpr("*", "'b' AS port"), ("a", "b"))
+    assert several.schemas == {"a": fields, "b": fields}

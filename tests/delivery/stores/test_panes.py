@@ -1,6 +1,8 @@
 """Sessions in SQL tables: a pane deletes those that it replaces, in the transaction that brings its own row."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,6 @@ from tests.delivery.stores.tables import Table, epoch, opened
 COLUMNS = "person text, window_start text, window_end text, pane text, revision int, clicks int"
 FULL_KEY = ("person", "window_start", "window_end")
 START_KEY = ("person", "window_start")
-
-pytestmark = each_database
 
 
 def at(minute: int) -> str:
@@ -44,6 +44,7 @@ def found(table: Table) -> list[Any]:
     return table.query(f"SELECT {wanted} FROM {table.name} ORDER BY person, window_start, window_end")
 
 
+@each_database
 @pytest.mark.parametrize("key", [FULL_KEY, START_KEY])
 def test_a_session_that_merges_and_a_late_update_leave_one_row(table: Table, key: tuple[str, ...]) -> None:
     make(table, key)
@@ -56,6 +57,7 @@ def test_a_session_that_merges_and_a_late_update_leave_one_row(table: Table, key
         assert found(table) == [("ann", "00", "31", 2, 4), ("bob", "00", "10", 0, 5)]
 
 
+@each_database
 def test_panes_of_one_epoch_replace_each_other_in_their_order(table: Table) -> None:
     make(table)
     with opened(table.sink(upsert=FULL_KEY)) as sink:
@@ -63,6 +65,7 @@ def test_panes_of_one_epoch_replace_each_other_in_their_order(table: Table) -> N
     assert found(table) == [("ann", "00", "31", 2, 4), ("ann", "20", "30", 3, 9), ("bob", "00", "10", 0, 5)]
 
 
+@each_database
 def test_only_sessions_of_the_same_key_are_replaced(table: Table) -> None:
     make(table)
     with opened(table.sink(upsert=FULL_KEY)) as sink:
@@ -71,6 +74,7 @@ def test_only_sessions_of_the_same_key_are_replaced(table: Table) -> None:
     assert [row[0] for row in found(table)] == ["ann", "bob", "bob"]
 
 
+@each_database
 def test_nothing_is_deleted_before_the_commit_nor_by_an_epoch_that_is_aborted(table: Table) -> None:
     make(table)
     with opened(table.sink(upsert=FULL_KEY)) as sink:
@@ -86,6 +90,7 @@ def test_nothing_is_deleted_before_the_commit_nor_by_an_epoch_that_is_aborted(ta
     assert len(found(table)) == 2
 
 
+@each_database
 @pytest.mark.parametrize("is_decided", [True, False])
 def test_a_vote_that_a_crash_has_left_is_settled_with_its_deletions(table: Table, is_decided: bool) -> None:
     make(table)
@@ -99,6 +104,7 @@ def test_a_vote_that_a_crash_has_left_is_settled_with_its_deletions(table: Table
     assert found(table)[0][2:] == (("31", 2, 4) if is_decided else ("30", 1, 3))
 
 
+@each_database
 def test_without_upsert_the_table_is_a_log_of_all_panes_with_what_they_replace(table: Table) -> None:
     make(table, ("person", "window_start", "window_end", "revision"), ", replaces text")
     with opened(table.sink()) as sink:
@@ -109,6 +115,7 @@ def test_without_upsert_the_table_is_a_log_of_all_panes_with_what_they_replace(t
     assert json.loads(kept[0])[1] == {"window_start": at(20), "window_end": at(30)}
 
 
+@each_database
 def test_a_field_called_replaces_that_is_no_list_of_panes_replaces_nothing(table: Table) -> None:
     make(table, FULL_KEY, ", replaces text")
     others = [
@@ -120,6 +127,7 @@ def test_a_field_called_replaces_that_is_no_list_of_panes_replaces_nothing(table
     assert len(found(table)) == 3
 
 
+@each_database
 def test_a_pane_that_is_refused_is_named_and_deletes_nothing(table: Table) -> None:
     table.query(f"CREATE TABLE {table.name} ({COLUMNS}, CHECK (clicks < 10), UNIQUE ({', '.join(FULL_KEY)}))")
     with opened(table.sink(upsert=FULL_KEY)) as sink:
@@ -129,3 +137,14 @@ def test_a_pane_that_is_refused_is_named_and_deletes_nothing(table: Table) -> No
         assert not vote.yes
         assert "row 2 of the epoch" in vote.reason
         assert found(table) == before
+
+
+def test_a_reader_of_files_applies_them_as_the_documentation_shows() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "windows.md").read_text()
+    (snippet,) = (one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def apply" in one)
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    sessions: dict[tuple[str, ...], Any] = {}
+    for value in [*FIRST, *MERGED, *MERGED, *LATE]:
+        names["apply"](sessions, json.loads(value), ["person"])
+    assert [(one["person"], one["clicks"]) for one in sessions.values()] == [("bob", 5), ("ann", 4)]
