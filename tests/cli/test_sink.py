@@ -163,10 +163,12 @@ def test_a_ddl_that_cannot_be_is_told_with_a_hint(penstock: Run, client: Coordin
     penstock("sink", "add", "orders", f"file:{tmp_path}/results")
     penstock("sink", "add", "orders", f"sqlite:{tmp_path}/a.db?table=t&format=json", "--name", "db")
     penstock("sink", "add", "others", f"sqlite:{tmp_path}/a.db?table=u&format=json", "--name", "db")
+    penstock("sink", "add", "orders", "postgresql://me@127.0.0.1:1/shop?table=t&format=raw", "--name", "pg")
     for name, said, hint in [
         ("orders/file", "orders/file is a file sink: it has no table", "penstock sink list"),
         ("none", "there is no sink 'none'", "penstock sink list"),
         ("db", "2 sinks are called 'db'", "orders/db, others/db"),
+        ("pg", "the database of orders/pg cannot be used: connection failed", "penstock sink list"),
     ]:
         result = penstock("sink", "ddl", name)
         assert isinstance(result.exception, RequestError)

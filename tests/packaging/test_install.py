@@ -63,7 +63,7 @@ def test_the_plain_install_has_the_worker_and_the_sdk_and_gives_the_pip_line_for
 
 
 def test_the_readme_s_line_installs_from_a_clone(tmp_path: Path) -> None:
-    line = re.search(r"^pip install '(\.\[[a-z,]+\])'", (ROOT / "README.md").read_text(), re.MULTILINE)
+    line = re.search(r"^(?:\$ )?pip install '(\.\[[a-z,]+\])'", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert line is not None
     made = Environment(tmp_path / "env", f"penstock-streams{line[1].removeprefix('.')}", "hatchling")
     made.pip("install", "--no-build-isolation", line[1])

@@ -37,6 +37,8 @@ _TROUBLES = {Standing.REFUSED.value: "votes no", Standing.WAITING.value: "cannot
 StandingWatcher = Callable[[str, str, Shown], None]
 """The pipeline, its sink, and how it stands."""
 
+_SEE_SINKS = "See: penstock sink list"
+
 _WATCH_SECONDS = 60.0
 _AFTER_FAILURE_SECONDS = 1.0
 
@@ -221,13 +223,13 @@ class Delivery:
 
     async def ddl(self, name: str, key: str) -> TableDdl:
         """What makes the table of a sink fit the rows of its pipeline. Raises RequestError for a sink without a table
-        and while the rows are not known, Unavailable when the database does not answer.
+        and while the rows are not known, and when the database does not answer.
         """
         pipeline = known(self._deliveries.state, name)
         sink = sink_of(pipeline, name, key)
         parsed = parse_sink(sink.url)
         if not parsed.spec.ddl:
-            raise RequestError(f"{name}/{key} is a {parsed.kind} sink: it has no table", "See: penstock sink list")
+            raise RequestError(f"{name}/{key} is a {parsed.kind} sink: it has no table", _SEE_SINKS)
         schema = pipeline.schemas.get(sink.port)
         if schema is None and parsed.options.needs_schema:
             raise _unknown_rows(name, sink.port, pipeline)
@@ -236,7 +238,8 @@ class Delivery:
         except PenstockError:
             raise
         except Exception as error:  # the database's own
-            raise Unavailable(f"{parsed.shown}: {error}".strip(), "See: penstock sink list") from None
+            said = " ".join(str(error).split())
+            raise RequestError(f"the database of {name}/{key} cannot be used: {said}", _SEE_SINKS) from None
 
     def sinks(self) -> list[SinkStatus]:
         pipelines = self._deliveries.state.pipelines
