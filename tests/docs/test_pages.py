@@ -3,18 +3,16 @@
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 
 from tests.application.example_runs import need_spark
 from tests.docs.session import Session
+from tests.packaging.environments import ROOT, Environment
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1500)]
 
-ROOT = Path(__file__).parents[2]
 TUTORIALS = ["tutorial.md"]
 
 
@@ -29,7 +27,7 @@ def test_the_readme_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     _clone(clone)
     _make_environment(environment)
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # what Penstock needs is there: this test needs no network
-    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "1")
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # pip reads it the other way round
     with Session(clone, environment / "bin") as session:
         assert session.follow(clone / "README.md") > 0
 
@@ -52,7 +50,8 @@ def _clone(folder: Path) -> None:
 
 
 def _make_environment(folder: Path) -> None:
-    """One of its own, that sees the packages installed here but not Penstock, which is installed in place."""
-    venv.create(folder, with_pip=True)
-    paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
-    (Path(paths["purelib"]) / "installed_already.pth").write_text(sysconfig.get_path("purelib"))
+    """One that has what Penstock needs, and a `pip`, but not Penstock itself."""
+    made = Environment(folder, "penstock-streams[spark]", "hatchling", "pip")
+    pip = made.folder / "bin" / "pip"
+    pip.write_text(f'#!/bin/sh\nexec {made.folder}/bin/python -m pip --disable-pip-version-check "$@"\n')
+    pip.chmod(0o755)
