@@ -45,6 +45,16 @@ def copy(lines):
 """
 
 
+STILL_OPEN = """
+from penstock import windows
+
+@pipeline
+def per_hour(doors):
+    rows = doors.select("event_time", "segment", "offset")
+    return windows.aggregate(rows, windows.tumbling("1 hour"), buckets=1, n=windows.count())
+"""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _java() -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -96,9 +106,16 @@ def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends(
 
 
 def test_a_port_and_its_sink_can_be_added_together(worker: RunningWorker, tmp_path: Path) -> None:
+    """The first run also has windows, of which one stays open: it says so."""
     connector = f"127.0.0.1:{worker.ports['connector']}"
     send(connector, "lines", "one", [b"first"])
-    assert run(tmp_path, worker).returncode == 0
+    send(connector, "doors", "front", [b"bell"])
+    first = run(tmp_path, worker, text=COPY + STILL_OPEN)
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.splitlines()[-1] == (
+        "per_hour: 1 window stays open, and the next run goes on with it; "
+        "to close it for good, while that runs: penstock source end doors"
+    )
     sending = threading.Thread(target=send, args=(connector, "lines", "two", [b"second"]))
     sending.start()  # it ends when the result is at the sinks
     deadline = time.monotonic() + 60
