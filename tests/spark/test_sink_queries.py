@@ -107,20 +107,15 @@ def test_every_row_arrives_once_and_in_order(sink: Sink) -> None:
 
 
 def test_the_readme_s_plain_snippet_copies_a_source(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
-    """As it stands there, but for the worker's address and the checkpoint."""
+    """As it stands there, but for the worker's address and the checkpoint. The session is the one that there is."""
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (snippet,) = (one for one in programs if "readStream" in one)
-    address = f"127.0.0.1:{worker.ports['http']}"
+    ours = f'.format("penstock").option("worker", "127.0.0.1:{worker.ports["http"]}")'
     assert snippet.count('.format("penstock")') == 2
-    snippet = snippet.replace('.format("penstock")', f'.format("penstock").option("worker", "{address}")')
-    snippet = snippet.replace("/var/lib/copy", str(tmp_path / "copy"))
+    assert '"copy-checkpoint"' in snippet
+    snippet = snippet.replace('.format("penstock")', ours).replace("copy-checkpoint", str(tmp_path / "copy"))
     send(f"127.0.0.1:{worker.ports['connector']}", "example", "numbers", [b"1", b"2"], key=b"k")
-    exec(snippet, {"spark": spark})
-    (query,) = spark.streams.active
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
+    exec(snippet, {})
     found = outputs(worker.address, "copy")
     assert [(bytes(event.payload), bytes(event.key)) for event in found] == [(b"1", b"k"), (b"2", b"k")]
 
