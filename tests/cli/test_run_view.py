@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkSpec
+from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineStatus, SinkSpec
+from penstock.client.coordinator.application import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.spark import pipeline
 from penstock.spark.failures import Failure
@@ -91,6 +92,26 @@ def test_a_failure_is_told_once_with_its_reason(running: RunningPipeline) -> Non
     running.last_failure, running.restarts = Failure("ValueError: [bad] data"), Restarts(2)
     told = shown(running, terminal=False)
     assert told.count("counts failed (2 in a row), and is started again: ValueError: [bad] data") == 1
+
+
+def test_it_says_when_a_pipeline_is_ready_and_not_again_while_it_is_stopped(
+    worker: RunningWorker, running: RunningPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunningPipeline, "is_running", True)
+    address = f"127.0.0.1:{worker.ports['http']}"
+    with CoordinatorClient(address) as client, ApplicationClient(address) as application:
+        started = client.start("counts", {"in": InputSpec(["lines"])}, ["out"])
+        client.cut("counts", started.generation, "in", client.initial("counts", started.generation, "in"))
+        assert _shown_of(address, running).count("ready: counts reads lines (penstock send --source lines)") == 1
+        application.drain()
+        assert "ready" not in _shown_of(address, running)
+
+
+def _shown_of(worker: str, running: RunningPipeline) -> str:
+    with RunView(worker, Console(file=(written := io.StringIO()), width=200)) as view:
+        view.show([running])
+        view.show([running])
+    return written.getvalue()
 
 
 def test_it_says_where_a_pipeline_goes_and_what_is_wrong_there_and_when_it_is_over(

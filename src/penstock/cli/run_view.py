@@ -43,6 +43,7 @@ class RunView:
         self._sinks: Sequence[SinkStatus] = ()
         self._connectors: Sequence[Mapping[str, Any]] = ()
         self._ready: Collection[str] = ()
+        self._is_stopping = False
         self._asked = self._printed = 0.0
         self._said: dict[str, str] = {}
 
@@ -79,6 +80,7 @@ class RunView:
                 self._known = {one["name"]: PipelineStatus.from_json(one) for one in told["pipelines"]}
                 self._sinks = [SinkStatus(**one) for one in told.get("sinks", [])]
                 self._connectors = told.get("connectors", [])
+                self._is_stopping = (told.get("application") or {}).get("state", "running") != "running"
             self._asked = time.monotonic()
 
     def _say(self, about: str, line: str, level: int = logging.INFO) -> None:
@@ -116,11 +118,11 @@ class RunView:
                     del self._said[trouble]
 
     def _tell_ready(self, names: Collection[str]) -> None:
-        """Again after a restart: what was ready was not in between."""
-        lines = ready_lines(names, self._known.values(), self._connectors)
+        """Again after a restart: what was ready was not in between. Never after `penstock stop`."""
+        lines = [] if self._is_stopping else ready_lines(names, self._known.values(), self._connectors)
         for line in lines:
             if line not in self._ready:
-                self._console.print(line, markup=False, soft_wrap=True)
+                report(self._console, line)
         self._ready = lines
 
     def _line(self, running: RunningPipeline) -> str:
