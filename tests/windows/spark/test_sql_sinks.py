@@ -77,9 +77,9 @@ def test_sessions_that_are_joined_late_leave_one_row(
 
 
 def found(client: CoordinatorClient, server: PostgresServer, folder: Path) -> list[list[Any]]:
-    """What a reader finds in each of the tables, when all is delivered."""
+    """What a reader finds in each of the tables, when all is delivered and committed there."""
     deadline = time.monotonic() + DELIVERED_SECONDS_MAX
-    while any(one.lacking for one in client.sinks()):
+    while any(one.lacking or one.state != "READY" for one in client.sinks()):
         assert time.monotonic() < deadline, [one.reason for one in client.sinks()]
         time.sleep(0.02)
     database = sqlite3.connect(folder / "sessions.db")
