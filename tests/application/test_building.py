@@ -14,7 +14,7 @@ from penstock.application.functions import UserFunction
 from penstock.codecs.coding import Coding
 from penstock.codecs.leaving import Outlet
 from penstock.core.errors import RequestError
-from penstock.spark.attempt import _left, _pretended_input, ports_of
+from penstock.spark.attempt import _left, _pretended_input, plan_of
 from penstock.spark.pipelines import Pipeline
 from tests.spark.conftest import spark
 
@@ -34,7 +34,9 @@ def planned(session: SparkSession, call: Callable[..., Any], *inputs: str, codec
     sole = "frame" if inputs == ("in",) else None
     made = Coded(UserFunction(call, ModuleType("mine"), sole), codings, outlets)
     read = dict.fromkeys(inputs, ("a",))
-    return ports_of(session, Pipeline(name="p", function=made, inputs=read, columns=FUNCTION_COLUMNS, outputs=PORTS))
+    return plan_of(
+        session, Pipeline(name="p", function=made, inputs=read, columns=FUNCTION_COLUMNS, outputs=PORTS)
+    ).ports
 
 
 GOOD: dict[str, Callable[[DataFrame], Any]] = {

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.app import app
 from penstock.cli.retention import parse_retention
 from penstock.client.coordinator import CoordinatorClient, InputSpec
+from penstock.client.segments import SegmentClient
 from penstock.coordinator.machine.retention import Retention
 from penstock.core.errors import PipelineError
 from tests.running_worker import RunningWorker
@@ -36,12 +37,50 @@ def test_list_shows_what_each_pipeline_does(pipeline: Run, client: CoordinatorCl
     assert (told["name"], told["generation"], told["inputs"]) == ("counts", 1, {"in": ["sensors"]})
 
 
+def stopped(client: CoordinatorClient) -> None:
+    """A pipeline that was started once."""
+    started = client.start("counts", {"in": InputSpec(["segment:sensors"])}, ["out"])
+    client.heartbeat("counts", started.generation, stopped=True)
+
+
+def test_a_running_pipeline_is_not_reset(pipeline: Run, client: CoordinatorClient) -> None:
+    started = client.start("counts", {"in": InputSpec(["sensors"])}, ["out"])
+    result = pipeline("reset", "counts", "--yes")
+    assert str(result.exception) == "counts is running"
+    assert isinstance(result.exception, PipelineError)
+    assert "Stop it first" in result.exception.hint
+    client.heartbeat("counts", started.generation, failed=True)
+    assert client.pipelines()[0].state == "FAILING", "it is known at once"
+    assert pipeline("reset", "counts", "--yes").exit_code == 0
+
+
+def test_reset_says_how_much_input_is_left_and_needs_a_word_where_some_is_gone(
+    pipeline: Run, client: CoordinatorClient, segments: SegmentClient
+) -> None:
+    segments.create("sensors")
+    with segments.appender("sensors") as appender:
+        for _ in range(4):
+            appender.append(b"x" * 504)
+            appender.flush()
+    stopped(client)
+    info = segments.info("sensors")
+    assert "2.0 KiB of 2.0 KiB of its input is still stored" in pipeline("reset", "counts", answer="n\n").output
+    segments.truncate("sensors", info.length // 2)
+    result = pipeline("reset", "counts", "--yes")
+    assert result.output == "1.0 KiB of 2.0 KiB of its input is still stored\n"
+    assert "retention has removed 1.0 KiB of its input" in str(result.exception)
+    assert client.pipelines()[0].incarnation == 1
+    result = pipeline("reset", "counts", "--yes", "--accept-partial")
+    assert result.exit_code == 0
+    assert client.pipelines()[0].incarnation == 2
+
+
 def test_reset_and_drop_ask_first(pipeline: Run, client: CoordinatorClient) -> None:
-    client.start("counts", {"in": InputSpec(["sensors"])}, ["out"])
+    stopped(client)
     for verb in ("reset", "drop"):
         assert pipeline(verb, "counts", answer="n\n").exit_code == 1
     assert client.pipelines()[0].incarnation == 1
-    assert "delete its checkpoint" in pipeline("reset", "counts", answer="y\n").output
+    assert "its next start moves the old checkpoint aside" in pipeline("reset", "counts", answer="y\n").output
     assert client.pipelines()[0].incarnation == 2
     assert pipeline("drop", "counts", "--yes", "--outputs").stdout == "dropped counts\n"
     assert client.pipelines() == []

@@ -11,9 +11,9 @@ from rich.console import Console
 from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineStatus, SinkSpec
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.client.segments import SegmentClient
+from penstock.core.errors import RequestError
 from penstock.spark import pipeline
 from penstock.spark.failures import Failure
-from penstock.spark.restarts import Restarts
 from tests.delivery.front.http_server import Answer, serving
 from tests.delivery.front.merging import Merging
 from tests.running_worker import RunningWorker
@@ -21,9 +21,10 @@ from tests.running_worker import RunningWorker
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from penstock.cli.run_view import RunView
-from penstock.spark.attempt import RunSettings
+from penstock.spark.attempt import Planned, RunSettings
 from penstock.spark.progress import Progress
 from penstock.spark.runner import RunningPipeline
+from penstock.spark.state_plan import StatePlan
 
 NOWHERE = "127.0.0.1:1"
 
@@ -76,9 +77,9 @@ def test_it_says_what_open_windows_wait_for(running: RunningPipeline) -> None:
 
 
 def test_it_says_what_a_pipeline_reads_and_puts_out(running: RunningPipeline) -> None:
-    running.ports = ("out", "late")
+    running.planned = Planned(("out", "late"), StatePlan(()))
     assert "counts: lines → pipeline:counts/out, pipeline:counts/late\n" in shown(running, terminal=False)
-    running.ports = ()
+    running.planned = Planned((), StatePlan(()))
     assert "counts: lines → a sink of Spark's\n" in shown(running, terminal=False)
 
 
@@ -89,9 +90,17 @@ def test_on_a_terminal_it_is_a_table(running: RunningPipeline) -> None:
 
 
 def test_a_failure_is_told_once_with_its_reason(running: RunningPipeline) -> None:
-    running.last_failure, running.restarts = Failure("ValueError: [bad] data"), Restarts(2)
+    running.last_failure = Failure("ConnectionError: [bad] line")
     told = shown(running, terminal=False)
-    assert told.count("counts failed (2 in a row), and is started again: ValueError: [bad] data") == 1
+    assert told.count("counts failed, and is restarted: ConnectionError: [bad] line") == 1
+
+
+def test_an_error_in_the_users_code_is_reported_when_it_is_final(running: RunningPipeline) -> None:
+    running.last_failure = Failure("ValueError: bad", cause="ValueError counts.py:3")
+    assert "ValueError" not in shown(running, terminal=False)
+    running.given_up = RequestError("the pipeline 'counts' has failed\nValueError: bad", "Mend it.")
+    told = shown(running, terminal=False)
+    assert told.count("ValueError: bad\nMend it.\ncounts stays stopped until it is changed") == 1
 
 
 def test_it_says_when_a_pipeline_is_ready_and_not_again_while_it_is_stopped(

@@ -60,10 +60,37 @@ def test_a_schemas_fields_are_columns(spark: SparkSession) -> None:
     assert columns(made) == [{"id": 1, "name": "x"}, {"id": None, "name": None}]
 
 
-def test_a_field_of_another_type_makes_the_event_a_letter(spark: SparkSession) -> None:
-    made = decode(events(spark, b'{"id": "one"}', b'{"id": 1.5}', b"[]", b"null"), [Branch("json", SCHEMA)])
-    assert [value for value, _ in letters(made)] == [b'{"id": "one"}', b'{"id": 1.5}', b"[]", b"null"]
-    assert {reason for _, reason in letters(made)} == {"`value` is no json of struct<id:int,name:string>"}
+def test_what_does_not_fit_a_schema_is_a_letter_that_names_the_field_and_what_was_found(spark: SparkSession) -> None:
+    bad = {
+        b'{"id": "one"}': "has the wrong type at `id`: expected int, found string one",
+        b'{"name": "x", "id": 1.5}': "has the wrong type at `id`: expected int, found decimal(2,1) 1.5",
+        b'{"at": {"x": true}}': "has the wrong type at `at.x`: expected double, found boolean true",
+        b'{"tags": "a"}': "has the wrong type at `tags`: expected array<string>, found string a",
+        b"[]": "is not an object, but array<void>",
+        b"null": "is not an object, but void",
+        b'{"id": 1': "is not valid JSON",
+        b"\xff": "is not valid JSON",
+        b'{"id": 1} {"id": 2}': "is more than one JSON document, or none of struct<"
+        "id:int,name:string,at:struct<x:double>,tags:array<string>,need:int>",
+        b'{"id": 2, "need": null}': "has the wrong type at `need`: expected int, found nothing",
+    }
+    schema = "id int, name string, at struct<x: double>, tags array<string>, need int not null"
+    found = letters(decode(events(spark, *bad), [Branch("json", schema)]))
+    assert dict(found) == {value: f"`value` {reason}" for value, reason in bad.items()}
+    packed = msgpack.packb({"id": "one"})
+    (reason,) = (reason for _, reason in letters(decode(events(spark, packed), [Branch("msgpack", "id int")])))
+    assert reason == "`value` has the wrong type at `id`: expected int, found string one"
+
+
+def test_a_csv_record_that_does_not_fit_names_the_column(spark: SparkSession) -> None:
+    bad = {
+        b"one,x": "has the wrong type at `id`: expected int, found one",
+        b",x": "has the wrong type at `id`: expected int, found nothing",
+        b"1,x,y": "is not one CSV record of 2 columns",
+        b'"1,x': "is not one CSV record of 2 columns",
+    }
+    found = letters(decode(events(spark, *bad), [Branch("csv", "id int not null, name string")]))
+    assert dict(found) == {value: f"`value` {reason}" for value, reason in bad.items()}
 
 
 def test_fields_with_names_of_the_events_own_columns_are_inside_of_data(spark: SparkSession) -> None:
@@ -78,7 +105,7 @@ def test_fields_with_names_of_the_events_own_columns_are_inside_of_data(spark: S
 def test_of_a_name_that_stands_twice_a_schema_takes_the_last_and_a_variant_can_hold_none(spark: SparkSession) -> None:
     twice = b'{"id": 1, "id": 2}'
     assert columns(decode(events(spark, twice), [Branch("json", "id int")])) == [{"id": 2}]
-    assert letters(decode(events(spark, twice), [Branch("json")])) == [(twice, "`value` is no json")]
+    assert letters(decode(events(spark, twice), [Branch("json")])) == [(twice, "`value` is not valid JSON")]
 
 
 def test_a_field_that_may_not_be_null_is_needed(spark: SparkSession) -> None:
@@ -118,13 +145,13 @@ def test_what_is_no_messagepack_or_has_no_place_in_json_is_a_letter(spark: Spark
     bad += [msgpack.packb({b"key": 1}), b"\x91" * 2000 + b"\xc0"]
     made = decode(events(spark, *bad), [Branch("msgpack")])
     assert [value for value, _ in letters(made)] == bad
-    assert {reason for _, reason in letters(made)} == {"`value` is no msgpack"}
+    assert {reason for _, reason in letters(made)} == {"`value` is not valid MessagePack"}
 
 
 def test_a_string_is_text_and_bad_utf_8_a_letter(spark: SparkSession) -> None:
     made = decode(events(spark, "grün".encode(), b"", b"\xff"), [Branch("string")])
     assert columns(made) == [{"text": "grün"}, {"text": ""}, {}]
-    assert letters(made) == [(b"\xff", "`value` is no string")]
+    assert letters(made) == [(b"\xff", "`value` is not valid UTF-8")]
 
 
 def test_csv_gives_the_columns_of_its_schema(spark: SparkSession) -> None:
@@ -189,7 +216,7 @@ def test_the_content_type_says_which_codec_it_is(spark: SparkSession) -> None:
     assert letters(made) == [
         (b"png", "there is no codec for its content type, image/png"),
         (b"none", "there is no codec for its content type, which is not told"),
-        (b"\xff", "`value` is no string"),
+        (b"\xff", "`value` is not valid UTF-8"),
     ]
 
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from penstock.coordinator.machine.retention import Retention
-from penstock.coordinator.messages import InputOffset, Limits, Range
-from penstock.core.errors import DataLoss
+from penstock.coordinator.messages import InputOffset, Limits, Range, StoredInput
+from penstock.core.errors import DataLoss, PipelineError
 from tests.coordinator.scene import Scene, opened, raw
 
 A, B = "connector/s/0", "connector/s/1"
@@ -247,3 +247,46 @@ class TestRetention:
             scene.coordinator._retaining._marked_at = -1000
             await scene.until(lambda: scene.store.info(A).start == ends[0])
             assert scene.store.info("pipeline/p/out").start == 11
+
+
+class TestReset:
+    async def test_is_refused_when_retention_has_removed_input_unless_that_is_accepted(self, scene: Scene) -> None:
+        scene.create(A)
+        await scene.start()
+        await epochs(scene, 6)
+        await scene.until(lambda: scene.store.info(A).start > 0)
+        info = scene.store.info(A)
+        lifecycle = scene.coordinator.lifecycle
+        assert lifecycle.stored_input("p") == StoredInput(info.length - info.start, info.length)
+        with pytest.raises(
+            PipelineError, match=r"of \d+ bytes of the input of pipeline 'p' are still stored"
+        ) as caught:
+            await lifecycle.reset("p")
+        assert "--accept-partial" in caught.value.hint
+        assert scene.status().incarnation == 1
+        await lifecycle.reset("p", accept_partial=True)
+        assert (scene.status().incarnation, scene.status().is_reset) == (2, True)
+        await scene.start(fresh=True)
+        assert not scene.status().is_reset
+
+    async def test_keeps_what_is_stored_until_the_next_start(self) -> None:
+        """Also what retention was about to remove."""
+        async with opened(truncate_seconds=1000) as scene:
+            truncated_at = scene.coordinator._retaining._truncated_at
+            scene.create(A)
+            await scene.start()
+            await epochs(scene, 6)
+            await scene.until(lambda: A in truncated_at)
+            await scene.coordinator.lifecycle.reset("p")
+            truncated_at[A] = -10_000  # its time has come
+            await asyncio.sleep(0.05)
+            assert scene.store.info(A).start == 0
+            await scene.start(fresh=True)
+            assert (await scene.initial()).segments == {A: 0}
+
+    async def test_counts_from_where_the_pipeline_first_began(self, scene: Scene) -> None:
+        await scene.ingest(A, {1: 5})
+        await scene.start(starting="latest")
+        begun = scene.store.info(A).length
+        end = await scene.ingest(A, {1: 6})
+        assert scene.coordinator.lifecycle.stored_input("p") == StoredInput(end - begun, end - begun)

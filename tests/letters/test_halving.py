@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +37,8 @@ def test_every_row_comes_out_once_in_order_and_poison_alone(count: int, poison: 
         else:
             good += made.column("x").to_pylist()
     found = sorted(poison & {*range(count)})
-    assert bad == [Poison(row, f"ValueError: not {row}") for row in found]
+    assert [one.row for one in bad] == found
+    assert all(one.reason.startswith(f"ValueError: not {one.row} (at test_halving.py:") for one in bad)
     assert good == [row for row in range(count) if row not in poison]
     assert len(calls) <= 1 + 2 * len(found) * max(1, count.bit_length())
 
@@ -53,6 +55,17 @@ def test_a_reason_is_what_python_says_and_of_a_bounded_length() -> None:
     assert reason_of(ValueError()) == "ValueError"
     long = reason_of(ValueError("x" * 10_000))
     assert (len(long), long[-1]) == (REASON_CHARACTERS_MAX, "…")
+
+
+def test_a_reason_has_the_users_line_however_long_the_text_is() -> None:
+    def fail() -> None:
+        raise ValueError("x" * 10_000)
+
+    with pytest.raises(ValueError, match="x") as caught:
+        fail()
+    reason = reason_of(caught.value)
+    assert len(reason) == REASON_CHARACTERS_MAX
+    assert reason.endswith(f"… (at test_halving.py:{fail.__code__.co_firstlineno + 1})")
 
 
 class Mute(Exception):

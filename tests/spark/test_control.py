@@ -81,7 +81,7 @@ def test_a_frame_without_one_watermark_is_refused(spark: SparkSession, pipelines
 
 
 def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
-    from penstock.spark.attempt import ports_of
+    from penstock.spark.attempt import plan_of
     from penstock.spark.control import control_rows, origin_of
 
     origins = []
@@ -91,5 +91,5 @@ def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) ->
         origins.append(origin_of(left.where("key = value")))
         return {"marks": control_rows(left, [1, 2]), "rest": left}
 
-    assert ports_of(spark, both) == ("marks", "rest")
+    assert plan_of(spark, both).ports == ("marks", "rest")
     assert origins == [{"pipeline": "both", "input": "left", "source": "a,b"}]

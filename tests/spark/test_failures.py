@@ -1,8 +1,9 @@
 """What Spark tells of a query that has ended becomes a sentence and a decision."""
 
 import penstock
+from penstock.coordinator.messages import BatchRanges, Range
 from penstock.core.errors import DataLoss, Fenced
-from penstock.spark.failures import failure_of
+from penstock.spark.failures import failure_of, ranges_text
 
 SPARK = penstock.__file__.replace("penstock/__init__.py", "penstock/spark/source.py")
 
@@ -60,3 +61,49 @@ def test_what_is_no_python_is_told_in_sparks_words() -> None:
         "[STREAM_FAILED] Query [id = 9] terminated with exception: No space left SQLSTATE: XX000\n=== Streaming Query"
     )
     assert failure_of(text + " ===\nmore").text == "No space left"
+
+
+def test_the_same_mistake_at_the_same_line_has_the_same_cause_whatever_the_row() -> None:
+    failure = failure_of(told(USERS))
+    assert failure.cause == "ValueError /home/me/count.py:12"
+    assert failure.cause == failure_of(told(USERS.replace("literal", "number"))).cause
+    assert "penstock.letters.apply" in failure.hint
+    assert failure_of(told(USERS.replace("line 12", "line 13"))).cause != failure.cause
+
+
+def test_what_a_function_depends_on_may_come_back() -> None:
+    for name in ("ConnectionError", "requests.exceptions.ReadTimeout", "OSError", "urllib.error.URLError"):
+        assert failure_of(told(USERS.replace("ValueError", name))).cause is None, name
+
+
+def test_no_stack_of_the_jvm_is_shown() -> None:
+    text = failure_of(
+        told(USERS + "\n\n\tat org.apache.spark.api.python(PythonRunner.scala:1)\n\nDriver stacktrace:")
+    ).text
+    assert text.endswith("ValueError: invalid literal\nfor int()")
+
+
+def test_a_line_that_the_executor_does_not_have_is_shown_by_the_driver() -> None:
+    here = f'Traceback (most recent call last):\n  File "{__file__}", line 1, in parse\nValueError: bad'
+    assert '"""What Spark tells' in failure_of(told(here)).text
+
+
+def test_a_python_worker_that_ends_is_called_so() -> None:
+    failure = failure_of(told("SparkException: Python worker exited unexpectedly (crashed).\n\tat org.apache"))
+    assert failure.text == "the Python worker ended in the middle of a task"
+    assert "os._exit" in failure.hint
+
+
+def test_errors_of_spark_about_data_are_the_users() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 9] terminated with exception: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
+    )
+    assert failure_of(text).cause == "[DIVIDE_BY_ZERO]"
+    assert failure_of(text.replace("22012", "XXKST")).cause is None
+
+
+def test_the_ranges_of_a_batch_are_listed_and_cut_short() -> None:
+    batch = BatchRanges(7, {"in": [Range(f"connector/s/{number}", 5, 9) for number in range(12)]})
+    text = ranges_text(batch)
+    assert text.startswith("at an event of epoch 7: connector/s/0 @ 5 to 9, connector/s/1 @ 5 to 9")
+    assert text.endswith("and 2 more")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -224,7 +226,7 @@ def test_a_query_that_fails_is_started_again_and_loses_nothing(bench: Bench) -> 
     def check(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             if not mended.exists():
-                raise ValueError("not yet")
+                raise ConnectionError("not yet")
             yield batch
 
     @pipeline
@@ -236,36 +238,63 @@ def test_a_query_that_fails_is_started_again_and_loses_nothing(bench: Bench) -> 
         running.until(lambda: running.first.restarts.in_a_row)
         failure = running.first.last_failure
         assert failure is not None
-        assert failure.text.endswith("ValueError: not yet")
+        assert failure.text.endswith("ConnectionError: not yet")
         assert "in check" in failure.text
         mended.touch()
         running.until(lambda: bench.out("careful") == payloads(1, 2))
 
 
-def test_one_that_fails_for_ever_is_given_up(bench: Bench) -> None:
-    def fail(batches: Iterator[Any]) -> Iterator[Any]:
-        raise ValueError("never")
+def parse(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        _ = [int(value) for value in batch.column("value").to_pylist()]
+        yield batch
+
+
+@pipeline
+def strict(numbers: DataFrame) -> DataFrame:
+    return numbers.select("value").mapInArrow(parse, "value binary")
+
+
+def skip_words(numbers: DataFrame) -> DataFrame:
+    digits = numbers.select("value").where("cast(value as string) rlike '^[0-9]+$'")
+    return digits.mapInArrow(parse, "value binary")
+
+
+def test_an_error_in_the_users_code_is_one_message_with_the_line_the_events_and_the_ways_out(bench: Bench) -> None:
+    bench.send("numbers", payloads(1) + [b"two"])
+    runner = bench.runner(strict)
+    with pytest.raises(RequestError) as caught:
+        runner.run(WAIT_SECONDS_MAX)
+    text = str(caught.value)
+    line = parse.__code__.co_firstlineno + 2
+    assert f'File "{__file__}", line {line}, in parse\n    _ = [int(value) for value' in text
+    assert "ValueError: invalid literal for int() with base 10: b'two'" in text
+    assert re.search(r"at an event of epoch 1: connector/numbers/\d @ 0 to \d+$", text)
+    assert "\tat " not in text, "no stack of the JVM"
+    assert "penstock.letters.apply" in caught.value.hint
+    assert "skip them" in caught.value.hint
+    assert runner.pipelines[0].restarts.in_a_row == 2, "it was given one more chance"
+    assert bench.out("strict") == []
+    assert bench.status("strict").state == "FAILING"
+
+
+def test_a_python_worker_that_ends_is_called_so(bench: Bench) -> None:
+    def leave(batches: Iterator[Any]) -> Iterator[Any]:
+        os._exit(3)
 
     @pipeline
-    def hopeless(numbers: DataFrame) -> DataFrame:
-        return numbers.select("value").mapInArrow(fail, "value binary")
+    def fatal(numbers: DataFrame) -> DataFrame:
+        return numbers.select("value").mapInArrow(leave, "value binary")
 
     bench.send("numbers", payloads(1))
-    with pytest.raises(RequestError, match=r"started again 3 times(.|\n)*ValueError: never"):
-        bench.runner(hopeless).run(WAIT_SECONDS_MAX)
-    assert bench.out("hopeless") == []
-    assert bench.status("hopeless").state != "STOPPED", "it lapses, and shows as failing"
+    with pytest.raises(RequestError, match="the Python worker ended") as caught:
+        bench.runner(fatal).run(WAIT_SECONDS_MAX)
+    assert "\tat " not in str(caught.value)
+    assert "os._exit" in caught.value.hint
 
 
-def test_of_an_application_the_others_run_on(bench: Bench) -> None:
+def test_one_that_fails_does_not_end_the_others(bench: Bench) -> None:
     from penstock.spark.runner import Runner
-
-    def fail(batches: Iterator[Any]) -> Iterator[Any]:
-        raise ValueError("never")
-
-    @pipeline
-    def hopeless(doomed: DataFrame) -> DataFrame:
-        return doomed.select("value").mapInArrow(fail, "value binary")
 
     @pipeline
     def broken(numbers: DataFrame) -> DataFrame:
@@ -274,39 +303,43 @@ def test_of_an_application_the_others_run_on(bench: Bench) -> None:
     waiting: list[Pipeline] = []
     runner = Runner(
         bench.spark,
-        [hopeless, copy],
-        replace(bench.settings, restarts=RestartPolicy(restarts_max=1, pause_seconds_first=0.1)),
+        [replace(broken, name="broken_at_once"), replace(strict, inputs={"numbers": ("doomed",)}), copy],
+        bench.settings,
         change=lambda: runner.put(waiting.pop()) if waiting else None,
         until_stopped=True,
-        each_alone=True,
     )
 
     def given_up() -> dict[str, str]:
         return {one.pipeline.name: str(one.given_up) for one in runner.pipelines if one.given_up is not None}
 
-    bench.send("doomed", payloads(1))
+    bench.send("doomed", [b"one"])
     with bench.running(runner=runner) as running:
-        running.until(lambda: "hopeless" in given_up())
+        running.until(lambda: "strict" in given_up())
         waiting.append(broken)
         running.until(lambda: "broken" in given_up())
-        assert "ValueError: never" in given_up()["hopeless"]
+        assert "ValueError" in given_up()["strict"]
         assert "no_such_column" in given_up()["broken"]
+        assert "no_such_column" in given_up()["broken_at_once"]
         bench.send("numbers", payloads(1, 2))
         assert bench.out("copy") == payloads(1, 2)
+        skipping = pipeline(name="strict", inputs={"numbers": "doomed"})(skip_words)
+        waiting.append(skipping)
+        bench.send("doomed", [b"one", b"2"])
+        assert bench.out("strict") == [b"2"], "a changed one goes on where it was"
 
 
-def test_when_none_is_left_it_ends_and_says_why(bench: Bench) -> None:
+def test_an_application_none_of_whose_pipelines_can_be_built_ends_at_once(bench: Bench) -> None:
     @pipeline
     def broken(numbers: DataFrame) -> DataFrame:
         return numbers.select("no_such_column")
 
     from penstock.spark.runner import Runner
 
-    runner = Runner(bench.spark, [copy, broken], bench.settings, until_stopped=True, each_alone=True)
+    runner = Runner(bench.spark, [broken], bench.settings, until_stopped=True)
     with pytest.raises(RequestError, match="no_such_column"):
         runner.run(WAIT_SECONDS_MAX)
     with CoordinatorClient(bench.http) as coordinator:
-        assert coordinator.pipelines() == [], "none starts before all are planned"
+        assert coordinator.pipelines() == [], "nothing was registered for it"
 
 
 def test_an_older_run_of_the_same_pipeline_is_told_and_ends(bench: Bench) -> None:
@@ -316,7 +349,7 @@ def test_an_older_run_of_the_same_pipeline_is_told_and_ends(bench: Bench) -> Non
         with bench.running(copy) as running, CoordinatorClient(bench.http) as coordinator:
             running.until(lambda: bench.out("copy"))
             coordinator.start("copy", {"numbers": InputSpec(["numbers"])}, ["out"])
-            running.until(lambda: not running.first.is_running)
+            running.until(lambda: not running.is_alive())
 
     with pytest.raises(RequestError, match=r"was followed by generation"):
         run_until_another_starts()

@@ -56,7 +56,7 @@ def test_the_columns_stay_what_they_are(spark: SparkSession) -> None:
 
 
 def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
-    from penstock.spark.attempt import ports_of
+    from penstock.spark.attempt import plan_of
 
     @pipeline
     def minutes(clicks: DataFrame) -> DataFrame:
@@ -64,7 +64,7 @@ def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) ->
 
         return penstock.watermarked(clicks).groupBy(functions.window("event_time", "1 minute")).count()
 
-    assert ports_of(spark, minutes) == ("out",)
+    assert plan_of(spark, minutes).ports == ("out",)
 
 
 def by_minute(frame: DataFrame) -> DataFrame:

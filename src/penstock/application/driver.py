@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ class Follower:
             return
         self._looked = time.monotonic()
         try:
-            new = self._client.application()
+            new = self._look(self.runner)
         except Unavailable:
             return
         old, self._now = self._now, new
@@ -79,20 +80,49 @@ class Follower:
             self._change(self.runner, old.deployment, new.deployment)
         elif old.state == "running" and new.state == "draining":
             self._say("sources read no more; what is inside finishes …")
+        self._start_reset(self.runner, old, new)
         if self.is_drained:
             self.runner.stop()
 
+    def _look(self, runner: Runner) -> Deployed:  # noqa: ARG002  a driver's
+        return self._client.application()
+
     def _change(self, runner: Runner, old: Deployment, new: Deployment) -> None:
         """Another deployment is none of a plain runner's business."""
+
+    def _start_reset(self, runner: Runner, old: Deployed, new: Deployed) -> None:
+        """A pipeline that had failed, and was reset since, begins from scratch."""
+        for running in runner.pipelines:
+            name = running.pipeline.name
+            before, now = old.incarnations.get(name), new.incarnations.get(name)
+            if running.given_up is not None and before is not None and before != now:
+                self._say(f"{name} was reset, and starts from scratch")
+                runner.put(running.pipeline)
 
     def close(self) -> None:
         self._client.close()
 
 
 class Driver(Follower):
-    """Gives a runner its pipelines, those of the application that is deployed. Users' mistakes are said, and the
-    pipelines that have them stay stopped until the next change.
+    """Gives a runner its pipelines, those of the application that is deployed. A change is checked before it is made;
+    users' mistakes are reported, and what ran before them runs on.
     """
+
+    def _look(self, runner: Runner) -> Deployed:
+        new = self._client.follow()
+        if new.proposed is not None:
+            self._client.answer(new.proposed.number, self._refusals(runner, new.proposed.deployment))
+        return new
+
+    def _refusals(self, runner: Runner, deployment: Deployment) -> list[str]:
+        """Of the pipelines that would be started. Nothing is started or stopped."""
+        refusals = []
+        for name in changed(self._now.deployment, deployment).start:
+            try:
+                runner.check(_loaded(deployment, name))
+            except RequestError as error:
+                refusals.append(_told(error))
+        return refusals
 
     def _change(self, runner: Runner, old: Deployment, new: Deployment) -> None:
         todo = changed(old, new)
@@ -104,15 +134,27 @@ class Driver(Follower):
 
     def _start(self, runner: Runner, deployment: Deployment, name: str, *, again: bool) -> None:
         try:
-            pipeline = pipeline_of(deployment, name)
-            carry_by_value(pipeline)
+            pipeline = _loaded(deployment, name)
+            with suppress(Unavailable):  # the runner compares it again when it starts it
+                runner.check(pipeline)
         except RequestError as error:
-            runner.remove(name)
-            self._say(f"{name} cannot be started: {_told(error)}")
+            runs_on = f"\n{name} runs on as it was" if again else ""
+            self._say(f"{name} cannot be started: {_told(error)}{runs_on}")
             return
-        self._say(f"{name} is started{' anew: it has changed' if again else ''}")
+        self._say(f"{name} is {'restarted: it has changed' if again else 'started'}")
         runner.put(pipeline)
+
+    def close(self) -> None:
+        with suppress(PenstockError):  # one that is silent is taken for gone
+            self._client.leave()
+        super().close()
+
+
+def _loaded(deployment: Deployment, name: str) -> Pipeline:
+    pipeline = pipeline_of(deployment, name)
+    carry_by_value(pipeline)
+    return pipeline
 
 
 def _told(error: PenstockError) -> str:
-    return f"{error}. {error.hint}" if error.hint else str(error)
+    return f"{error}\n{error.hint}" if error.hint else str(error)

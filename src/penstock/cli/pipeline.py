@@ -1,4 +1,4 @@
-"""`penstock pipeline`: look at the pipelines that a worker knows, let one begin anew, or forget it."""
+"""`penstock pipeline`: look at the pipelines that a worker knows, let one start from scratch, or forget it."""
 
 import json
 from dataclasses import asdict
@@ -21,9 +21,15 @@ _WIDTH = 140
 _RETRY_SECONDS = 3.0
 """For a worker that is about to start; a person waits for the answer."""
 
+_STOP_FIRST = (
+    "Stop it first: Ctrl-C where penstock run has it; or take it out of the application, and penstock apply. Then "
+    "reset it, and start it again."
+)
+_PARTIAL = "--accept-partial resets it all the same. A worker with --retention keep removes no input."
+
 _COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
 
-app = typer.Typer(help="Look at pipelines, let one begin anew, or forget it.", no_args_is_help=True)
+app = typer.Typer(help="Look at pipelines, let one start from scratch, or forget it.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -54,18 +60,36 @@ def _table(found: list[PipelineStatus]) -> Table:
 
 
 @app.command("reset")
-def reset(name: str, yes: YesOption = False, worker: WorkerOption = None, data: DataOption = None) -> None:
-    """Let a pipeline begin anew: its next start decides where.
+def reset(
+    name: str,
+    accept_partial: Annotated[
+        bool, typer.Option("--accept-partial", help="Also when retention has removed some of its input.")
+    ] = False,
+    yes: YesOption = False,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+) -> None:
+    """Let a pipeline start from scratch: it forgets its state and reads its input again.
 
-    Delete its checkpoint as well. What it has put out so far stays; what it
-    reads again is put out again.
+    Its next start moves the old checkpoint aside. What it has put out so
+    far stays; what it reads again is put out again.
     """
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, name)
+        if known.state in ("STARTING", "RUNNING"):
+            raise PipelineError(f"{name} is {known.state.lower()}", _STOP_FIRST)
+        left = client.stored_input(name)
+        typer.echo(f"{show_size(left.stored)} of {show_size(left.total)} of its input is still stored")
+        if not left.is_whole and not accept_partial:
+            raise PipelineError(
+                f"{name} was not reset: retention has removed {show_size(left.total - left.stored)} of its input, and "
+                "results that need it would be missing or wrong",
+                _PARTIAL,
+            )
         if not yes:
-            typer.confirm(f"Let {name} begin anew after {known.complete} epochs ({known.state})?", abort=True)
-        client.reset(name)
-    typer.echo(f"{name} begins anew with its next start; delete its checkpoint")
+            typer.confirm(f"Let {name} start from scratch after {known.complete} epochs ({known.state})?", abort=True)
+        client.reset(name, accept_partial=accept_partial)
+    typer.echo(f"{name} is reset: its next start moves the old checkpoint aside and reads its input from the beginning")
 
 
 @app.command("drop")

@@ -203,7 +203,7 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
 
         with closing(Follower(worker.http, deployed, say)) as follower:
             runner = follower.runner = Runner(
-                session, pipelines, options.settings(worker.http), show, change=follower.follow
+                session, pipelines, options.settings(worker.http, session), show, change=follower.follow
             )
             with stopped_by_signals(runner) as caught:
                 runner.run(options.seconds_max)

@@ -85,11 +85,10 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
             runner = driver.runner = Runner(
                 session,
                 pipelines,
-                options.settings(worker.http),
+                options.settings(worker.http, session),
                 show,
                 change=driver.follow,
                 until_stopped=not options.available_now,
-                each_alone=True,
             )
             with stopped_by_signals(runner) as caught:
                 runner.run(options.seconds_max)

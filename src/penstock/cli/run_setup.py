@@ -18,9 +18,11 @@ from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.logs import log_line
 from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
-from penstock.spark.session import cores_of
+from penstock.spark.session import cores_of, sets_partitions
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.spark.attempt import RunSettings
     from penstock.spark.runner import Runner, RunningPipeline
 
@@ -67,13 +69,14 @@ class RunOptions:
     def spark_log(self) -> Path:
         return self.place.folder / "spark.log"
 
-    def settings(self, worker: str) -> "RunSettings":
+    def settings(self, worker: str, session: "SparkSession") -> "RunSettings":
         from penstock.spark.attempt import RunSettings
 
         return RunSettings(
             worker=worker,
             checkpoints=self.place.checkpoints,
             cores=cores_of(self.master) or 1,
+            follows_buckets=not sets_partitions(session),
             trigger_ms=self.trigger_ms,
             available_now=self.available_now,
         )

@@ -29,7 +29,8 @@ _ANSWER_SECONDS_MAX = 2.0
 
 _IN_TROUBLE = ("REFUSED", "WAITING")
 
-_STAYS = "{} stays stopped until it is changed (penstock apply), the others run on"
+_STAYS = "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset); all else runs on"
+_RETURNED = "the changed {0} has failed before its first epoch: the {0} from before the change runs again"
 
 
 class RunView:
@@ -90,6 +91,9 @@ class RunView:
             report(self._console, line, level)
 
     def _tell_start(self, running: RunningPipeline) -> None:
+        if running.moved_aside is not None:
+            text = f"{running.pipeline.name} was reset: its old checkpoint is now {running.moved_aside}"
+            self._say(f"reset of {running.pipeline.name}", text)
         if running.ports is not None:
             name, inputs = running.pipeline.name, running.pipeline.inputs.values()
             reads = ", ".join(dict.fromkeys(source for sources in inputs for source in sources))
@@ -100,10 +104,12 @@ class RunView:
         if (error := running.given_up) is not None:
             name = running.pipeline.name
             self._say(f"end of {name}", f"{error}\n{error.hint}\n{_STAYS.format(name)}", logging.ERROR)
-        elif running.last_failure is not None:
-            name, times = running.pipeline.name, running.restarts.in_a_row
-            text = f"{name} failed ({times} in a row), and is started again: {running.last_failure.text}"
-            self._say(f"failure of {name}", text, logging.WARNING)
+            return
+        name, failure = running.pipeline.name, running.last_failure
+        if (error := running.replaced) is not None:
+            self._say(f"return of {name}", f"{error}\n{error.hint}\n{_RETURNED.format(name)}", logging.ERROR)
+        if failure is not None and failure.cause is None:  # one in the user's code is reported when it fails again
+            self._say(f"failure of {name}", f"{name} failed, and is restarted: {failure.text}", logging.WARNING)
 
     def _tell_sinks(self, name: str) -> None:
         """Where it goes to, once; and what keeps a sink from taking it, until it does."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.codecs.about import CODECS
 from penstock.codecs.coding import AS_IT_IS, Branch
 from penstock.codecs.encoding import DATA, TEXT
-from penstock.codecs.expressions import decoded, prepared
+from penstock.codecs.expressions import decoded, prepared, wrong
 from penstock.core.errors import RequestError
 from penstock.letters.making import fields_of, letter_of, taken
 from penstock.protocol.stored.names import OUTPUT_PREFIX, REPLAY_PREFIX, Form, Source, connector_segment
@@ -187,8 +187,16 @@ def _letter(
             reason = functions.when(mine, _no_codec(staged)).otherwise(reason)
         else:
             bad = mine & staged[f"{_PARSED}{number}"].isNull()
-            reason = functions.when(bad, functions.lit(_reason(branch, schemas[number]))).otherwise(reason)
+            told = wrong(str(branch.codec), staged[f"{_GIVEN}{number}"], schemas[number])
+            reason = functions.when(bad, _about_value(told)).otherwise(reason)
     return functions.when(reason.isNotNull(), letter_of(frame, reason))
+
+
+def _about_value(told: Column) -> Column:
+    """A row without a reason would be no letter."""
+    from pyspark.sql import functions
+
+    return functions.concat(functions.lit("`value` "), functions.coalesce(told, functions.lit("cannot be decoded")))
 
 
 def _no_codec(staged: DataFrame) -> Column:
@@ -196,7 +204,3 @@ def _no_codec(staged: DataFrame) -> Column:
 
     told = functions.coalesce(staged["content_type"], functions.lit("which is not told"))
     return functions.concat(functions.lit("there is no codec for its content type, "), told)
-
-
-def _reason(branch: Branch, schema: StructType | None) -> str:
-    return f"`value` is no {branch.codec}" + ("" if schema is None else f" of {schema.simpleString()}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from penstock.core.errors import RequestError
-from penstock.letters.json_documents import one_document
+from penstock.letters.json_documents import mismatch, one_document
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -31,6 +31,9 @@ _READ_CSV = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "nullV
 _WRITE_CSV = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 
 _READ_JSON = {"allowSingleQuotes": "false"}
+
+_SHOWN = {"json": "JSON", "msgpack": "MessagePack", "csv": "CSV", "string": "UTF-8"}
+"""Names of codecs as people write them."""
 
 
 def prepared(codec: str, value: Column, schema: StructType | None) -> Column:
@@ -66,6 +69,35 @@ def decoded(codec: str, given: Column, schema: StructType | None) -> Column:
         case "csv" if schema is not None:
             return _with_all(_csv(given, schema), schema)
     raise RequestError(f"{codec} cannot be decoded without a schema", "Give the connector one: schema: id int, …")
+
+
+def wrong(codec: str, given: Column, schema: StructType | None) -> Column:
+    """Why `decoded` gives null for what it was given."""
+    from pyspark.sql import functions
+
+    broken = functions.lit(f"is not valid {_SHOWN.get(codec, codec)}")
+    if schema is None:
+        return broken
+    told = _wrong_csv(given, schema) if codec == "csv" else mismatch(given, schema, _READ_JSON)
+    return functions.when(given.isNull(), broken).otherwise(told)
+
+
+def _wrong_csv(record: Column, schema: StructType) -> Column:
+    """The first column that does not fit. Each is looked at with all others as text."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    texts = StructType([StructField(field.name, StringType()) for field in schema])
+    as_text = _csv(record, texts)
+    reason = functions.when(as_text.isNull(), f"is not one CSV record of {len(schema)} columns")
+    for number, field in enumerate(schema):
+        alone = StructType([*texts.fields[:number], field, *texts.fields[number + 1 :]])
+        begin = f"has the wrong type at `{field.name}`: expected {field.dataType.simpleString()}, found "
+        value = functions.coalesce(as_text.getField(field.name), functions.lit("nothing"))
+        reason = reason.when(
+            _with_all(_csv(record, alone), alone).isNull(), functions.concat(functions.lit(begin), value)
+        )
+    return reason.otherwise(f"is not one CSV record of {schema.simpleString()}")
 
 
 def _text(value: Column) -> Column:

@@ -8,7 +8,16 @@ from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
 from penstock.coordinator.machine.epochs import answer, check_offset
 from penstock.coordinator.machine.replaying import own_sources
 from penstock.coordinator.machine.state import Pipeline
-from penstock.coordinator.messages import Cut, InputOffset, Limits, LoadState, Running, Segments
+from penstock.coordinator.messages import (
+    BatchRanges,
+    Cut,
+    InputOffset,
+    Limits,
+    LoadState,
+    Range,
+    Running,
+    Segments,
+)
 from penstock.coordinator.queries import ONE_EACH, Queries
 from penstock.coordinator.reading import cutting
 from penstock.coordinator.reading.cutting import Allowance
@@ -184,6 +193,20 @@ class Cuts:
         if start not in pipeline.cuts:
             raise PipelineError(f"no batch of pipeline {name!r} runs", "Its query has not asked for a cut yet.")
         return Running(start, end, pipeline.cuts[start].watermark, pipeline.cuts[end].watermark)
+
+    def batch(self, name: str) -> BatchRanges:
+        """What Spark's current or last batch reads, for people who look for the event that it fails at. Raises
+        PipelineError if no batch was planned.
+        """
+        running = self.running(name, None)
+        pipeline = known(self._shared.state, name)
+        return BatchRanges(running.end_epoch, {key: _ranges(pipeline, key, running) for key in pipeline.inputs})
+
+
+def _ranges(pipeline: Pipeline, key: str, running: Running) -> list[Range]:
+    start, end = pipeline.offset(key, running.start_epoch), pipeline.offset(key, running.end_epoch)
+    ranges = [Range(segment, start.get(segment, 0), at) for segment, at in end.items()]
+    return [one for one in ranges if one.end > one.start]
 
 
 def _check_sources(name: str, pipeline: Pipeline, key: str, given: tuple[str, ...]) -> None:

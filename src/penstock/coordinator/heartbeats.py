@@ -44,6 +44,7 @@ class _Heard:
 
     at: float
     stopped: bool = False
+    failed: bool = False
     takes_epochs: bool = False
     """It has asked for one, or merged one."""
     has_merged: bool = False
@@ -90,8 +91,10 @@ class Heartbeats:
         self._heard[name] = _Heard(self._clock())
         self._announced.pop(name, None)
 
-    def beat(self, name: str, *, stopped: bool = False) -> None:
-        self._hear(name, replace(self._heard.get(name) or _SURVIVOR, at=self._clock(), stopped=stopped))
+    def beat(self, name: str, *, stopped: bool = False, failed: bool = False) -> None:
+        """`failed`: its query has ended with an error, which is known before the heartbeat lapses."""
+        heard = self._heard.get(name) or _SURVIVOR
+        self._hear(name, replace(heard, at=self._clock(), stopped=stopped, failed=failed))
 
     def asked(self, name: str) -> None:
         """Its query asks for an epoch, or reads one again: what comes now is processed."""
@@ -130,7 +133,7 @@ class Heartbeats:
             return "STOPPED" if announced is None else "STARTING"
         if announced is not None and heard.at < announced.first_at:
             return "STARTING"
-        if self._clock() - heard.at > self._lapse_seconds:
+        if heard.failed or self._clock() - heard.at > self._lapse_seconds:
             return "FAILING"
         return "RUNNING" if heard.takes_epochs else "STARTING"
 

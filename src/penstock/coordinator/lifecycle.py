@@ -4,12 +4,21 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.coordinator.ledger.ledger import NO_QUOTA
-from penstock.coordinator.machine.apply import check_fresh, check_initial, current
+from penstock.coordinator.machine.apply import check_fresh, check_initial, current, known
 from penstock.coordinator.machine.commands import Complete, Describe, Drop, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX
 from penstock.coordinator.machine.linking import left
 from penstock.coordinator.machine.state import Pipeline, source_of
-from penstock.coordinator.messages import AtSegments, InputOffset, InputSpec, Limits, Segments, Started, Starting
+from penstock.coordinator.messages import (
+    AtSegments,
+    InputOffset,
+    InputSpec,
+    Limits,
+    Segments,
+    Started,
+    Starting,
+    StoredInput,
+)
 from penstock.coordinator.reading.sources import normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
@@ -130,14 +139,34 @@ class Lifecycle:
             shared.keeper.commit(Describe(name, generation, given))
             await shared.keeper.settled()
 
-    def heartbeat(self, name: str, generation: int, *, stopped: bool) -> None:
+    def heartbeat(self, name: str, generation: int, *, stopped: bool, failed: bool = False) -> None:
         current(self._shared.state, name, generation)
-        self._shared.heartbeats.beat(name, stopped=stopped)
+        self._shared.heartbeats.beat(name, stopped=stopped, failed=failed)
 
-    async def reset(self, name: str) -> None:
-        """A new incarnation: the next start decides anew where to begin."""
+    def stored_input(self, name: str) -> StoredInput:
+        """How much of its input a pipeline would read again after a reset, if it began where it first began."""
+        shared, pipeline = self._shared, known(self._shared.state, name)
+        stored = total = 0
+        for segment in shared.sources.all_segments(pipeline.sources):
+            named = [spec.starting[segment] for spec in pipeline.inputs.values() if segment in spec.starting]
+            begun, end = min(named, default=0), shared.records.end(segment)
+            total += max(0, end - begun)
+            stored += max(0, end - max(begun, shared.records.begin(segment)))
+        return StoredInput(stored, total)
+
+    async def reset(self, name: str, *, accept_partial: bool = False) -> None:
+        """A new incarnation: the next start decides where to begin. Raises PipelineError when retention has removed
+        some of what the pipeline has read, unless `accept_partial`: its results would silently be other ones.
+        """
         shared = self._shared
         async with shared.lock(name):
+            left = self.stored_input(name)
+            if not left.is_whole and not accept_partial:
+                raise PipelineError(
+                    f"{left.stored} of {left.total} bytes of the input of pipeline {name!r} are still stored: results "
+                    "that need the removed part would be missing or wrong",
+                    "Reset it all the same with --accept-partial; a worker with --retention keep removes no input.",
+                )
             self._write_watermarks(name)
             shared.keeper.commit(Reset(name))
             shared.heartbeats.forget(name)

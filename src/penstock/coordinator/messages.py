@@ -154,6 +154,18 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredInput:
+    """Bytes that a pipeline's sources have had since its first epoch began, and how many of them are still stored."""
+
+    stored: int
+    total: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.stored == self.total
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """A segment that a task has staged for an output port, its length, and how many rows that is: None if the task does
     not know.
@@ -190,6 +202,25 @@ class Range:
             case [str(segment), int(start), int(end)] if 0 <= start <= end:
                 return cls(segment, start, end)
         raise RequestError(f"{data!r} is no range", "Give [segment, start, end].")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRanges:
+    """What Spark's current batch reads: the last epoch in it, and the ranges of each input."""
+
+    epoch: int
+    inputs: Mapping[str, Sequence[Range]]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "inputs": {key: [one.as_json() for one in ranges] for key, ranges in self.inputs.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        inputs = {key: [Range.from_json(one) for one in ranges] for key, ranges in data["inputs"].items()}
+        return cls(data["epoch"], inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +291,8 @@ class PipelineStatus:
     """The number of the last of Spark's batches that was merged."""
     watermark_held: WatermarkHeld | None = None
     """None if nothing holds the watermark back: no stream is active, or all that is read has ended."""
+    is_reset: bool = False
+    """It was reset and has not been started since: an older checkpoint of it is of no use any more."""
     watermark_unmoved_seconds: float | None = None
     """For how long the watermark has not moved, as far as the worker knows; None: nothing is known."""
     open_windows: int | None = None

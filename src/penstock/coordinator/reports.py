@@ -112,6 +112,7 @@ class Reports:
             inputs={key: list(spec.sources) for key, spec in pipeline.inputs.items()},
             outputs=None if pipeline.outputs is None and not pipeline.batches else list(pipeline.ports),
             batch=pipeline.last_batch,
+            is_reset=any(not spec.resolved for spec in pipeline.inputs.values()),
             watermark_held=None if standing is None else self._held_by(standing.held),
             watermark_unmoved_seconds=None if standing is None else round(standing.unmoved_seconds, 3),
         )

@@ -23,6 +23,7 @@ from penstock.hosting.breakers.signals import Signals
 from penstock.hosting.breakers.table import Breakers
 from penstock.hosting.coming_to_rest import ComingToRest
 from penstock.hosting.diffing import Changes, changes
+from penstock.hosting.driver_check import DriverCheck
 from penstock.hosting.instance import Instance, Surroundings
 from penstock.hosting.kept import Application, Kept, Phase
 from penstock.hosting.made import Made, make, make_all
@@ -68,6 +69,7 @@ class Hosting:
         self.sinks = HostedSinks(store, durability, self.signals, clock)
         self._gateway = gateway
         self._guard = Guard(self.signals)
+        self.driver = DriverCheck(clock)
         self._around = Surroundings(gateway, self.signals, self.sinks, segment_address, self._downstream)
         self._instances: dict[str, Instance] = {}
         self._failures: dict[str, str] = {}
@@ -128,7 +130,8 @@ class Hosting:
 
     async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
         """What was done. The same deployment again changes nothing, unless it was drained: then all of it starts again.
-        Raises RequestError where some connector cannot be made; then nothing has changed.
+        Raises RequestError where some connector cannot be made, or where the driver cannot go on with some pipeline;
+        then nothing has changed.
         """
         async with self._changing:
             now = self.application
@@ -136,6 +139,8 @@ class Hosting:
             todo = changes(self._running if is_running else _NOTHING, deployment)
             todo = replace(todo, start=todo.start | (self._failures.keys() & deployment.connectors.keys()))
             made = make_all(deployment.connectors[name] for name in todo.start)
+            if is_running and now.deployment.pipelines and now.deployment != deployment:
+                await self.driver.check(deployment)
             if not (now.is_deployed and is_running and now.deployment == deployment and not todo.start):
                 await self._keep(now.with_deployment(deployment, name))
                 if not is_running:
@@ -292,8 +297,17 @@ class Hosting:
     # What people are shown.
 
     def report(self) -> dict[str, Any]:
-        """What drivers look at: the revision, what is deployed, and how far a drain is."""
-        return {**self.standing(), "deployment": self.application.deployment.as_json()}
+        """What drivers look at: the revision, what is deployed, what is proposed, and how far a drain is. A pipeline
+        that is reset has another incarnation.
+        """
+        deployment, known = self.application.deployment, self._coordinator.deliveries.state.pipelines
+        incarnations = {name: known[name].incarnation for name in deployment.pipelines if name in known}
+        return {
+            **self.standing(),
+            "deployment": deployment.as_json(),
+            "proposed": self.driver.proposed(),
+            "incarnations": incarnations,
+        }
 
     def standing(self) -> dict[str, Any]:
         now = self.application

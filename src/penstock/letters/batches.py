@@ -1,6 +1,7 @@
 """The part of `apply` that runs in Spark's Python workers: batches of the frame in, batches of the result out."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,9 @@ class Applied:
             batch = batch.drop_columns([LETTER])
         if not self.keeps_errors:
             if batch.num_rows:
-                yield self._finished(self._made(batch))
+                with self._placed(batch):
+                    made = self._made(batch)
+                yield self._finished(made)
             return
         poison: list[Poison] = []
         for made in halved(self._made, batch):
@@ -49,6 +52,18 @@ class Applied:
                 yield self._finished(made)
         if poison:
             yield self._letters(batch.schema, letters_of(batch, poison))
+
+    @contextmanager
+    def _placed(self, batch: pa.RecordBatch) -> Iterator[None]:
+        """Adds to an exception which event it is for, where the rows still say so."""
+        try:
+            yield
+        except Exception as error:
+            poison = next((one for one in halved(self._made, batch) if isinstance(one, Poison)), None)
+            if poison is not None and {"segment", "offset"} <= {*batch.schema.names}:
+                segment, offset = (batch.column(name)[poison.row].as_py() for name in ("segment", "offset"))
+                error.add_note(f"at the event {segment}@{offset}")
+            raise
 
     def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What the function makes of the rows, and the columns that are kept of them."""

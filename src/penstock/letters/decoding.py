@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
-from penstock.letters.json_documents import one_document
+from penstock.letters.json_documents import mismatch, one_document
 from penstock.letters.making import OnError, check_on_error, checked, fields_of, letter_before, letter_of, taken
 from penstock.spark.leaving_rows import quoted
 from penstock.spark.letter import LETTER
@@ -44,7 +44,7 @@ def decode_json(
     if on_error == "fail":
         return decoded.select(*(decoded[quoted(name)] for name in frame.columns), *given)
     kept = [decoded[quoted(name)] for name in frame.columns if name != LETTER]
-    return decoded.select(*kept, *given, _letter(frame, decoded, column, fields))
+    return decoded.select(*kept, *given, _letter(frame, decoded, column, fields, options or {}))
 
 
 def _decoded(
@@ -53,20 +53,22 @@ def _decoded(
     """Null for a letter, and for what is bad."""
     from pyspark.sql import functions
 
-    is_fatal = on_error == "fail"
-    found = one_document(frame[quoted(column)].cast("string"), fields, options, fail=is_fatal)
-    if is_fatal:
-        found = functions.coalesce(found, functions.raise_error(_reason(column, fields)))
+    text = frame[quoted(column)].cast("string")
+    found = one_document(text, fields, options)
+    if on_error == "fail":
+        found = functions.coalesce(found, functions.raise_error(_reason(column, text, fields, options, _place(frame))))
     return functions.when(letter_before(frame).isNull(), found)
 
 
-def _letter(frame: DataFrame, decoded: DataFrame, column: str, fields: StructType) -> Column:
+def _letter(
+    frame: DataFrame, decoded: DataFrame, column: str, fields: StructType, options: Mapping[str, str]
+) -> Column:
     """That of a row which is bad, and the one that a row has been before."""
     from pyspark.sql import functions
 
     before = letter_before(decoded)
     is_bad = before.isNull() & decoded[_DECODED].isNull()
-    reason = functions.lit(_reason(column, fields))
+    reason = _reason(column, decoded[quoted(column)].cast("string"), fields, options)
     return functions.when(is_bad, letter_of(frame, reason)).otherwise(before).alias(LETTER)
 
 
@@ -76,8 +78,21 @@ def _in_place(given: list[Column], into: str | None) -> list[Column]:
     return given if into is None else [functions.struct(*given).alias(into)]
 
 
-def _reason(column: str, fields: StructType) -> str:
-    return f"`{column}` is no JSON of {fields.simpleString()}"
+def _reason(
+    column: str, text: Column, fields: StructType, options: Mapping[str, str], place: Sequence[Column] = ()
+) -> Column:
+    from pyspark.sql import functions
+
+    return functions.concat(functions.lit(f"`{column}` "), mismatch(text, fields, options), *place)
+
+
+def _place(frame: DataFrame) -> list[Column]:
+    """Where the event is stored, if the frame still says so."""
+    from pyspark.sql import functions
+
+    if not {"segment", "offset"} <= set(frame.columns):
+        return []
+    return [functions.lit(", at "), frame["segment"], functions.lit("@"), frame["offset"].cast("string")]
 
 
 def _check_names(frame: DataFrame, column: str, names: list[str]) -> None:

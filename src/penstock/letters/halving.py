@@ -9,6 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock.spark.letter import REASON_CHARACTERS_MAX
+from penstock.spark.user_frames import place_of
 
 Function: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -39,12 +40,14 @@ def halved(function: Function, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch
 
 
 def reason_of(error: Exception) -> str:
-    """The error as Python tells it in its last line, of a bounded length, and as UTF-8 has it. Never raises: it is the
-    user's class that tells.
+    """The error as the last line of a traceback has it, and the user's line that raised it, of a bounded length and in
+    valid UTF-8. Never raises: the text comes from a class of the user's.
     """
     try:
         told = str(error).encode(errors="backslashreplace").decode()
     except Exception:
         told = "(its text cannot be told)"
-    text = f"{type(error).__name__}: {told}".removesuffix(": ")
-    return text if len(text) <= REASON_CHARACTERS_MAX else f"{text[: REASON_CHARACTERS_MAX - 1]}…"
+    place = place_of(error)
+    behind = "" if place is None else f" (at {place})"
+    text, room = f"{type(error).__name__}: {told}".removesuffix(": "), REASON_CHARACTERS_MAX - len(behind)
+    return (text if len(text) <= room else f"{text[: room - 1]}…") + behind

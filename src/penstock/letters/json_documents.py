@@ -1,21 +1,28 @@
-"""JSON read by Spark in one pass, and refused unless all of a text is one document."""
+"""JSON read by Spark in one pass, and refused unless all of a text is one document; and what is wrong with the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _CORRUPT = "__corrupt"
+_MODE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+
+_FIELDS_MAX = 64
+"""Of a schema, that are looked at one by one for the one that does not fit: each is an expression in the plan."""
+
+_FOUND_CHARS = 60
+"""Of a value that does not fit."""
 
 
-def one_document(text: Column, fields: StructType, options: Mapping[str, str], *, fail: bool = False) -> Column:
+def one_document(text: Column, fields: StructType, options: Mapping[str, str]) -> Column:
     """A struct with the fields, and a last one that means nothing. Null unless the text is one JSON object with fields
-    of these types, and nothing else; a field that is missing is null. `fail`: text that is no JSON ends the query.
+    of these types, and nothing else; a field that is missing is null.
 
     Spark's parser stops behind the first document, and does not tell where. So the text is put into a list, before an
     object whose name nobody can guess: if that is the second and last of the list, all before it was one document.
@@ -26,10 +33,78 @@ def one_document(text: Column, fields: StructType, options: Mapping[str, str], *
     end = uuid4().hex
     listed = StructField(end, ArrayType(StructType([*fields.fields, StructField(end, StringType())])))
     opening, closing = functions.lit(f'{{"{end}":['), functions.lit(f',{{"{end}":""}}]}}')
-    mode = {"mode": "FAILFAST" if fail else "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    whole = StructType([listed] if fail else [listed, StructField(_CORRUPT, StringType())])
-    found = functions.from_json(functions.concat(opening, text, closing), whole, {**options, **mode})
+    whole = StructType([listed, StructField(_CORRUPT, StringType())])
+    found = functions.from_json(functions.concat(opening, text, closing), whole, {**options, **_MODE})
     documents = found[end]
     is_one = (functions.size(documents) == 2) & documents[1][end].isNotNull() & functions.is_valid_utf8(text)
-    is_one = is_one if fail else is_one & found[_CORRUPT].isNull()
-    return functions.when(is_one, documents[0])
+    return functions.when(is_one & found[_CORRUPT].isNull(), documents[0])
+
+
+def mismatch(text: Column, fields: StructType, options: Mapping[str, str]) -> Column:
+    """What is wrong with a text that `one_document` gives null for: the first field that does not fit, what was found
+    there, and what was expected. For such rows alone: it reads the text again for each field.
+    """
+    from pyspark.sql import functions
+
+    document = functions.try_parse_json(text)
+    kind = functions.lower(functions.schema_of_variant(document))
+    reason = functions.when(text.isNull() | ~functions.is_valid_utf8(text), "is not valid UTF-8")
+    reason = reason.when(document.isNull(), "is not valid JSON")
+    reason = reason.when(~kind.startswith("object<"), functions.concat(functions.lit("is not an object, but "), kind))
+    for path, expected in [*_leaves(fields)][:_FIELDS_MAX]:
+        is_bad = functions.from_json(text, _only(path, expected), {**options, **_MODE})[_CORRUPT].isNotNull()
+        reason = reason.when(is_bad, _says(path, expected, _found(text, document, path)))
+    found = one_document(text, fields, options)
+    for field in fields:
+        if not field.nullable:
+            is_missing = found.isNotNull() & found[field.name].isNull()
+            reason = reason.when(is_missing, _says([field.name], field.dataType, functions.lit("nothing")))
+    return reason.otherwise(f"is more than one JSON document, or none of {fields.simpleString()}")
+
+
+def _leaves(fields: StructType, above: Sequence[str] = ()) -> Iterator[tuple[list[str], DataType]]:
+    """The fields of all structs, by their paths. What cannot be written in a path is passed over."""
+    from pyspark.sql.types import StructType
+
+    for field in fields:
+        path = [*above, field.name]
+        if "'" in field.name:
+            continue
+        if isinstance(field.dataType, StructType):
+            yield from _leaves(field.dataType, path)
+        else:
+            yield path, field.dataType
+
+
+def _only(path: Sequence[str], kind: DataType) -> StructType:
+    """A schema with nothing but the field at this path."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    for name in reversed(path[1:]):
+        kind = StructType([StructField(name, kind)])
+    return StructType([StructField(path[0], kind), StructField(_CORRUPT, StringType())])
+
+
+def _says(path: Sequence[str], expected: DataType, found: Column) -> Column:
+    from pyspark.sql import functions
+
+    begin = f"has the wrong type at `{'.'.join(path)}`: expected {expected.simpleString()}, found "
+    return functions.concat(functions.lit(begin), found)
+
+
+def _found(text: Column, document: Column, path: Sequence[str]) -> Column:
+    """The type of what is there, and how it begins."""
+    from pyspark.sql import functions
+
+    value = functions.substring(functions.get_json_object(text, _written(path)), 1, _FOUND_CHARS)
+    return functions.concat_ws(" ", _type_at(document, path), value)
+
+
+def _type_at(document: Column, path: Sequence[str]) -> Column:
+    from pyspark.sql import functions
+
+    return functions.lower(functions.schema_of_variant(functions.try_variant_get(document, _written(path), "variant")))
+
+
+def _written(path: Sequence[str]) -> str:
+    return "$" + "".join(f"['{name}']" for name in path)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.spark.checkpoints import checkpoint_of, is_fresh
+from penstock.spark.checkpoints import PLAN, checkpoint_of, is_fresh, opened
 from penstock.spark.control import pretend
-from penstock.spark.generation import Generation, start_generation
+from penstock.spark.generation import Generation, is_outdated, move_outdated_aside, start_generation
 from penstock.spark.leaving import Leaving, leaving
 from penstock.spark.restarts import RestartPolicy
+from penstock.spark.session import SHUFFLE_PARTITIONS
 from penstock.spark.source_schema import ASKED_COLUMNS, COLUMNS
+from penstock.spark.state_plan import StatePlan, check_compatible, state_plan_of
 from penstock.spark.user_code import shown_at_the_users_line
 
 if TYPE_CHECKING:
@@ -35,7 +38,12 @@ class RunSettings:
     trigger_ms: int | None = None
     available_now: bool = False
     """Process what is there, then end."""
+    follows_buckets: bool = False
+    """Nobody has set how many partitions a shuffle has: those of a query with windows are as many as its buckets."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+
+    def checkpoint(self, pipeline: str) -> str:
+        return checkpoint_of(self.checkpoints, pipeline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +52,26 @@ class Attempt:
     query: StreamingQuery
     query_id: str
     ports: tuple[str, ...]
+    moved_aside: str | None = None
+    """Where the checkpoint is that a reset has made useless."""
 
 
-def ports_of(spark: SparkSession, pipeline: Pipeline) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is known of a pipeline before it is started."""
+
+    ports: tuple[str, ...]
+    state: StatePlan
+
+
+def plan_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
     """What its function gives, found by calling it with streams that only look like its inputs: nothing is started or
     fenced by it. Raises RequestError at the user's line.
     """
-    return _left(pipeline, {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs}).ports
+    left = _left(pipeline, {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs})
+    frame = left.frame if left.writer is None else left.writer._df  # noqa: SLF001  a writer does not show its frame
+    assert frame is not None
+    return Planned(left.ports, state_plan_of(frame))
 
 
 def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> DataFrame:
@@ -63,13 +84,31 @@ def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> Data
     return spark.readStream.format("rate").options(**pretend(options)).load().select(*columns)
 
 
+def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
+    """Whether a query with this plan can continue what is in the pipeline's checkpoint. Nothing is changed. Raises
+    RequestError where it cannot.
+    """
+    checkpoint = opened(spark, settings.checkpoint(name))
+    kept = StatePlan.parse(checkpoint.read(PLAN) or "")
+    if kept is not None and checkpoint.batches() and not is_outdated(checkpoint, name, settings.worker):
+        check_compatible(name, kept, state)
+
+
+def keep_state_plan(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
+    """Once the query has run an epoch: from now on its state is this plan's."""
+    checkpoint = opened(spark, settings.checkpoint(name))
+    if checkpoint.read(PLAN) != state.text():
+        checkpoint.write(PLAN, state.text())
+
+
 def start_attempt(
-    spark: SparkSession, pipeline: Pipeline, ports: tuple[str, ...], settings: RunSettings, *, bind: bool
+    spark: SparkSession, pipeline: Pipeline, planned: Planned, settings: RunSettings, *, bind: bool
 ) -> Attempt:
     """Older generations are fenced from here on; with `bind` the pipeline's sinks are bound before its query can end an
-    epoch. Raises RequestError for what the user must mend.
+    epoch. A checkpoint from before a reset is moved aside. Raises RequestError for what the user must mend.
     """
-    checkpoint = checkpoint_of(settings.checkpoints, pipeline.name)
+    checkpoint, ports = settings.checkpoint(pipeline.name), planned.ports
+    moved = move_outdated_aside(opened(spark, checkpoint), pipeline.name, settings.worker)
     generation = start_generation(
         pipeline.name,
         settings.worker,
@@ -91,12 +130,28 @@ def start_attempt(
         generation.describe(left.schemas)
         writer = _writer(left, pipeline, generation).queryName(pipeline.name)
         writer = _triggered(writer, pipeline, settings).option("checkpointLocation", checkpoint)
-        with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"):
+        with (
+            _shuffles_by(spark, planned.state.buckets if settings.follows_buckets else None),
+            shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"),
+        ):
             query = writer.start()
-        return Attempt(generation, query, query.id, ports)
+        return Attempt(generation, query, query.id, ports, moved)
     except BaseException:
         generation.stop(failed=True)
         raise
+
+
+@contextmanager
+def _shuffles_by(spark: SparkSession, partitions: int | None) -> Iterator[None]:
+    """A query takes the session's settings with it when it is started."""
+    before = spark.conf.get(SHUFFLE_PARTITIONS)
+    if partitions is not None:
+        spark.conf.set(SHUFFLE_PARTITIONS, str(partitions))
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(SHUFFLE_PARTITIONS, before)
 
 
 def _left(pipeline: Pipeline, inputs: Mapping[str, DataFrame]) -> Leaving:

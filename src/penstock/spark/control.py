@@ -49,7 +49,7 @@ def control_rows(frame: DataFrame, buckets: Sequence[int], *, reports: bool = Fa
     """
     options = origin_of(frame)
     if is_pretended(frame):
-        return _pretended(frame.sparkSession)
+        return _pretended(frame.sparkSession, options)
     named_buckets = ",".join(map(str, buckets))
     load = frame.sparkSession.readStream.format(FORMAT).options(**options)
     load = load.option("rows", "control").option("buckets", named_buckets)
@@ -66,9 +66,10 @@ def pretend(options: Mapping[str, str]) -> dict[str, str]:
     return {PRETENDED + name: text for name, text in options.items()}
 
 
-def _pretended(spark: SparkSession) -> DataFrame:
+def _pretended(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     columns = [f"cast(null as {kind}) as {name}" for name, kind in CONTROL_COLUMNS.items()]
-    return spark.readStream.format("rate").load().selectExpr(*columns)
+    load = spark.readStream.format("rate").options(**pretend({**options, "rows": "control"}))
+    return load.load().selectExpr(*columns)
 
 
 def _leaves(frame: DataFrame) -> Iterator[Any]:

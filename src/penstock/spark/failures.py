@@ -1,38 +1,92 @@
 """Why a query has ended, read out of what Spark tells of it."""
 
+import linecache
 import re
 from dataclasses import dataclass
 
+from penstock.coordinator.messages import BatchRanges
 from penstock.core import errors
 from penstock.core.errors import PenstockError, RequestError
-from penstock.spark.user_code import is_the_users
+from penstock.spark.user_frames import is_the_users
 
 _TRACEBACK = "Traceback (most recent call last):\n"
-_FRAME = re.compile(r'  File "(.+)", line \d+, in ')
+_FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
 _OURS = re.compile(r"penstock\.core\.errors\.(\w+): (.*)", re.DOTALL)
+_JAVA_STACK = re.compile(r"\n+(\tat |Driver stacktrace:|Caused by: )")
 _TEXT_CHARS_MAX = 4000
 """Spark repeats itself; its log has all of it."""
+
+_RANGES_MAX = 10
+"""Of a batch, in a message."""
+
+_WORKER_ENDED = "Python worker exited unexpectedly"
+_ENDED_CAUSE = "the Python worker ended"
+_ENDED_HINT = (
+    "Look for os._exit() in your code and in what it calls, a crash in a native library (--conf "
+    "spark.python.worker.faulthandler.enabled=true shows where), and the kernel's out-of-memory killer (dmesg)."
+)
+
+_MAY_PASS = re.compile(r"(\w+\.)*((OS|IO|URL)Error|\w*(Connection|Timeout|Unavailable|Interrupted)\w*)")
+"""Exceptions of what a function depends on, such as a service that is away: these are worth waiting for."""
+
+_DATA_ERROR = re.compile(r"SQLSTATE: (22\w{3}|P0001)")
+"""SQL's class of data exceptions, and `raise_error`."""
+_ERROR_NAME = re.compile(r"\[[A-Z_.]+\]")
+
+_WAYS_OUT = (
+    "Two ways out: keep such events as dead letters, by calling the function through penstock.letters.apply(frame, "
+    "function, schema); or skip them, by a filter on segment and offset, or on what is in them, before the function. "
+    "Then start the changed pipeline: penstock apply, or penstock run."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`is_final`: to start the query again would not help."""
+    """`is_final`: to start the query again would not help. `cause`: what failed in the user's code, at which line; the
+    same cause again would fail for ever. None where it may pass.
+    """
 
     text: str
     hint: str = ""
     is_final: bool = False
+    cause: str | None = None
 
 
 def failure_of(told: str) -> Failure:
     """From the text of Spark's exception: the user's lines and the error for Python, else Spark's own words."""
     reason = told.split("terminated with exception: ", 1)[-1].split("\n=== Streaming Query ===", 1)[0]
     reason = re.sub(r"( SQLSTATE: \w+)+\s*$", "", reason).rstrip()
+    if _WORKER_ENDED in reason:
+        return Failure("the Python worker ended in the middle of a task", _ENDED_HINT, cause=_ENDED_CAUSE)
     if _TRACEBACK not in reason:
-        return Failure(reason[:_TEXT_CHARS_MAX])
-    frames, error = _split(reason.rpartition(_TRACEBACK)[2])
+        return _of_spark(told, _without_java(reason))
+    frames, error = _split(_without_java(reason.rpartition(_TRACEBACK)[2]))
     if ours := _OURS.fullmatch(error):
         return _of_ours(ours[1], ours[2])
-    return Failure("\n".join([*frames, error])[:_TEXT_CHARS_MAX])
+    text = "\n".join([*frames, error])[:_TEXT_CHARS_MAX]
+    kind = error.partition(":")[0]
+    if not frames or _MAY_PASS.fullmatch(kind):
+        return Failure(text)
+    return Failure(text, _WAYS_OUT, cause=f"{kind} {_last_place(frames)}")
+
+
+def _of_spark(told: str, text: str) -> Failure:
+    """Its errors about data, such as a division by zero, name themselves in brackets."""
+    if not _DATA_ERROR.search(told):
+        return Failure(text)
+    name = _ERROR_NAME.search(text)
+    return Failure(text, _WAYS_OUT, cause=name[0] if name else text)
+
+
+def ranges_text(batch: BatchRanges) -> str:
+    """Which events a batch has, for people who look for the one that it fails at."""
+    ranges = [f"{one.segment} @ {one.start} to {one.end}" for ranges in batch.inputs.values() for one in ranges]
+    more = f" and {len(ranges) - _RANGES_MAX} more" if len(ranges) > _RANGES_MAX else ""
+    return f"at an event of epoch {batch.epoch}: {', '.join(ranges[:_RANGES_MAX]) or 'no events'}{more}"
+
+
+def _without_java(text: str) -> str:
+    return _JAVA_STACK.split(text, maxsplit=1)[0][:_TEXT_CHARS_MAX].rstrip()
 
 
 def _split(trace: str) -> tuple[list[str], str]:
@@ -45,9 +99,21 @@ def _split(trace: str) -> tuple[list[str], str]:
             return kept, "\n".join(lines[number:]).rstrip()
         if frame := _FRAME.match(line):
             keep = is_the_users(frame[1])
-        if keep:
+            kept += [line, *_source_line(frame, lines[number + 1])] if keep else []
+        elif keep:
             kept.append(line)
     return kept, ""
+
+
+def _source_line(frame: re.Match[str], following: str) -> list[str]:
+    """Python on an executor does not have the user's file; the driver does."""
+    text = "" if following.startswith("    ") else linecache.getline(frame[1], int(frame[2])).strip()
+    return [f"    {text}"] if text else []
+
+
+def _last_place(frames: list[str]) -> str:
+    places = [f"{found[1]}:{found[2]}" for line in frames if (found := _FRAME.match(line))]
+    return places[-1]
 
 
 def _of_ours(name: str, told: str) -> Failure:

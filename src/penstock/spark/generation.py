@@ -9,7 +9,7 @@ from typing import Self
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec, Limits, Starting
 from penstock.core.errors import Fenced, PenstockError, RequestError
-from penstock.spark.checkpoints import is_fresh
+from penstock.spark.checkpoints import Checkpoint, LocalCheckpoint, incarnation_of, is_fresh, local_path
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
 
 log = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class Generation:
             self._wake.notify()
 
     def stop(self, *, failed: bool = False) -> None:
-        """Tell the worker that the pipeline has stopped as it should; one that has `failed` is silent from now on, and
-        shows as failing. It is well if it was called before.
+        """Tell the worker that the pipeline has stopped as it should; one that has `failed` shows
+        as failing. It is well if it was called before.
         """
         with self._wake:
             self._ended = True
@@ -99,7 +99,7 @@ class Generation:
                 self._say(coordinator)
                 with self._wake:
                     self._wake.wait_for(lambda: self._ended or self._committed > tried, HEARTBEAT_SECONDS)  # noqa: B023
-        if self.fenced is None and not self._failed:
+        if self.fenced is None:
             with CoordinatorClient(self._worker, 0, timeout_seconds=_FAREWELL_SECONDS_MAX) as coordinator:
                 self._say(coordinator)
 
@@ -110,11 +110,30 @@ class Generation:
             if epoch > self._told:
                 coordinator.complete(self.name, self.number, epoch)
                 self._told = epoch
-            coordinator.heartbeat(self.name, self.number, stopped=ended)
+            coordinator.heartbeat(
+                self.name, self.number, stopped=ended and not self._failed, failed=ended and self._failed
+            )
         except Fenced as error:
             self.fenced = error
         except PenstockError as error:
             log.info("%s: no word with the worker: %s", self.name, error)
+
+
+def is_outdated(checkpoint: Checkpoint, name: str, worker: str) -> bool:
+    """Whether the pipeline was reset since the checkpoint was made: then no query can continue it. Only what the worker
+    knows of a reset counts: the checkpoint may belong to the same name at another worker.
+    """
+    incarnation = incarnation_of(checkpoint)
+    if incarnation is None:
+        return False
+    with CoordinatorClient(worker) as coordinator:
+        known = {one.name: one for one in coordinator.pipelines()}.get(name)
+    return known is not None and known.is_reset and incarnation < known.incarnation
+
+
+def move_outdated_aside(checkpoint: Checkpoint, name: str, worker: str) -> str | None:
+    """Where it is now, if it was moved. Before the pipeline is started again: a crash in between changes nothing."""
+    return checkpoint.move_aside() if is_outdated(checkpoint, name, worker) else None
 
 
 def start_generation(
@@ -151,8 +170,11 @@ def begin(
 
     `inputs` names the sources of each load. `outputs`: the ports of the sink; [] for Spark's own sinks, whose epochs
     complete by `penstock.spark.watch`. With `checkpoint` a query that has lost its own is refused here, and not in its
-    first batch. Raises RequestError, and Unavailable when no worker answers.
+    first batch, and a local checkpoint from before a reset is moved aside. Raises RequestError, and Unavailable when no
+    worker answers.
     """
+    if checkpoint is not None and (folder := local_path(str(checkpoint))) is not None:
+        move_outdated_aside(LocalCheckpoint(folder), name, worker)
     return start_generation(
         name,
         worker,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
 _LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
 
 _FIXED = {
@@ -55,14 +57,21 @@ def cores_of(master: str) -> int | None:
 
 
 def spark_settings(master: str = LOCAL) -> dict[str, str]:
-    """What a session needs to run our pipelines fast. A cluster's number of shuffle partitions is left to Spark."""
+    """What a session needs to run our pipelines fast. On a cluster the number of shuffle partitions is decided when a
+    pipeline starts: it follows the buckets of its windows.
+    """
     settings = dict(_FIXED)
     cores = cores_of(master)
     if cores is not None:
-        settings["spark.sql.shuffle.partitions"] = str(cores)
+        settings[SHUFFLE_PARTITIONS] = str(cores)
         # All of it is on this machine: a host name that resolves to somewhere else must not matter.
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     return settings
+
+
+def sets_partitions(spark: SparkSession) -> bool:
+    """Whether somebody has said how many partitions a shuffle has: here, with --conf or in spark-defaults.conf."""
+    return spark.sparkContext.getConf().contains(SHUFFLE_PARTITIONS)
 
 
 def prepare_environment(master: str = LOCAL) -> None:

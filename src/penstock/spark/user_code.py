@@ -2,19 +2,17 @@
 
 import importlib.util
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from penstock.core.errors import PenstockError, RequestError
 from penstock.spark.pipelines import Pipeline
+from penstock.spark.user_frames import is_the_users
 
-_FRAMEWORKS = ("penstock", "pyspark", "py4j")
 _PLAN = ";\n"
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _NO_SESSION = "[SESSION_OR_CONTEXT_NOT_EXISTS]"
@@ -99,13 +97,3 @@ def _last_lines(error: BaseException) -> list[str]:
     if (thrown := getattr(error, "java_exception", None)) is not None:  # py4j's, whose own text is a page of Java
         return [thrown.toString()]
     return traceback.format_exception_only(type(error), error)
-
-
-def is_the_users(file: str) -> bool:
-    return not file.startswith("<") and not file.startswith(_framework_folders())
-
-
-@cache
-def _framework_folders() -> tuple[str, ...]:
-    found = (importlib.util.find_spec(name) for name in _FRAMEWORKS)
-    return tuple(str(Path(spec.origin).parent) + os.sep for spec in found if spec is not None and spec.origin)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
@@ -14,7 +15,9 @@ from penstock.spark.control import control_rows, origin_of
 from penstock.spark.letter import LETTER, LETTER_DDL
 from penstock.spark.lettered import check_letters, has_letters
 from penstock.spark.source_options import SourceOptions
+from penstock.spark.state_plan import StatefulOperator, described
 from penstock.windows.choosing import CARRIED, Chosen, choose
+from penstock.windows.durations import written
 from penstock.windows.engine import BUCKET, TIME, Plan
 from penstock.windows.kinds import Session, Window
 from penstock.windows.operator import ENTERING, LEAVING, Kind, Operator
@@ -81,7 +84,32 @@ def build(
         repeats=tells_events_apart(chosen.carried) and not one_row_each(frame),
         output=_to_arrow(output),
     )
-    return _stages(frame, chosen, operator, output)
+    return _stages(frame, chosen, operator, output, _stateful(plan, chosen, measures, event_time))
+
+
+def _stateful(plan: Plan, chosen: Chosen, measures: Mapping[str, Measure], event_time: str) -> StatefulOperator:
+    """What the plan's fingerprint is made of, for people and for what is compared before a query starts."""
+    lengths = (f"{name.removesuffix('_us')} {written(us)}" for name, us in asdict(plan.window).items())
+    facts = {
+        "window": f"{type(plan.window).__name__.lower()} {', '.join(lengths)}",
+        "keys": ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in chosen.keys) or "none",
+        "aggregates": ", ".join(
+            _aggregate(plan, name, measure) for name, measure in zip(plan.aggregates, measures.values(), strict=True)
+        ),
+        "event_time": event_time,
+        "allowed_lateness": written(plan.lateness_us) if plan.lateness_us else "none",
+        "buckets": str(plan.buckets),
+    }
+    return StatefulOperator("windows", facts, plan.buckets)
+
+
+def _aggregate(plan: Plan, name: str, measure: Measure) -> str:
+    """As users write it, with what state holds of it."""
+    aggregate = plan.aggregates[name]
+    columns = ", ".join(column if isinstance(column, str) else "…" for column in measure.columns)
+    parameters = aggregate.parameters()
+    more = f" {parameters!r}" if parameters else ""
+    return f"{type(aggregate).__qualname__.lower()}({columns}){more} {plan.partial_types[name]}"
 
 
 def _meaning(event_time: str, chosen: Chosen, measures: Mapping[str, Measure]) -> str:
@@ -90,7 +118,9 @@ def _meaning(event_time: str, chosen: Chosen, measures: Mapping[str, Measure]) -
     return json.dumps([event_time, [field.name for field in chosen.keys], inputs])
 
 
-def _stages(frame: DataFrame, chosen: Chosen, operator: Operator, output: StructType) -> DataFrame:
+def _stages(
+    frame: DataFrame, chosen: Chosen, operator: Operator, output: StructType, stateful: StatefulOperator
+) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     from penstock.windows.processing import WindowProcessor
@@ -114,7 +144,7 @@ def _stages(frame: DataFrame, chosen: Chosen, operator: Operator, output: Struct
     )
     entering = chosen.frame.mapInArrow(mapped, ENTERING).unionByName(control)
     grouped = entering.groupBy("bucket")
-    left = grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None")
+    left = described(grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None"), stateful)
     return (left.repartition("part") if operator.repeats else left).mapInArrow(unpacked, output)
 
 

@@ -25,8 +25,19 @@ class Hosted(Protocol):
 
 
 def routes(worker: Hosted) -> list[Route]:
-    async def shown(_: Request) -> Any:
-        return worker.hosting().report()
+    async def shown(request: Request) -> Any:
+        hosting = worker.hosting()
+        if "driver" in request.query_params:
+            hosting.driver.heard()
+        return hosting.report()
+
+    async def answer(request: Request) -> Any:
+        body = await read_body(request)
+        worker.hosting().driver.answer(body.number("number"), body.texts("refusals"))
+
+    async def leave(request: Request) -> Any:
+        await read_body(request)
+        worker.hosting().driver.left()
 
     async def apply(request: Request) -> Any:
         body = await read_body(request)
@@ -45,6 +56,8 @@ def routes(worker: Hosted) -> list[Route]:
     return [
         _route("/application", shown, "GET"),
         _route("/application", apply, "PUT"),
+        _route("/application/answer", answer, "POST"),
+        _route("/application/leave", leave, "POST"),
         _route("/drain", drain, "POST"),
         _route("/pause", pause, "POST"),
         _route("/resume", resume, "POST"),

@@ -52,6 +52,8 @@ def routes(worker: Coordinated) -> list[Route]:
     return [
         Route("/pipelines", listed),
         Route("/pipelines/{name}/running", pipelines.running, methods=["GET"]),
+        pipeline_route("/pipelines/{name}/batch", pipelines.batch, "GET"),
+        pipeline_route("/pipelines/{name}/input", pipelines.stored_input, "GET"),
         *(_route(f"/pipelines/{{name}}/{verb}", handler) for verb, handler in pipelines.handlers.items()),
         _route("/sources/resolve", readers.resolve),
         _route("/sources/cut", readers.cut),
@@ -175,6 +177,12 @@ class _Pipelines:
         except PenstockError as error:
             return failure(error)
 
+    async def batch(self, name: str, _: Request) -> Any:
+        return self._worker.coordinator().cuts.batch(name).as_json()
+
+    async def stored_input(self, name: str, _: Request) -> Any:
+        return asdict(self._worker.coordinator().lifecycle.stored_input(name))
+
     async def merge(self, name: str, body: Body) -> Any:
         staged = [_staged(Body(one)) for one in body.items("staged")]
         generation = body.optional("generation", body.number)
@@ -195,12 +203,13 @@ class _Pipelines:
         return {}
 
     async def heartbeat(self, name: str, body: Body) -> Any:
-        stopped = body.optional("stopped", body.flag) or False
-        self._worker.coordinator().lifecycle.heartbeat(name, body.number("generation"), stopped=stopped)
+        stopped, failed = (body.optional(flag, body.flag) or False for flag in ("stopped", "failed"))
+        self._worker.coordinator().lifecycle.heartbeat(name, body.number("generation"), stopped=stopped, failed=failed)
         return {}
 
-    async def reset(self, name: str, _: Body) -> Any:
-        await self._worker.coordinator().lifecycle.reset(name)
+    async def reset(self, name: str, body: Body) -> Any:
+        accept_partial = body.optional("accept_partial", body.flag) or False
+        await self._worker.coordinator().lifecycle.reset(name, accept_partial=accept_partial)
         return {}
 
     async def drop(self, name: str, body: Body) -> Any:

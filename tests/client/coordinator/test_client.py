@@ -149,8 +149,8 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
         ("POST", "/pipelines/p/merge", {"generation": 3, "batch": 4, "staged": staged}),
         ("POST", "/pipelines/p/abort", {"generation": None, "batch": 4}),
         ("POST", "/pipelines/p/complete", {"generation": 3, "epoch": 8}),
-        ("POST", "/pipelines/p/heartbeat", {"generation": 3, "stopped": True}),
-        ("POST", "/pipelines/p/reset", {}),
+        ("POST", "/pipelines/p/heartbeat", {"generation": 3, "stopped": True, "failed": False}),
+        ("POST", "/pipelines/p/reset", {"accept_partial": False}),
         ("POST", "/pipelines/p/drop", {"outputs": False}),
         ("POST", "/pipelines/p/attach", attached | {"sources": ["s"]}),
         ("POST", "/sources/resolve", {"sources": ["s"], "position": "latest"}),
@@ -211,7 +211,7 @@ def test_a_worker_that_comes_back_on_the_same_port_is_found_by_the_same_client()
     try:
         later.start()
         client.reset("p")
-        assert running.asked == [("POST", "/pipelines/p/reset", {})]
+        assert running.asked == [("POST", "/pipelines/p/reset", {"accept_partial": False})]
     finally:
         later.join()
         running.__exit__()

@@ -1,10 +1,22 @@
 """The blocking client of what a worker has deployed: for drivers and commands."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from penstock.client.coordinator.worker_client import WorkerClient
 from penstock.config.deployment import Deployment
+
+_CHECK_SECONDS_MAX = 60.0
+"""The worker asks the driver of the pipelines before it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A deployment that a worker asks its driver about."""
+
+    number: int
+    deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +26,20 @@ class Deployed:
     revision: int
     state: str
     deployment: Deployment
+    proposed: Proposal | None = None
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    """By pipeline: another one after a reset."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        proposed = data.get("proposed")
+        return cls(
+            data["revision"],
+            data["state"],
+            Deployment.from_json(data["deployment"]),
+            None if proposed is None else Proposal(proposed["number"], Deployment.from_json(proposed["deployment"])),
+            data.get("incarnations", {}),
+        )
 
 
 class ApplicationClient(WorkerClient):
@@ -21,14 +47,27 @@ class ApplicationClient(WorkerClient):
 
     def application(self) -> Deployed:
         """What is deployed."""
-        told = self._ask("GET", "/application")
-        return Deployed(told["revision"], told["state"], Deployment.from_json(told["deployment"]))
+        return Deployed.from_json(self._ask("GET", "/application"))
+
+    def follow(self) -> Deployed:
+        """The same, for the driver of its pipelines: from now on it is asked before anything changes."""
+        return Deployed.from_json(self._ask("GET", "/application?driver=1"))
+
+    def leave(self) -> None:
+        """As the driver: it follows no more, and need not be asked."""
+        self._ask("POST", "/application/leave", {})
+
+    def answer(self, number: int, refusals: Sequence[str]) -> None:
+        """As the driver: why it cannot run what was proposed; nothing if it can."""
+        self._ask("POST", "/application/answer", {"number": number, "refusals": [*refusals]})
 
     def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
         """Deploy it: `revision`, and what was started, stopped and linked anew. `name` is what people call it: its
-        file. Raises RequestError where it cannot run here; then nothing has changed.
+        file. Raises RequestError where it cannot run here, or not with the state that its pipelines have; then nothing
+        has changed.
         """
-        answer: dict[str, Any] = self._ask("PUT", "/application", {"deployment": deployment.as_json(), "name": name})
+        body = {"deployment": deployment.as_json(), "name": name}
+        answer: dict[str, Any] = self._ask("PUT", "/application", body, _CHECK_SECONDS_MAX)
         return answer
 
     def drain(self) -> None:

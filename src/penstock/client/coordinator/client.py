@@ -10,6 +10,7 @@ from penstock.client.coordinator.worker_client import WorkerClient
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl
 from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.messages import (
+    BatchRanges,
     Cut,
     InputOffset,
     InputSpec,
@@ -24,6 +25,7 @@ from penstock.coordinator.messages import (
     Staged,
     Started,
     Starting,
+    StoredInput,
     starting_as_json,
 )
 from penstock.core.errors import RequestError
@@ -180,15 +182,25 @@ class CoordinatorClient(WorkerClient):
         """Say that Spark has committed all epochs up to this one."""
         self._pipeline(name, "complete", {"generation": generation, "epoch": epoch})
 
-    def heartbeat(self, name: str, generation: int, *, stopped: bool = False) -> None:
-        """Say that this generation lives, or that it has `stopped` as it should. Raises Fenced when it is not the
-        newest.
+    def heartbeat(self, name: str, generation: int, *, stopped: bool = False, failed: bool = False) -> None:
+        """Say that this generation lives, that it has `stopped` as it should, or that it has `failed`. Raises Fenced
+        when it is not the newest.
         """
-        self._pipeline(name, "heartbeat", {"generation": generation, "stopped": stopped})
+        self._pipeline(name, "heartbeat", {"generation": generation, "stopped": stopped, "failed": failed})
 
-    def reset(self, name: str) -> None:
-        """Begin a new incarnation: the next start decides anew where to begin."""
-        self._pipeline(name, "reset", {})
+    def batch(self, name: str) -> BatchRanges:
+        """What Spark's current batch reads, or the one that has failed."""
+        return BatchRanges.from_json(self._ask("GET", f"/pipelines/{check_pipeline_name(name)}/batch"))
+
+    def stored_input(self, name: str) -> StoredInput:
+        """How much of its input is still there for a pipeline that is reset."""
+        return StoredInput(**self._ask("GET", f"/pipelines/{check_pipeline_name(name)}/input"))
+
+    def reset(self, name: str, *, accept_partial: bool = False) -> None:
+        """Begin a new incarnation: the next start decides where to begin. Refused when retention has removed some of
+        its input, unless `accept_partial`.
+        """
+        self._pipeline(name, "reset", {"accept_partial": accept_partial})
 
     def drop(self, name: str, *, outputs: bool = False) -> None:
         """Forget the pipeline: it holds nothing back any more. It is well if it is not there. With `outputs` its output

@@ -246,7 +246,7 @@ def _reset(state: State, command: Reset) -> Applied:
     old = known(state, name)
     state = _renumbered(state)
     inputs = {
-        key: Input(spec.sources, old.offset(key, old.floor) | done_replays(name, key, old), resolved=False)
+        key: Input(spec.sources, _begun(old, key) | done_replays(name, key, old), resolved=False)
         for key, spec in old.inputs.items()
     }
     new = Pipeline(
@@ -260,6 +260,12 @@ def _reset(state: State, command: Reset) -> Applied:
         schemas=old.schemas,
     )
     return _changed(state, name, new, Sweep(staging_prefix(name)))
+
+
+def _begun(pipeline: Pipeline, key: str) -> dict[str, int]:
+    """Where an input first began. What of that is still stored at a reset must not go before the next start."""
+    starting = pipeline.inputs[key].starting
+    return {segment: starting.get(segment, 0) for segment in pipeline.offset(key, pipeline.floor)}
 
 
 def _drop(state: State, command: Drop) -> Applied:

@@ -1,0 +1,82 @@
+"""Asks the driver of the pipelines, before anything changes, whether it could run another deployment."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.config.deployment import Deployment
+from penstock.core.errors import RequestError
+
+FOLLOWED_SECONDS = 30.0
+"""A driver looks at what is deployed twice a second, unless it is busy starting queries. One that is silent for longer
+is taken for gone."""
+
+ANSWER_SECONDS_MAX = 60.0
+"""For a driver that is there, and plans many pipelines. It compares them again before it stops any."""
+
+
+@dataclass(slots=True)
+class _Proposal:
+    number: int
+    deployment: Deployment
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    refusals: Sequence[str] = ()
+
+
+class DriverCheck:
+    """One proposal at a time. Kept in memory: a proposal ends with the request that has made it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard: float | None = None
+        self._number = 0
+        self._proposal: _Proposal | None = None
+
+    def heard(self) -> None:
+        """A driver has looked at what is deployed."""
+        self._heard = self._clock()
+
+    def left(self) -> None:
+        """It has ended as it should."""
+        self._heard = None
+
+    @property
+    def is_followed(self) -> bool:
+        return self._heard is not None and self._clock() - self._heard <= FOLLOWED_SECONDS
+
+    def proposed(self) -> dict[str, Any] | None:
+        """What drivers are to answer."""
+        if self._proposal is None:
+            return None
+        return {"number": self._proposal.number, "deployment": self._proposal.deployment.as_json()}
+
+    def answer(self, number: int, refusals: Sequence[str]) -> None:
+        """An answer to a proposal that is over changes nothing."""
+        if self._proposal is not None and self._proposal.number == number:
+            self._proposal.refusals = refusals
+            self._proposal.answered.set()
+
+    async def check(self, deployment: Deployment) -> None:
+        """Raises RequestError with the reasons of a driver that cannot run it. Where no driver answers there is nothing
+        that runs: then the next one compares for itself.
+        """
+        if not self.is_followed:
+            return
+        self._number += 1
+        proposal = self._proposal = _Proposal(self._number, deployment)
+        try:
+            await self._answered(proposal)
+        finally:
+            self._proposal = None
+        if proposal.refusals:
+            raise RequestError("\n".join(["nothing was changed: what runs now runs on", *proposal.refusals]))
+
+    async def _answered(self, proposal: _Proposal) -> None:
+        deadline = self._clock() + ANSWER_SECONDS_MAX
+        while self.is_followed and self._clock() < deadline and not proposal.answered.is_set():
+            try:
+                async with asyncio.timeout(1.0):
+                    await proposal.answered.wait()
+            except TimeoutError:
+                continue

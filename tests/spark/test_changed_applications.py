@@ -1,0 +1,189 @@
+"""`penstock apply` with pipelines that have state: what does not fit it is refused, and what runs runs on."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.application.known_types import KnownTypes
+from penstock.cli.app import app
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.client.coordinator.application import ApplicationClient
+from penstock.config import load
+from tests.application.peers import Sender
+from tests.running_worker import RunningWorker
+from tests.worker_process import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.runner import Runner
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+WAIT_SECONDS_MAX = 240
+
+APPLICATION = """
+connector:
+  - id: lines
+    type: tcp-server
+    config: {{port: {port}}}
+    codec: string
+    interceptors: {{in: [{{type: split}}]}}
+  - {{id: nowhere, type: "null", codec: json}}
+pipeline:
+  - {{id: count, spark: counts.py:count}}
+binding:
+  id: b
+  links:
+    connector/lines/out: [pipeline/count/in, pipeline/system::passthrough/in]
+    pipeline/count/out: connector/nowhere/in
+    pipeline/system::passthrough/out: connector/nowhere/in
+"""
+
+FUNCTION = """
+from penstock import letters, windows
+
+def count(lines):
+    chosen = letters.where(lines, "{where}")
+    found = windows.aggregate(chosen, windows.tumbling("1 minute"), keys=[{keys}], n=windows.count(), buckets=2)
+    return found.select({keys}, "n", "letter")
+"""
+
+
+@dataclass
+class Stage:
+    worker: RunningWorker
+    spark: SparkSession
+    folder: Path
+    port: int = field(default_factory=free_port)
+    said: list[str] = field(default_factory=list)
+    runner: Runner | None = None
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.worker.ports['http']}"
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "app.yaml"
+
+    def write(self, *keys: str, where: str = "true") -> None:
+        self.file.write_text(APPLICATION.format(port=self.port))
+        named = ", ".join(map(repr, keys))
+        (self.folder / "counts.py").write_text(FUNCTION.format(keys=named, where=where))
+
+    def command(self, *arguments: str) -> Result:
+        return CliRunner().invoke(app, [*arguments, "--worker", self.http])
+
+    def apply(self) -> Result:
+        return self.command("apply", str(self.file))
+
+    @contextmanager
+    def driven(self) -> Iterator[None]:
+        """What is in the file is deployed, and a driver follows, as in `penstock run`."""
+        from penstock.application.driver import Driver
+        from penstock.application.pipelines import pipelines_of
+        from penstock.spark.attempt import RunSettings
+        from penstock.spark.runner import Runner
+
+        deployment = load(self.file, KnownTypes(), os.environ).deployment
+        with ApplicationClient(self.http) as client:
+            client.apply(deployment)
+            first = client.application()
+        settings = RunSettings(worker=self.http, checkpoints=str(self.folder / "checkpoints"), cores=2)
+        with closing(Driver(self.http, first, self.said.append)) as driver:
+            runner = driver.runner = self.runner = Runner(
+                self.spark, pipelines_of(deployment), settings, change=driver.follow, until_stopped=True
+            )
+            thread = threading.Thread(target=runner.run, args=(WAIT_SECONDS_MAX * 4,))
+            thread.start()
+            try:
+                yield
+            finally:
+                runner.stop()
+                thread.join(WAIT_SECONDS_MAX)
+
+    def status(self, name: str = "count") -> PipelineStatus:
+        with CoordinatorClient(self.http) as coordinator:
+            return next(one for one in coordinator.pipelines() if one.name == name)
+
+    def failures(self) -> list[str]:
+        assert self.runner is not None
+        return [f"{one.pipeline.name}: {one.last_failure} {one.given_up}" for one in self.runner.pipelines]
+
+    def is_given_up(self) -> bool:
+        assert self.runner is not None
+        return any(one.given_up is not None for one in self.runner.pipelines if one.pipeline.name == "count")
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not happen in time: {self.said} {self.failures()}"
+            time.sleep(0.05)
+
+    def completes(self, sender: Sender) -> None:
+        """An event goes through both."""
+        before = self.status().complete, self.status("passthrough.b").complete
+        sender.send("a line")
+        self.until(lambda: self.status().complete > before[0] and self.status("passthrough.b").complete > before[1])
+
+
+@pytest.fixture
+def stage(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Stage:
+    return Stage(worker, spark, tmp_path)
+
+
+def test_an_incompatible_change_is_refused_and_a_reset_lets_it_start_from_scratch(stage: Stage) -> None:
+    checkpoint = stage.folder / "checkpoints" / "count"
+    stage.write("stream")
+    with stage.driven():
+        stage.until(lambda: stage.status().state == "RUNNING")
+        with Sender(stage.port) as sender:
+            stage.completes(sender)
+            stage.until(lambda: (checkpoint / "penstock.json").exists())
+            generation = stage.status().generation
+
+            stage.write("stream", "source")
+            refused = stage.apply()
+            text = str(refused.exception)
+            assert refused.exit_code == 1
+            assert "nothing was changed: what runs now runs on\nthe pipeline 'count' does not fit its stored" in text
+            assert "windows: keys: stored stream string; now stream string, source string" in text
+            assert "You may change filters" in text
+            stage.write("no_such_column")
+            assert "no_such_column" in str(stage.apply().exception)
+            stage.completes(sender)
+            assert stage.status().generation == generation, "it was not even restarted"
+
+            reset = stage.command("pipeline", "reset", "count", "--yes")
+            assert "count is running" in str(reset.exception)
+
+            stage.write("stream", where="text != 'nothing'")
+            assert "pipelines to start anew: count" in stage.apply().output
+            stage.until(lambda: stage.status().generation > generation)
+            stage.completes(sender)
+    stage.write("stream", "source")
+    with stage.driven():
+        stage.until(lambda: stage.status("passthrough.b").state == "RUNNING")
+        stage.until(stage.is_given_up)
+        with Sender(stage.port) as sender:
+            sender.send("kept until count runs again")
+            reset = stage.command("pipeline", "reset", "count", "--yes", "--accept-partial")
+            assert re.search(r"of .* of its input is still stored", reset.output), reset.output
+            assert "count is reset: its next start moves the old checkpoint aside" in reset.output
+            stage.until(lambda: "count was reset, and starts from scratch" in stage.said)
+            stage.until(lambda: stage.status().complete >= 1)
+            stage.completes(sender)
+        assert "stream string, source string" in (checkpoint / "penstock.json").read_text()
+        assert checkpoint.with_name("count~reset").is_dir()

@@ -1,0 +1,216 @@
+"""A changed pipeline that does not fit the stored state is refused before the one that runs is touched."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import windows
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.core.errors import RequestError
+from penstock.spark import Pipeline, pipeline
+from tests.running_worker import RunningWorker
+from tests.spark.sending import outputs, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.attempt import RunSettings
+    from penstock.spark.runner import Runner
+
+pytestmark = pytest.mark.spark
+
+WAIT_SECONDS_MAX = 120
+BUCKETS = 3
+
+
+def counting(*keys: str, buckets: int = BUCKETS, lateness: str = "0 seconds") -> Pipeline:
+    """Events by stream, in windows of a minute."""
+
+    def count(numbers: DataFrame) -> DataFrame:
+        counted = windows.aggregate(
+            numbers,
+            windows.tumbling("1 minute"),
+            keys=[*keys],
+            n=windows.count(),
+            buckets=buckets,
+            allowed_lateness=lateness,
+        )
+        return counted.select(*keys, "n", "letter")
+
+    return pipeline(name="count", inputs={"numbers": "numbers"})(count)
+
+
+@dataclass
+class Bench:
+    worker: RunningWorker
+    spark: SparkSession
+    folder: Path
+
+    @property
+    def settings(self) -> RunSettings:
+        from penstock.spark.attempt import RunSettings
+        from penstock.spark.restarts import RestartPolicy
+
+        quick = RestartPolicy(restarts_max=1, pause_seconds_first=0.1)
+        checkpoints = str(self.folder / "checkpoints")
+        return RunSettings(worker=self.http, checkpoints=checkpoints, cores=2, restarts=quick, follows_buckets=True)
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.worker.ports['http']}"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoints" / "count"
+
+    def send(self, count: int) -> None:
+        send(f"127.0.0.1:{self.worker.ports['connector']}", "numbers", "s", [b"%d" % n for n in range(count)])
+
+    def runner(self, *pipelines: Pipeline, **options: Any) -> Runner:
+        from penstock.spark.runner import Runner
+
+        return Runner(self.spark, pipelines, self.settings, **options)
+
+    def run_all(self, given: Pipeline) -> None:
+        """All that is there now."""
+        from penstock.spark.runner import Runner
+
+        Runner(self.spark, [given], replace(self.settings, available_now=True)).run(WAIT_SECONDS_MAX)
+
+    def status(self) -> PipelineStatus:
+        with CoordinatorClient(self.http) as coordinator:
+            return next(one for one in coordinator.pipelines() if one.name == "count")
+
+    def offsets(self) -> list[str]:
+        """Lines of Spark's log of its first batch."""
+        return (self.checkpoint / "offsets" / "0").read_text().splitlines()
+
+
+@pytest.fixture
+def bench(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Bench:
+    return Bench(worker, spark, tmp_path)
+
+
+@contextmanager
+def running(runner: Runner) -> Iterator[None]:
+    thread = threading.Thread(target=runner.run, args=(WAIT_SECONDS_MAX * 2,))
+    thread.start()
+    try:
+        yield
+    finally:
+        runner.stop()
+        thread.join(WAIT_SECONDS_MAX)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_windows_with_other_keys_are_refused_with_what_differs_and_a_reset_starts_from_scratch(bench: Bench) -> None:
+    bench.send(5)
+    bench.run_all(counting("stream"))
+    generation = bench.status().generation
+    partitions = json.loads(bench.offsets()[1])["conf"]["spark.sql.shuffle.partitions"]
+    assert partitions == str(BUCKETS), "shuffles follow the buckets where nobody has said otherwise"
+    kept = (bench.checkpoint / "penstock.json").read_text()
+    changed = counting("stream", "source", buckets=5, lateness="1 minute")
+    with pytest.raises(RequestError) as caught:
+        bench.run_all(changed)
+    assert str(caught.value).splitlines() == [
+        "the pipeline 'count' does not fit its stored state",
+        "  windows: keys: stored stream string; now stream string, source string",
+        "  windows: allowed_lateness: stored none; now 1m",
+        "  windows: buckets: stored 3; now 5",
+    ]
+    assert "You may change filters" in caught.value.hint
+    assert "penstock pipeline reset count" in caught.value.hint
+    assert bench.status().generation == generation, "no older run was fenced"
+    assert (bench.checkpoint / "penstock.json").read_text() == kept
+
+    bench.run_all(counting("stream"))
+    with CoordinatorClient(bench.http) as coordinator:
+        coordinator.reset("count", accept_partial=True)
+    bench.run_all(changed)
+    aside = bench.checkpoint.with_name("count~reset")
+    assert (aside / "penstock.json").read_text() == kept
+    assert "source string" in (bench.checkpoint / "penstock.json").read_text()
+    assert bench.status().complete >= 1
+
+
+def test_a_checkpoint_is_left_alone_where_the_worker_knows_of_no_reset(bench: Bench) -> None:
+    """It may be the one of the same name at another worker."""
+    from penstock.spark.checkpoints import LocalCheckpoint
+    from penstock.spark.generation import is_outdated
+
+    bench.send(1)
+    bench.run_all(counting("stream"))
+    assert not is_outdated(LocalCheckpoint(bench.checkpoint), "count", bench.http)
+    with CoordinatorClient(bench.http) as coordinator:
+        coordinator.drop("count")
+    assert not is_outdated(LocalCheckpoint(bench.checkpoint), "count", bench.http)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_checkpoints_are_read_and_moved_wherever_spark_can(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
+    from penstock.spark.checkpoints import HadoopCheckpoint, LocalCheckpoint, incarnation_of
+
+    folder = tmp_path / "p"
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "offsets" / "9").write_text('v1\n{"batchWatermarkMs":0}\n{"epoch":9,"incarnation":1}')
+    (folder / "offsets" / "10").write_text('v1\n{"batchWatermarkMs":0}\n{"epoch":10,"incarnation":2}')
+    checkpoint = HadoopCheckpoint(spark, f"{scheme}{folder}") if scheme else LocalCheckpoint(folder)
+    assert checkpoint.batches() == [9, 10]
+    assert incarnation_of(checkpoint) == 2
+    assert checkpoint.read("penstock.json") is None
+    checkpoint.write("penstock.json", "é")
+    assert checkpoint.read("penstock.json") == "é"
+    (tmp_path / "p~reset").mkdir()
+    (tmp_path / "p~reset" / "older").touch()
+    assert checkpoint.move_aside() == f"{scheme}{folder}~reset"
+    assert not folder.exists()
+    assert sorted(one.name for one in (tmp_path / "p~reset").iterdir() if one.suffix != ".crc") == [
+        "offsets",
+        "penstock.json",
+    ]
+
+
+def test_what_only_spark_can_find_out_brings_the_one_before_back(bench: Bench) -> None:
+    def joined(sides: str) -> Pipeline:
+        """Rows of both sides are state: with another column Spark refuses it."""
+
+        def count(numbers: DataFrame) -> DataFrame:
+            left = numbers.selectExpr("message_id", "value")
+            right = numbers.selectExpr("message_id as other", sides)
+            found = left.join(right, left["message_id"] == right["other"])
+            return found.selectExpr("message_id", "cast(value as string) as text", "side")
+
+        return pipeline(name="count", inputs={"numbers": "numbers"})(count)
+
+    waiting: list[Pipeline] = []
+    runner = bench.runner(
+        joined("source as side"), until_stopped=True, change=lambda: runner.put(waiting.pop()) if waiting else None
+    )
+    with running(runner):
+        bench.send(2)
+        until(lambda: len(outputs(bench.worker.address, "count")) == 2)
+        until(lambda: (bench.checkpoint / "penstock.json").exists())
+        changed = joined("length(value) as side")
+        runner.check(changed)
+        waiting.append(changed)
+        until(lambda: runner.pipelines[0].pipeline is changed)
+        bench.send(4)  # returns when they are acknowledged
+        assert runner.pipelines[0].replaced is not None
+        assert len(outputs(bench.worker.address, "count")) == 4
+        assert "numbers" in outputs(bench.worker.address, "count")[-1].payload.decode()
