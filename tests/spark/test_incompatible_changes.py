@@ -199,7 +199,7 @@ def test_what_only_spark_can_find_out_brings_the_one_before_back(bench: Bench) -
         return pipeline(name="count", inputs={"numbers": "numbers"})(count)
 
     waiting: list[Pipeline] = []
-    runner = bench.runner(
+    runner: Runner = bench.runner(
         joined("source as side"), until_stopped=True, change=lambda: runner.put(waiting.pop()) if waiting else None
     )
     with running(runner):

@@ -261,7 +261,7 @@ def skip_words(numbers: DataFrame) -> DataFrame:
 
 
 def test_an_error_in_the_users_code_is_one_message_with_the_line_the_events_and_the_ways_out(bench: Bench) -> None:
-    bench.send("numbers", payloads(1) + [b"two"])
+    bench.send("numbers", [*payloads(1), b"two"])
     runner = bench.runner(strict)
     with pytest.raises(RequestError) as caught:
         runner.run(WAIT_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""JSON read by Spark in one pass, and refused unless all of a text is one document; and what is wrong with the others."""
+"""JSON read by Spark in one pass: whether all of a text is one document of a schema, and if not, why."""
 
 from __future__ import annotations
 
