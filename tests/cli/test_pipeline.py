@@ -46,7 +46,7 @@ def stopped(client: CoordinatorClient) -> None:
 def test_a_running_pipeline_is_not_reset(pipeline: Run, client: CoordinatorClient) -> None:
     started = client.start("counts", {"in": InputSpec(["sensors"])}, ["out"])
     result = pipeline("reset", "counts", "--yes")
-    assert str(result.exception) == "counts is running"
+    assert str(result.exception) == "counts is starting"
     assert isinstance(result.exception, PipelineError)
     assert "Stop it first" in result.exception.hint
     client.heartbeat("counts", started.generation, failed=True)
@@ -67,7 +67,7 @@ def test_reset_says_how_much_input_is_left_and_needs_a_word_where_some_is_gone(
     assert "2.0 KiB of 2.0 KiB of its input is still stored" in pipeline("reset", "counts", answer="n\n").output
     segments.truncate("sensors", info.length // 2)
     result = pipeline("reset", "counts", "--yes")
-    assert result.output == "1.0 KiB of 2.0 KiB of its input is still stored\n"
+    assert result.output.endswith("\n1.0 KiB of 2.0 KiB of its input is still stored\n")
     assert "retention has removed 1.0 KiB of its input" in str(result.exception)
     assert client.pipelines()[0].incarnation == 1
     result = pipeline("reset", "counts", "--yes", "--accept-partial")

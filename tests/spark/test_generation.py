@@ -55,10 +55,10 @@ def test_it_gives_the_options_of_loads_and_sink(worker: RunningWorker) -> None:
     assert status(worker).outputs == ["out"]
 
 
-def test_one_that_fails_says_no_farewell(worker: RunningWorker) -> None:
+def test_one_that_fails_is_known_to_fail_at_once(worker: RunningWorker) -> None:
     with pytest.raises(ZeroDivisionError), begin("mine", worker=http(worker), inputs={"a": "north"}):
         raise ZeroDivisionError
-    assert status(worker).state == "STARTING", "its heartbeat lapses by and by"
+    assert status(worker).state == "FAILING", "nobody waits for its heartbeat to lapse"
 
 
 def test_the_next_one_fences_it(worker: RunningWorker) -> None:

@@ -144,7 +144,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     assert worker.asked == [
         ("POST", "/pipelines/p/start", start),
         ("POST", "/pipelines/p/initial", {"generation": 3, "input": "in"}),
-        ("POST", "/pipelines/p/cut", cutting | {"wait_ms": 10}),
+        ("POST", "/pipelines/p/cut", cutting | {"wait_ms": 10, "state": None}),
         ("POST", "/pipelines/p/reading", {"generation": 3, "input": "in", "start": offset, "end": offset}),
         ("POST", "/pipelines/p/merge", {"generation": 3, "batch": 4, "staged": staged}),
         ("POST", "/pipelines/p/abort", {"generation": None, "batch": 4}),
