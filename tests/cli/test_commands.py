@@ -96,7 +96,7 @@ def test_lines_are_events_and_a_named_writer_goes_on_where_it_was(segment: Segme
     first = segment("append", "lines", "--create", "--writer", "import", stdin="1\n2\n3\n")
     assert first == "appended 3 events to lines\n"
     again = segment("append", "lines", "--writer", "import", stdin="1\n2\n3\n4\n5\n")
-    assert again == "appended 2 events to lines, 3 were there already\n"
+    assert again == "appended 2 events to lines, 3 stored before\n"
     assert segment("cat", "lines") == "1\n2\n3\n4\n5\n"
 
 

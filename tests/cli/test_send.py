@@ -43,11 +43,11 @@ def test_lines_are_sent_once_and_it_says_so(worker: RunningWorker, tmp_path: Pat
     file = tmp_path / "lines"
     file.write_bytes(b"".join(b"line %d\n" % n for n in range(1, 3001)))
     printed = run(file, *options).stdout
-    assert printed == "lines: 3,000 lines sent, 0 were there already, acknowledged up to line 3,000\n"
+    assert printed == "lines: 3,000 lines sent, 0 stored before, acknowledged up to line 3,000\n"
     with file.open("ab") as more:
         more.write(b"\r\nlast")
     printed = run(file, "--whole", "--address", f"127.0.0.1:{worker.ports['connector']}").stdout
-    assert printed == "lines: 2 lines sent, 3,000 were there already, acknowledged up to line 3,002\n"
+    assert printed == "lines: 2 lines sent, 3,000 stored before, acknowledged up to line 3,002\n"
     file.write_bytes(b"another file\n")
     assert "is it the same file?" in run(file, *options).stdout
     found = stored_messages(worker.address, "files")[stream_id_of("lines")]
@@ -70,7 +70,7 @@ def test_the_worker_is_found_by_its_data(worker: RunningWorker, tmp_path: Path) 
     file = tmp_path / "lines"
     file.write_bytes(b"")
     printed = run(file, "--data", str(tmp_path / "data")).stdout
-    assert printed == "lines: 0 lines sent, 0 were there already, acknowledged up to line 0\n"
+    assert printed == "lines: 0 lines sent, 0 stored before, acknowledged up to line 0\n"
 
 
 def test_a_line_that_is_too_long_is_an_error_that_names_it(worker: RunningWorker, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def _report(stream: SourceStream, lines: _Lines) -> None:
     there = stream.first_stored or 0
     console = Console(highlight=False)
     console.print(
-        f"{stream.name}: {stream.sent:,} lines sent, {there:,} were there already, "
+        f"{stream.name}: {stream.sent:,} {'line' if stream.sent == 1 else 'lines'} sent, {there:,} stored before, "
         f"acknowledged up to line {stream.acknowledged or 0:,}",
         soft_wrap=True,
     )

@@ -42,7 +42,7 @@ def append(
             for line in islice(lines, stored, None):
                 appender.append(line)
                 count += 1
-    skipped = f", {stored} were there already" if stored else ""
+    skipped = f", {stored} stored before" if stored else ""
     typer.echo(f"appended {count} events to {name}{skipped}")
 
 
