@@ -14,22 +14,18 @@ from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
 from penstock.spark.java import find_java
 from tests.running_worker import RunningWorker
-from tests.spark.sending import outputs, send
+from tests.spark.sending import outputs
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parent.parent
 
 
-def run(*arguments: str) -> str:
-    return completed(*arguments, seconds_max=200).stdout
-
-
-def completed(*arguments: str, seconds_max: float) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, seconds_max: float = 200) -> str:
     command = [sys.executable, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds_max)
     assert done.returncode == 0, done.stderr
-    return done
+    return done.stdout
 
 
 def readme_program(mentions: str, worker: RunningWorker, folder: Path) -> str:
@@ -118,25 +114,13 @@ def told(worker: RunningWorker, pipeline: str, *columns: str) -> list[Any]:
     return sorted([tuple(row[column] for column in columns) for row in rows], key=str)
 
 
-STILL_OPEN = """
-from penstock import windows
-from penstock.spark import pipeline
-
-@pipeline
-def still_open(doors):
-    rows = doors.select("event_time", "segment", "offset")
-    return windows.aggregate(rows, windows.tumbling("1 hour"), buckets=1, n=windows.count())
-"""
-"""A pipeline over a source that has not ended."""
-
-
-def run_together(worker: RunningWorker, folder: Path, names: list[str]) -> str:
-    """In one `penstock run`, up to all that is there, with STILL_OPEN. What it says."""
+def run_together(worker: RunningWorker, folder: Path, names: list[str]) -> None:
+    """In one `penstock run`, up to all that is there."""
     path = ["import sys", f"sys.path.insert(0, {str(ROOT / 'examples')!r})"]
-    (folder / "all.py").write_text("\n".join([*path, *(f"from {name} import {name}" for name in names), STILL_OPEN]))
+    (folder / "all.py").write_text("\n".join([*path, *(f"from {name} import {name}" for name in names)]))
     told = ["--worker", f"127.0.0.1:{worker.ports['http']}", "--checkpoint", str(folder / "checkpoints")]
     command = ["-m", "penstock", "run", str(folder / "all.py"), "--available-now", "--master", "local[2]", *told]
-    return completed(*command, seconds_max=500).stderr
+    run(*command, seconds_max=500)
 
 
 @pytest.mark.spark
@@ -154,14 +138,7 @@ def test_the_pipelines_in_event_time_close_their_windows(worker: RunningWorker, 
     tell(worker, "clicks", web=[(1, double), (1.2, double), (20, click("ann", "/b")), (60, double), (61, b"no JSON")])
     tell(worker, "orders", shop=[(10, b"1"), (11, b"2")])
     tell(worker, "payments", bank=[(60, b"1"), (100, b"2")])
-    send(f"127.0.0.1:{worker.ports['connector']}", "doors", "front", [b"bell"])
-    said = run_together(worker, tmp_path, EVENT_TIME)
-    assert [line for line in said.splitlines() if "stay" in line] == [
-        (
-            "still_open: 1 window stays open, and the next run goes on with it; "
-            "to close it for good, while that runs: penstock source end doors"
-        )
-    ], "all others have ended"
+    run_together(worker, tmp_path, EVENT_TIME)
 
     day = "1970-01-01T0"
     assert told(worker, "readings_per_minute", "stream", "event_time", "celsius") == [
