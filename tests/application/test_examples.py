@@ -63,7 +63,9 @@ def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: P
         waiting = coordinator.pipelines()[0].open_windows_text()
         assert waiting is None or waiting.startswith("per-shop: 1 window open, waiting for "), waiting
         example.run.until(lambda: sum(row["orders"] for row in _written(folder)) == 4)
-        assert coordinator.pipelines()[0].planned <= epochs + 4, "an epoch for what came, one for the end of its window"
+        assert coordinator.pipelines()[0].planned <= epochs + 6, (
+            "an epoch for what came, one for the end: none a second"
+        )
 
 
 def _posted_early(client: httpx.Client, lines: bytes) -> httpx.Response:
