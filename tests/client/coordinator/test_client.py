@@ -140,7 +140,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     start = {"inputs": inputs, "outputs": ["out"], "limits": limits, "fresh": True, "request": "r"}
     attached = {"generation": 3, "input": "in", "load": "l1", "upto": {"a": 9}}
     cutting = attached | {"start": offset, "limits": {"bytes": 5, "rows": None}}
-    staged = [{"port": "out", "segment": "staging/x", "length": 9}]
+    staged = [{"port": "out", "segment": "staging/x", "length": 9, "rows": None}]
     assert worker.asked == [
         ("POST", "/pipelines/p/start", start),
         ("POST", "/pipelines/p/initial", {"generation": 3, "input": "in"}),
