@@ -28,32 +28,14 @@ def run(*arguments: str, seconds_max: float = 200) -> str:
     return done.stdout
 
 
-def readme_program(mentions: str, worker: RunningWorker, folder: Path) -> str:
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (code,) = [program for program in programs if mentions in program]
-    path = folder / "readme.py"
-    code = code.replace("127.0.0.1:7101", worker.address)
-    path.write_text(code.replace("127.0.0.1:7100", f"127.0.0.1:{worker.ports['connector']}"))
-    return str(path)
-
-
 def test_the_readme_s_writer_goes_on_where_it_was(worker: RunningWorker, tmp_path: Path) -> None:
-    program = readme_program("SegmentClient", worker, tmp_path)
+    (code,) = re.findall(r"```python\n(# write_orders.py\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = tmp_path / "write_orders.py"
+    program.write_text(code.replace("127.0.0.1:7101", worker.address))
     for _ in range(2):
-        lines = run(program).splitlines()
+        lines = run(str(program)).splitlines()
         assert len(lines) == 1000
         assert lines[-1].endswith("b'order 1000'")
-
-
-def test_the_readme_s_source_says_what_is_safe(worker: RunningWorker, tmp_path: Path) -> None:
-    assert "numbers: 1000 is safe" in run(readme_program("Source(", worker, tmp_path))
-
-
-def test_the_readme_s_pipeline_has_its_sources_and_its_sink(worker: RunningWorker, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    told = run("-m", "penstock", "check", readme_program("@pipeline", worker, tmp_path))
-    assert "input north: north" in told
-    assert "out → file: file:results   exactly-once, votes" in told
 
 
 def test_import_lines_stores_each_line_once(worker: RunningWorker, tmp_path: Path) -> None:

@@ -144,7 +144,9 @@ class TestReadiness:
         lifecycle = scene.coordinator.lifecycle
         await lifecycle.register("p", {"in": InputSpec(["s"])}, "application")
         readiness = scene.coordinator.readiness.of("s")
-        assert readiness.not_ready() == NotReady("p is not running: start it with penstock run")
+        assert readiness.not_ready() == NotReady(
+            "p is not running: start it with penstock run, or end it with penstock pipeline drop p"
+        )
         assert scene.coordinator.readiness.starting() == []
         scene.coordinator.announce({"p": ["s"], "later": ["s", "other"]})
         starting = {one.name: one.sources for one in scene.coordinator.readiness.starting()}

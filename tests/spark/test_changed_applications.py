@@ -170,7 +170,7 @@ def test_an_incompatible_change_is_refused_and_a_reset_lets_it_start_from_scratc
             assert "count is running" in str(reset.exception)
 
             stage.write("stream", where="text != 'nothing'")
-            assert "pipelines to start anew: count" in stage.apply().output
+            assert "pipelines to restart: count" in stage.apply().output
             stage.until(lambda: stage.status().generation > generation)
             stage.completes(sender)
     stage.write("stream", "source")

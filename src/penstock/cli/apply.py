@@ -23,7 +23,7 @@ _DONE = {
     "relinked": "linked anew",
     "pipelines_stopped": "pipelines to stop",
     "pipelines_started": "pipelines to start",
-    "pipelines_restarted": "pipelines to start anew",
+    "pipelines_restarted": "pipelines to restart",
 }
 
 

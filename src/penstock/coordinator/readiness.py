@@ -53,7 +53,9 @@ class Readiness:
                 age = round(self._heartbeats.age(name) or 0)
                 return NotReady(f"{name} is FAILING: its driver has not been heard for {age} s")
             case _:
-                return NotReady(f"{name} is not running: start it with penstock run")
+                return NotReady(
+                    f"{name} is not running: start it with penstock run, or end it with penstock pipeline drop {name}"
+                )
 
     async def ready(self, source: str) -> None:
         """Return when all of them take events."""
