@@ -83,7 +83,9 @@ def retry(pipeline: str, worker: WorkerOption = None, data: DataOption = None, y
 def park(
     pipeline: str,
     epoch: int,
-    sink: Annotated[str | None, typer.Option(help="At this one. [all that refuse it]", show_default=False)] = None,
+    sink: Annotated[
+        str | None, typer.Option(help="Only at this sink, not at all that refuse it.", show_default=False)
+    ] = None,
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,

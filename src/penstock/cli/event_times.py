@@ -20,7 +20,7 @@ MaxDisorderOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar=_METAVAR,
-        help="How far an event may be behind the latest of its stream, like 5s; of source NAME alone. [0]",
+        help="How far an event may be behind the latest one of its stream, like 5s. Default: 0.",
         rich_help_panel=_SOURCES,
     ),
 ]
@@ -28,7 +28,7 @@ IdleTimeoutOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar=_METAVAR,
-        help="A stream that is silent for so long no longer holds the watermark back; of source NAME alone. [off]",
+        help="A stream that is silent for this long no longer holds the watermark back. Default: off.",
         rich_help_panel=_SOURCES,
     ),
 ]
@@ -36,7 +36,7 @@ WhenAllIdleOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[NAME=]wait|clock",
-        help="When all streams are idle: wait for an event, or follow the worker's clock; of source NAME alone. [wait]",
+        help="When all streams are idle: wait for an event, or follow the worker's clock. Default: wait.",
         rich_help_panel=_SOURCES,
     ),
 ]

@@ -146,7 +146,8 @@ def replay(
     pipeline: str,
     port: PortOption = "err",
     upto: Annotated[
-        int | None, typer.Option("--upto", help="Up to this letter, and with it. [all]", show_default=False)
+        int | None,
+        typer.Option("--upto", help="Up to and including this one; otherwise all.", show_default=False),
     ] = None,
     input_: Annotated[
         str | None, typer.Option("--input", help="The input, where several read the source.", show_default=False)

@@ -61,7 +61,7 @@ def run(
     pipeline: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The worker's data; it is started unless it runs. [penstock-data]"),
+        typer.Option(metavar="DIR", help="The worker's data; it is started unless it runs. Default: penstock-data."),
     ] = None,
     worker: Annotated[
         str | None,
@@ -73,10 +73,12 @@ def run(
     idle_timeout: IdleTimeoutOption = None,
     when_all_idle: WhenAllIdleOption = None,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where each pipeline has its checkpoint. [DATA/checkpoints]")
+        str | None,
+        typer.Option(metavar="DIR", help="Where the checkpoints are. Default: DATA/checkpoints."),
     ] = None,
     trigger: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Between the starts of two epochs, like 1s. [no pause]")
+        str | None,
+        typer.Option(metavar="TIME", help="Between the starts of two epochs, like 1s. Default: no pause."),
     ] = None,
     available_now: Annotated[bool, typer.Option("--available-now", help="Process what is there, then end.")] = False,
     for_time: Annotated[

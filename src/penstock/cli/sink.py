@@ -33,7 +33,7 @@ app = typer.Typer(help="Say where the output of pipelines goes.", no_args_is_hel
 def add(
     pipeline: str,
     url: Annotated[str, typer.Argument(help="The sink, like file:results; see penstock sink kinds.")],
-    name: Annotated[str | None, typer.Option(help="Of the sink. [its kind]", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option(help="The sink's name. Default: its kind.", show_default=False)] = None,
     port: Annotated[str, typer.Option(help="The pipeline's port that goes there.")] = DEFAULT_PORT,
     worker: WorkerOption = None,
     data: DataOption = None,
