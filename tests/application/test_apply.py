@@ -150,8 +150,8 @@ binding:
     assert "stopped: sink" in said
     assert "started: quiet" in said
     assert "nothing differs" in stage.scene.command("apply", str(file))
-    shown = stage.scene.command("status")
-    assert "application, revision 2: running" in shown
+    shown = stage.scene.command("status", "--all")
+    assert "application running, revision 2" in shown
     assert re.search(r"quiet +│ null +│ connected", shown)
 
 
