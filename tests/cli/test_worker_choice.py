@@ -137,14 +137,24 @@ def test_ports_of_a_worker_that_was_killed_do_not_lead_to_the_one_that_has_them_
     left = {**other.ports, "id": "of one that was killed"}
     Path("penstock-data").mkdir()
     Path("penstock-data/ports.json").write_text(json.dumps(left))
-    assert isinstance(run("segment", "create", "mine").exception, RequestError)
-    refused = run("segment", "create", "mine", "--data", "penstock-data").exception
-    assert isinstance(refused, Unavailable)
-    assert "its port has passed to another one" in str(refused)
+    for chosen in ([], ["--yes"], ["--data", "penstock-data"]):
+        refused = run("segment", "create", "mine", *chosen).exception
+        assert isinstance(refused, Unavailable)
+        assert "its port has passed to another one" in str(refused)
     Path("penstock-data/ports.json").write_text(json.dumps({**left, "http": 1}))
     refused = run("status", "--data", "penstock-data").exception
     assert isinstance(refused, PenstockError)
     assert "left over from one that was killed" in str(refused)
+
+
+def test_a_source_is_ended_only_at_the_worker_that_its_lines_go_to(other: RunningWorker) -> None:
+    Path("lines").write_text("one\n")
+    elsewhere = ("--address", "127.0.0.1:1", "--worker", http_of(other), "--end")
+    refused = run("send", "lines", "--source", "s", "--stream", "lines", *elsewhere).exception
+    assert isinstance(refused, RequestError)
+    assert "is not the connector port of the worker" in str(refused)
+    with CoordinatorClient(http_of(other)) as client:
+        assert client.status()["gateway"]["sources"] == {}
 
 
 def test_pipelines_are_named_where_there_is_no_application(other: RunningWorker) -> None:

@@ -130,7 +130,7 @@ class TestReadiness:
         await scene.start("p")
         await scene.start("q")
         readiness = scene.coordinator.readiness.of("s")
-        waiting = asyncio.create_task(readiness.ready())
+        waiting = asyncio.create_task(readiness.ready(by_all=True))
         await scene.cut(await scene.initial("p"), "p")
         await scene.durable()
         assert not waiting.done()
@@ -154,10 +154,23 @@ class TestReadiness:
 
     async def test_a_pipeline_that_is_dropped_keeps_nobody_waiting(self, scene: Scene) -> None:
         await scene.start("p")
-        waiting = asyncio.create_task(scene.coordinator.readiness.of("s").ready())
+        waiting = asyncio.create_task(scene.coordinator.readiness.of("s").ready(by_all=True))
         await asyncio.sleep(0)
         await scene.coordinator.lifecycle.drop("p")
         await asyncio.wait_for(waiting, 30)
+
+    async def test_one_that_has_stopped_does_not_keep_others_from_their_events(self, scene: Scene) -> None:
+        await scene.start("p")
+        generation = await scene.start("q")
+        await scene.cut(await scene.initial("p"), "p")
+        readiness = scene.coordinator.readiness.of("s")
+        assert readiness.is_waited_for(by_all=True), "q is starting"
+        assert not readiness.is_waited_for(by_all=False), "p may reply"
+        scene.coordinator.lifecycle.heartbeat("q", generation.generation, stopped=True)
+        assert not readiness.is_waited_for(by_all=True)
+        assert readiness.not_ready() is not None, "and still there is a reason for what takes too long"
+        scene.coordinator.lifecycle.heartbeat("p", 1, stopped=True)
+        assert readiness.is_waited_for(by_all=False), "nobody takes anything"
 
     async def test_other_sources_do_not_wait(self, scene: Scene) -> None:
         await scene.start("p")

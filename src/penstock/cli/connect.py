@@ -6,7 +6,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from ssl import SSLContext, create_default_context
@@ -108,7 +108,7 @@ def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
         return _local(ports_on(data)), True
     if worker is not None:
         return worker.removeprefix("http://").rstrip("/"), True
-    with suppress(Unavailable):
+    if (OWN_DATA / "ports.json").exists():  # this directory has a worker of its own: never another one instead
         return _local(ports_on(OWN_DATA)), True
     return DEFAULT_WORKER, False
 

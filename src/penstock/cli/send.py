@@ -64,6 +64,8 @@ def send(
     """
     line_times(event_time, EventTimeUnit.MS)  # a mistake is found before anybody is asked
     http = worker_to_change(worker, data, yes=yes) if address is None or end else None
+    if address is not None and http is not None:
+        _check_same_worker(address, http)
     target = address or connector_address(cast("str", http))
     times = line_times(event_time, EventTimeUnit.MS if http is None else _unit(get_json(http, "/status"), source))
     with _progress() as progress:
@@ -97,6 +99,15 @@ def _unit(status: dict[str, Any], source: str) -> EventTimeUnit:
     """In which the worker takes the source's event times."""
     gateway = status["gateway"]
     return EventTimeUnit[gateway["sources"].get(source, gateway)["event_time_unit"].upper()]
+
+
+def _check_same_worker(address: str, http: str) -> None:
+    """`--end` is for good: not for a source of another worker than the one the lines go to. Raises RequestError."""
+    if connector_address(http).rpartition(":")[2] != address.rpartition(":")[2]:
+        raise RequestError(
+            f"--address {address} is not the connector port of the worker at {http}",
+            "Leave --address out, and name the worker with --worker HOST:PORT or --data DIR.",
+        )
 
 
 def connector_address(http: str) -> str:

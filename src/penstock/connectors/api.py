@@ -223,8 +223,13 @@ class Downstream(Protocol):
     def not_ready(self) -> NotReady | None:
         """Why events would wait, because Spark is starting or does not run; None: all of them take events."""
 
-    async def ready(self) -> None:
-        """Return when all of them take events."""
+    def is_waited_for(self, *, by_all: bool) -> bool:
+        """Whether events should rather come later: none of the pipelines runs, or `by_all` and one is starting. One
+        that failed or was stopped does not keep the others from their events.
+        """
+
+    async def ready(self, *, by_all: bool) -> None:
+        """Return when nothing is waited for."""
 
     @property
     def is_on_first_epoch(self) -> bool:
@@ -239,7 +244,10 @@ class NoPipelines:
     def not_ready(self) -> NotReady | None:
         return None
 
-    async def ready(self) -> None:
+    def is_waited_for(self, *, by_all: bool) -> bool:  # noqa: ARG002
+        return False
+
+    async def ready(self, *, by_all: bool) -> None:
         pass
 
 

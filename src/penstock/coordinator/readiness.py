@@ -36,12 +36,19 @@ class Readiness:
 
     def not_ready(self, source: str) -> NotReady | None:
         """Of the registered pipelines on a source, the one that will be ready last; None: all of them take events."""
-        waiting = [
-            self._not_ready(name)
-            for name, pipeline in self._state().pipelines.items()
-            if source in pipeline.sources and self._heartbeats.state(name) != "RUNNING"
-        ]
+        waiting = [self._not_ready(name) for name, state in self._states(source).items() if state != "RUNNING"]
         return max(waiting, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
+
+    def is_waited_for(self, source: str, *, by_all: bool) -> bool:
+        """Whether events should rather come later: none of the pipelines on the source runs, or `by_all` and one of
+        them is starting. One that failed or was stopped does not keep the others from their events.
+        """
+        states = [*self._states(source).values()]
+        return bool(states) and ("RUNNING" not in states or (by_all and "STARTING" in states))
+
+    def _states(self, source: str) -> dict[str, str]:
+        pipelines = self._state().pipelines.items()
+        return {name: self._heartbeats.state(name) for name, one in pipelines if source in one.sources}
 
     def _not_ready(self, name: str) -> NotReady:
         match self._heartbeats.state(name):
@@ -57,14 +64,14 @@ class Readiness:
                     f"{name} is not running: start it with penstock run, or end it with penstock pipeline drop {name}"
                 )
 
-    async def ready(self, source: str) -> None:
-        """Return when all of them take events."""
-        while self.not_ready(source) is not None:
+    async def ready(self, source: str, *, by_all: bool) -> None:
+        """Return when nothing is waited for."""
+        while self.is_waited_for(source, by_all=by_all):
             await self._changed.wait()
 
     def is_on_first_epoch(self, source: str) -> bool:
-        pipelines = self._state().pipelines.items()
-        return any(source in one.sources and self._heartbeats.is_on_first_epoch(name) for name, one in pipelines)
+        running = [name for name, state in self._states(source).items() if state == "RUNNING"]
+        return any(map(self._heartbeats.is_on_first_epoch, running))
 
     def starting(self) -> list[StartingPipeline]:
         """Also those that are not registered yet: their driver is still starting Spark."""
@@ -87,8 +94,11 @@ class SourceReadiness:
     def not_ready(self) -> NotReady | None:
         return self._all.not_ready(self._source)
 
-    async def ready(self) -> None:
-        await self._all.ready(self._source)
+    def is_waited_for(self, *, by_all: bool) -> bool:
+        return self._all.is_waited_for(self._source, by_all=by_all)
+
+    async def ready(self, *, by_all: bool) -> None:
+        await self._all.ready(self._source, by_all=by_all)
 
     @property
     def is_on_first_epoch(self) -> bool:

@@ -131,14 +131,15 @@ class ClientConnection:
         send it again, and nothing is processed twice.
         """
         downstream = self._host.downstream
-        if downstream.not_ready() is None:
+        by_all = self._options.answer == "epoch"  # a reply may come from one pipeline while another one starts
+        if not downstream.is_waited_for(by_all=by_all):
             return
         self._host.count("early_requests")
         try:
             async with asyncio.timeout(self._options.timeout):
-                first = await first_of(downstream.ready(), self._gone.wait(), self._host.draining())
+                first = await first_of(downstream.ready(by_all=by_all), self._gone.wait(), self._host.draining())
         except TimeoutError:
-            if (why := downstream.not_ready()) is not None:
+            if (why := downstream.not_ready()) is not None and downstream.is_waited_for(by_all=by_all):
                 raise self._unavailable(f"{why.text}; nothing was stored", seconds=why.seconds) from None
             return
         if first == 1:
