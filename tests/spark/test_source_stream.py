@@ -98,6 +98,7 @@ def test_with_a_generation_its_cuts_are_asked_for(coordinator: ScriptedCoordinat
         "upto": None,
         "limits": None,
         "wait_ms": source_stream.WAIT_MS,
+        "state": None,
     }
     assert not coordinator.bodies("/pipelines/p/start")
     assert not coordinator.bodies("/pipelines/p/heartbeat")
@@ -135,8 +136,8 @@ def test_a_generation_that_it_has_begun_is_kept_alive_and_ended(coordinator: Scr
     own.getDefaultReadLimit()
     own.stop()
     beats = coordinator.bodies("/pipelines/p/heartbeat")
-    assert beats[0] == {"generation": 5, "stopped": False}
-    assert beats[-1] == {"generation": 5, "stopped": True}
+    assert beats[0] == {"generation": 5, "stopped": False, "failed": False}
+    assert beats[-1] == {"generation": 5, "stopped": True, "failed": False}
 
 
 def test_making_a_reader_asks_nothing_and_it_can_be_sent_to_executors(

@@ -94,7 +94,7 @@ def simulate(seed: int) -> None:
     """Without the pauses between tries."""
     simulation = Simulation(seed)
     with (
-        patch.object(service, "_make", simulation.stage.make),
+        patch.object(service.Delivery, "_make", staticmethod(simulation.stage.make)),
         patch.object(backing_off, "FIRST_SECONDS", 0.001),
         patch.object(backing_off, "LAST_SECONDS", 0.004),
     ):

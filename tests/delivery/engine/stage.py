@@ -96,7 +96,7 @@ class Stage:
 @asynccontextmanager
 async def staged(monkeypatch: Any) -> AsyncIterator[Stage]:
     stage = Stage()
-    monkeypatch.setattr(service, "_make", stage.make)
+    monkeypatch.setattr(service.Delivery, "_make", staticmethod(stage.make))
     await stage.open()
     try:
         yield stage

@@ -61,7 +61,7 @@ def hangs(stage: Stage, name: str, sink: object, monkeypatch: pytest.MonkeyPatch
     def make(pipeline: str, key: str, bound: Any) -> Any:
         return sink if key == name and bound.url == f"memory:{name}" else stage.make(pipeline, key, bound)
 
-    monkeypatch.setattr(service, "_make", make)
+    monkeypatch.setattr(service.Delivery, "_make", staticmethod(make))
 
 
 async def test_a_voting_sink_that_hangs_is_left_behind_when_it_is_removed(
