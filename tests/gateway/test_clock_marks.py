@@ -32,6 +32,10 @@ TICK_US = 200_000
 
 @dataclass
 class ClockScene:
+def due(*times: int) -> Demand:
+    return Demand(frozenset(times))
+
+
     """A connector on a journal in memory, whose clock is moved by the test."""
 
     settings: ConnectorSettings = ARRIVAL
@@ -87,13 +91,13 @@ def test_nothing_is_written_for_nobody() -> None:
     scene.begin(1)
     scene.event(1)
     scene.pass_time(120)
-    scene.demand = Demand(next_time=scene.now + 60 * SECOND_US)
+    scene.demand = due(scene.now + 60 * SECOND_US)
     scene.pass_time(59)
     assert scene.marked() == []
 
 
 def test_a_window_s_end_that_the_clock_has_passed_is_marked_once_in_each_segment() -> None:
-    scene = ClockScene(demand=Demand(next_time=START + 5 * SECOND_US))
+    scene = ClockScene(demand=due(START + 5 * SECOND_US))
     scene.begin(1)
     scene.event(1)
     scene.pass_time(60)
@@ -105,9 +109,18 @@ def test_a_window_s_end_that_the_clock_has_passed_is_marked_once_in_each_segment
 
 def test_marks_keep_their_distance_however_many_windows_end() -> None:
     scene = ClockScene()
+def test_a_pipeline_that_lags_keeps_no_mark_from_another() -> None:
+    lagging, next_one = START + 5 * SECOND_US, START + 100 * SECOND_US
+    scene = ClockScene(demand=due(lagging, next_one))
+    scene.begin(1)
+    scene.event(1)
+    scene.pass_time(200)
+    assert [time // SECOND_US for time in scene.marked()] == [lagging // SECOND_US, next_one // SECOND_US]
+
+
     scene.begin(1)
     for _ in range(100):
-        scene.demand = Demand(next_time=scene.now + 1)
+        scene.demand = due(scene.now + 1)
         scene.pass_time(0.2)
     marked = scene.marked()
     assert 15 <= len(marked) <= 21
@@ -165,7 +178,7 @@ def test_no_event_comes_below_a_mark_when_the_clock_is_set_back_and_the_worker_s
 
 
 def test_a_full_disk_keeps_the_mark_back_and_nothing_else() -> None:
-    scene = ClockScene(demand=Demand(next_time=START))
+    scene = ClockScene(demand=due(START))
     with full_disk(scene.journal):
         scene.pass_time(5)
     assert scene.marked() == []
@@ -174,7 +187,7 @@ def test_a_full_disk_keeps_the_mark_back_and_nothing_else() -> None:
 
 
 def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_are_idle() -> None:
-    scene = ClockScene(IDLE_CLOCK, demand=Demand(next_time=START))
+    scene = ClockScene(IDLE_CLOCK, demand=due(START))
 
     def marked() -> list[int]:
         return scene.marked(kind=MarkKind.IDLE_CLOCK)
@@ -203,7 +216,7 @@ def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_
 
 
 def test_streams_that_have_ended_are_followed_by_the_clock_only_after_the_timeout() -> None:
-    scene = ClockScene(IDLE_CLOCK, demand=Demand(next_time=START))
+    scene = ClockScene(IDLE_CLOCK, demand=due(START))
     scene.begin(1)
     scene.pass_time(60)
     scene.event(1, time_us=5)

@@ -18,14 +18,14 @@ from penstock.protocol.stored.names import Form, Source
 class Demand(NamedTuple):
     """What all who read a source wait for."""
 
-    next_time: int | None = None
-    """The first time, in microseconds, at which a window of theirs fires or is removed; None: there is none."""
+    next_times: frozenset[int] = frozenset()
+    """Of each pipeline that has any, the first time, in microseconds, at which one of its windows fires or is removed.
+    All of them count: a pipeline that lags keeps an old time long after the mark that it needs was written."""
     is_unknown: bool = False
     """Somebody may hold more than he has reported: Spark's own operators, or windows after a restart of the worker."""
 
     def __or__(self, other: "Demand") -> "Demand":
-        times = [time for time in (self.next_time, other.next_time) if time is not None]
-        return Demand(min(times, default=None), self.is_unknown or other.is_unknown)
+        return Demand(self.next_times | other.next_times, self.is_unknown or other.is_unknown)
 
 
 NO_DEMAND = Demand()
@@ -53,7 +53,8 @@ class ClockDemand:
     def _of(self, name: str) -> Demand:
         if self._shared.heartbeats.state(name) != "RUNNING":
             return NO_DEMAND
-        return Demand(self._windows.summary(name).next_time, self.is_unknown(name))
+        time = self._windows.summary(name).next_time
+        return Demand(frozenset() if time is None else frozenset({time}), self.is_unknown(name))
 
     def is_unknown(self, name: str) -> bool:
         """Whether a pipeline may hold more than it has reported."""

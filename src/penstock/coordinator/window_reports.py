@@ -133,8 +133,9 @@ class WindowReports:
         that it has comes back with its own report of the same epoch.
         """
         epochs = [one.epoch for told in operators.values() for one in told.values() if one.generation == generation]
+        first = min(epochs, default=0)  # none: it runs epochs again that an older generation has reported
         for operator, told in [*operators.items()]:
-            if all(one.generation < generation and one.epoch < min(epochs) for one in told.values()):
+            if all(one.generation < generation and one.epoch < first for one in told.values()):
                 del operators[operator]
 
     def _forget(self) -> None:

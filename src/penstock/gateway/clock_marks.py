@@ -80,7 +80,7 @@ def is_due(now_us: int, marked_us: int, silent_us: int, demand: Demand) -> bool:
     since_us = now_us - marked_us
     if since_us < MARK_US_MIN:
         return False
-    if demand.next_time is not None and marked_us < demand.next_time <= now_us:
+    if any(marked_us < time <= now_us for time in demand.next_times):
         return True
     interval_us = min(max(silent_us // SILENCE_PARTS, MARK_US_MIN), MARK_US_MAX)
     return demand.is_unknown and since_us >= interval_us
