@@ -1,13 +1,18 @@
 """`penstock check app.yaml`: what would be deployed, or every mistake; nothing from outside is printed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from penstock.application.known_types import KnownTypes
 from penstock.cli.app import app
-from penstock.config import ConfigErrors
+from penstock.cli.check_windows import windows_over_connectors
+from penstock.config import ConfigErrors, load
+from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
+from penstock.core.guarantee import Guarantee
 from tests.config.test_deploying import RFC
 
 
@@ -73,6 +78,21 @@ binding:
             "windows over follows wait for the slowest stream; one that is silent for 60 s is left out; "
             "when all are, they close by the worker's clock"
         ),
+    ]
+
+
+def test_it_says_what_closes_windows_over_a_type_that_does_not_declare_its_event_times(tmp_path: Path) -> None:
+    links = "connector/posts/out: pipeline/p/in"
+    text = f"""
+connector: {{id: posts, type: http-server, config: {{port: 8080}}, codec: json}}
+pipeline: {{id: p, spark: "mine.py:mine"}}
+binding: {{id: b, links: {{{links}}}}}
+"""
+    assert check(tmp_path, text).exit_code == 0
+    loaded = load(tmp_path / "app.yaml", KnownTypes(), {})
+    undeclared = replace(loaded, capabilities={"posts": Capabilities(source=Guarantee.AT_LEAST_ONCE)})
+    assert [*windows_over_connectors(undeclared)] == [
+        "windows over posts close by the worker's clock, unless the connector gives event times of its own"
     ]
 
 

@@ -26,16 +26,18 @@ ARRIVAL = ConnectorSettings(segments=2, arrival_time=True)
 IDLE_CLOCK = ConnectorSettings(
     segments=2, idle_timeout_seconds=10.0, when_all_idle=WhenAllIdle.CLOCK, max_disorder_us=3 * SECOND_US
 )
+INGEST = ConnectorSettings(segments=1, event_time_ingest=True)
+UNDECLARED = ConnectorSettings(segments=1, arrival_time=None)
 START = 1_000 * SECOND_US
 TICK_US = 200_000
 
 
-@dataclass
-class ClockScene:
 def due(*times: int) -> Demand:
     return Demand(frozenset(times))
 
 
+@dataclass
+class ClockScene:
     """A connector on a journal in memory, whose clock is moved by the test."""
 
     settings: ConnectorSettings = ARRIVAL
@@ -107,8 +109,6 @@ def test_a_window_s_end_that_the_clock_has_passed_is_marked_once_in_each_segment
     assert scene.connector.clock_us == time
 
 
-def test_marks_keep_their_distance_however_many_windows_end() -> None:
-    scene = ClockScene()
 def test_a_pipeline_that_lags_keeps_no_mark_from_another() -> None:
     lagging, next_one = START + 5 * SECOND_US, START + 100 * SECOND_US
     scene = ClockScene(demand=due(lagging, next_one))
@@ -118,6 +118,8 @@ def test_a_pipeline_that_lags_keeps_no_mark_from_another() -> None:
     assert [time // SECOND_US for time in scene.marked()] == [lagging // SECOND_US, next_one // SECOND_US]
 
 
+def test_marks_keep_their_distance_however_many_windows_end() -> None:
+    scene = ClockScene()
     scene.begin(1)
     for _ in range(100):
         scene.demand = due(scene.now + 1)
@@ -154,6 +156,33 @@ def test_a_source_that_has_ended_or_brings_its_own_times_is_not_marked() -> None
     plain = ClockScene(replace(ARRIVAL, arrival_time=False), demand=Demand(is_unknown=True))
     plain.pass_time(10)
     assert plain.marked() == []
+
+
+@pytest.mark.parametrize("settings", [INGEST, UNDECLARED], ids=["ingest", "undeclared"])
+def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_has_not(
+    settings: ConnectorSettings,
+) -> None:
+    scene = ClockScene(settings, demand=Demand(is_unknown=True))
+    scene.begin(1)
+    scene.pass_time(10)
+    scene.event(1, 1)  # as a version stored it that did not record whose time it has
+    scene.reopen()
+    scene.pass_time(10)
+    assert scene.marked() == [], "what the program sends next may be older"
+    scene.connector.brings_no_times()
+    scene.event(1, 2)
+    scene.pass_time(10)
+    marked = len(scene.marked())
+    assert marked > 1
+    scene.reopen()
+    scene.pass_time(10)
+    assert len(scene.marked()) > marked, "the worker remembers it"
+    scene.connector.brings_own_times()
+    marked = len(scene.marked())
+    scene.pass_time(10)
+    scene.connector.brings_no_times()
+    scene.pass_time(10)
+    assert len(scene.marked()) == marked, "one is enough"
 
 
 def test_no_event_comes_below_a_mark_when_the_clock_is_set_back_and_the_worker_started_again() -> None:
@@ -239,13 +268,26 @@ def test_a_source_that_is_told_to_wait_waits() -> None:
 async def test_a_program_s_events_get_the_time_of_their_arrival_until_one_brings_its_own(
     serve: Serve, connect: Connect, times: tuple[int, ...]
 ) -> None:
-    running = await serve(connector=ConnectorSettings(segments=1, event_time_ingest=True))
+    running = await serve(connector=INGEST)
     running.gateway.clock.promised(10**18)
     peer = await connect(running)
     await peer.open(1)
+    assert not running.gateway.connector("source").has_arrival_times, "nobody knows what it will send"
     for number, time in enumerate(times, 1):
         peer.send(Message(1, number, time, b"", b"payload"))
     await until_stored(running, len(times))
     stored = [event.event_time for event in running.events()]
     assert stored == [10**18 if time == 0 else time * 1000 for time in times], "nothing is below what was promised"
     assert running.gateway.connector("source").has_arrival_times is not any(times)
+
+
+async def test_times_that_came_while_arrival_times_were_off_count(serve: Serve, connect: Connect) -> None:
+    running = await serve(connector=INGEST)
+    peer = await connect(running)
+    await peer.open(1)
+    for number, (settings, time) in enumerate([(INGEST, 0), (replace(INGEST, event_time_ingest=False), 5)], 1):
+        running.gateway.configure("source", settings)
+        peer.send(Message(1, number, time, b"", b"payload"))
+        await until_stored(running, number)
+    running.gateway.configure("source", INGEST)
+    assert not running.gateway.connector("source").has_arrival_times

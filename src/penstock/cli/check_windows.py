@@ -24,8 +24,10 @@ def windows_over_connectors(loaded: "Loaded") -> Iterator[str]:
             yield _closing(spec, own_event_times=loaded.capabilities[name].own_event_times)
 
 
-def _closing(spec: "ConnectorSpec", *, own_event_times: bool) -> str:
+def _closing(spec: "ConnectorSpec", *, own_event_times: bool | None) -> str:
     over = f"windows over {spec.name}"
+    if own_event_times is None:
+        return f"{over} close by the worker's clock, unless the connector gives event times of its own"
     if not own_event_times:
         return f"{over} close by the worker's clock"
     if spec.event_time_ingest:

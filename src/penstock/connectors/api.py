@@ -73,9 +73,10 @@ class Capabilities:
     """How the port `in` answers the signal, for the documentation."""
     is_linked: bool = False
     """A reply that leaves through `in` goes to the connection its event came from."""
-    own_event_times: bool = False
-    """Events bring their own times with them (`Stream.put` with `event_times_us`). Otherwise the worker gives them the
-    time of their arrival, and windows over them close by its clock."""
+    own_event_times: bool | None = None
+    """Whether events bring their own times with them (`Stream.put` with `event_times_us`). False: the worker gives them
+    the time of their arrival, and windows over them close by its clock. None: it does so from the first event without a
+    time on, as long as none has brought its own."""
     has_codec: bool = True
     """Whether bytes go in and out, so that a codec must be named."""
     own_interceptors: bool = False

@@ -104,8 +104,10 @@ class Connector:
         self.clock.promised(self.clock_us)
         self.last_event_us: int | None = None
         """When the last event was stored; None: not since the worker started."""
-        self.has_own_times = bool(store.attribute(streams_segment(name), OWN_TIMES))
-        """Whether an event has come that brought its own time with it."""
+        own_times = store.attribute(streams_segment(name), OWN_TIMES)
+        self.has_own_times = None if own_times is None else bool(own_times)
+        """Whether an event has come with a time of its own; None: unknown, for no event has come yet, or all that have
+        were stored by a version that did not record it."""
         self.active_count = sum(stream.standing is Standing.ACTIVE for stream in self.streams.values())
         self.idle = {i for i, stream in self.streams.items() if stream.standing is Standing.IDLE}
         """Streams whose next message is to say that they are active again."""
@@ -266,16 +268,29 @@ class Connector:
 
     @property
     def has_arrival_times(self) -> bool:
-        """Whether the worker has given every event its time, so that none can come that is older than the clock."""
-        return (self.settings.arrival_time or self.settings.event_time_ingest) and not self.has_own_times
+        """Whether the worker gives every event its time, so that none can come that is older than the clock. Where
+        events may also bring their own, only an event without one shows it: a mark cannot be taken back.
+        """
+        if self.settings.arrival_time:
+            return not self.has_own_times
+        may_have = self.settings.event_time_ingest or self.settings.arrival_time is None
+        return may_have and self.has_own_times is False
 
     def brings_own_times(self) -> None:
         """An event is about to be stored whose time is not that of its arrival: from now on the clock says nothing. As
         `append`.
         """
         if not self.has_own_times:
-            self._store.update_attributes([AttributeUpdate(streams_segment(self.name), OWN_TIMES, 1)])
-            self.has_own_times = True
+            self._record_own_times(True)
+
+    def brings_no_times(self) -> None:
+        """An event is about to be stored with the time of its arrival. As `append`."""
+        if self.has_own_times is None and not self.settings.arrival_time:
+            self._record_own_times(False)
+
+    def _record_own_times(self, has_own_times: bool) -> None:
+        self._store.update_attributes([AttributeUpdate(streams_segment(self.name), OWN_TIMES, int(has_own_times))])
+        self.has_own_times = has_own_times
 
     def mark_clock(self, kind: MarkKind, time_us: int) -> None:
         """Say how far the clock has come, in all segments: CLOCK or IDLE_CLOCK. As `append`."""

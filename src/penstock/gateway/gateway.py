@@ -258,7 +258,7 @@ class Gateway:
         known, settings = self._connectors.get(connector), self.settings_of(connector)
         timeout = settings.idle_timeout_seconds
         return SourceTimes(
-            known.has_arrival_times if known is not None else settings.arrival_time or settings.event_time_ingest,
+            known.has_arrival_times if known is not None else bool(settings.arrival_time),
             timeout is not None and settings.when_all_idle is WhenAllIdle.CLOCK,
             timeout,
             settings.max_disorder_us,

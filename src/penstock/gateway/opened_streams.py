@@ -154,12 +154,19 @@ class OpenedStreams:
     def admit(self, columns: Columns) -> Admission:
         settings = self._connector.settings
         arrival = self._gateway.clock.now() if settings.event_time_ingest else None
-        if arrival is not None and not self._connector.has_own_times and columns.has_event_times:
-            self._connector.brings_own_times()
+        has_own_times = self._connector.has_own_times
+        if has_own_times is False or (has_own_times is None and settings.event_time_ingest):
+            self._look_at_times(columns)
         admission = self._table.admit(columns, settings.event_time_unit, arrival)
         if self._connector.idle:
             self._wake(admission.streams)
         return admission
+
+    def _look_at_times(self, columns: Columns) -> None:
+        if columns.has_event_times:
+            self._connector.brings_own_times()
+        else:
+            self._connector.brings_no_times()
 
     def _wake(self, streams: Streams) -> None:
         """Those that were idle are active again, in the record of their events."""

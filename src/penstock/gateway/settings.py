@@ -53,8 +53,8 @@ class ConnectorSettings:
     when_all_idle: WhenAllIdle = WhenAllIdle.WAIT
     """Without an idle timeout no stream is ever idle, and it changes nothing."""
 
-    arrival_time: bool = False
-    """The worker itself gives all events the time of their arrival."""
+    arrival_time: bool | None = False
+    """The worker itself gives all events the time of their arrival; None: nobody has said, so the events decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -302,8 +302,8 @@ DIRECTORY = frozenset({"the directory x"})
 @pytest.mark.parametrize(
     ("mode", "capabilities"),
     [
-        ("read", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True)),
-        ("tail", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True)),
+        ("read", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False)),
+        ("tail", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False)),
         ("write", Capabilities(sink=Guarantee.EXACTLY_ONCE, interceptors=frozenset(), claims=DIRECTORY)),
         ("append", Capabilities(sink=Guarantee.AT_LEAST_ONCE)),
     ],

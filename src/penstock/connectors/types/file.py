@@ -83,6 +83,7 @@ class File(Connector[FileOptions]):
             source=Guarantee.EXACTLY_ONCE,
             sink=Guarantee.EXACTLY_ONCE,
             resumes=True,
+            own_event_times=False,
             on_stream_started="Opens the stream at once. The guarantee of `in` is exactly-once in mode write, and "
             "at-least-once in mode append.",
         ),
@@ -93,7 +94,7 @@ class File(Connector[FileOptions]):
     def capabilities(cls, options: FileOptions) -> Capabilities:
         match options.mode:
             case "read" | "tail":
-                return Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True)
+                return Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False)
             case "write":
                 claims = frozenset({f"the directory {os.path.normpath(options.path)}"})
                 return Capabilities(sink=Guarantee.EXACTLY_ONCE, interceptors=frozenset(), claims=claims)

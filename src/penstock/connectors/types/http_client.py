@@ -72,6 +72,7 @@ class HttpClient(Connector[HttpClientOptions]):
         Capabilities(
             source=Guarantee.AT_LEAST_ONCE,
             sink=Guarantee.AT_LEAST_ONCE,
+            own_event_times=False,
             on_stream_started="Opens the stream at once. All are closed while the server is away, or says 5xx.",
         ),
         extra="http",

@@ -91,6 +91,7 @@ class HttpServer(Connector[HttpServerOptions]):
             source=Guarantee.AT_LEAST_ONCE,
             sink=Guarantee.AT_MOST_ONCE,
             is_linked=True,
+            own_event_times=False,
             own_interceptors=True,
             on_stream_started="Opens the stream at once: a reply whose client is gone is a dead letter.",
         ),

@@ -13,7 +13,9 @@ class Null(Connector[NullOptions]):
         name="null",
         text="Takes everything and keeps nothing; as a source it says nothing.",
         options=NullOptions,
-        capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, sink=Guarantee.EXACTLY_ONCE, has_codec=False),
+        capabilities=Capabilities(
+            source=Guarantee.EXACTLY_ONCE, sink=Guarantee.EXACTLY_ONCE, own_event_times=False, has_codec=False
+        ),
     )
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:

@@ -33,7 +33,7 @@ class Stdio(Connector[StdioOptions]):
         name="stdio",
         text="Reads the worker's standard input, and writes to its standard output.",
         options=StdioOptions,
-        capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, sink=Guarantee.AT_LEAST_ONCE),
+        capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, sink=Guarantee.AT_LEAST_ONCE, own_event_times=False),
     )
 
     stdin, stdout = _STDIN, _STDOUT

@@ -33,6 +33,7 @@ class TcpClient(Client[TcpClientOptions]):
         capabilities=Capabilities(
             source=Guarantee.AT_MOST_ONCE,
             sink=Guarantee.AT_LEAST_ONCE,
+            own_event_times=False,
             on_stream_started=CLIENT_ON_STREAM_STARTED,
         ),
         example={"host": "127.0.0.1", "port": 9000, "connections": "per-stream"},

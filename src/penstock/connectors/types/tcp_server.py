@@ -38,6 +38,7 @@ class TcpServer(Connector[TcpServerOptions]):
             source=Guarantee.AT_MOST_ONCE,
             sink=Guarantee.AT_MOST_ONCE,
             is_linked=True,
+            own_event_times=False,
             on_stream_started=SERVER_ON_STREAM_STARTED,
         ),
         example={"host": "127.0.0.1", "port": 9000},

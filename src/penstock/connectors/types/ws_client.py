@@ -42,6 +42,7 @@ class WsClient(Client[WsClientOptions]):
         capabilities=Capabilities(
             source=Guarantee.AT_MOST_ONCE,
             sink=Guarantee.AT_LEAST_ONCE,
+            own_event_times=False,
             on_stream_started=CLIENT_ON_STREAM_STARTED,
         ),
         extra="ws",

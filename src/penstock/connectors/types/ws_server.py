@@ -52,6 +52,7 @@ class WsServer(Connector[WsServerOptions]):
             source=Guarantee.AT_MOST_ONCE,
             sink=Guarantee.AT_MOST_ONCE,
             is_linked=True,
+            own_event_times=False,
             on_stream_started=SERVER_ON_STREAM_STARTED,
         ),
         extra="ws",

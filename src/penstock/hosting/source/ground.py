@@ -12,8 +12,8 @@ from penstock.hosting.source.window import Window
 class Ground:
     """Made as the spec says, or opened again with all that is stored. Raises Damaged."""
 
-    def __init__(self, spec: ConnectorSpec, gateway: Gateway, *, arrival_time: bool) -> None:
-        gateway.configure(spec.name, settings_of(spec, arrival_time=arrival_time))
+    def __init__(self, spec: ConnectorSpec, gateway: Gateway, *, own_event_times: bool | None) -> None:
+        gateway.configure(spec.name, settings_of(spec, own_event_times=own_event_times))
         self.connector = gateway.made(spec.name)
         self.completing = Completing(gateway.completion(spec.name))
         check = gateway.store.journal.check

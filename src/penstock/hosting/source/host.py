@@ -101,8 +101,8 @@ class SourceHost:
         self._closed_one = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
-        arrival_time = not self._capabilities.own_event_times
-        self._ground = Ground(spec, gateway, arrival_time=arrival_time) if self._has_source() else None
+        own_times = self._capabilities.own_event_times
+        self._ground = Ground(spec, gateway, own_event_times=own_times) if self._has_source() else None
 
     def _has_source(self) -> bool:
         """Whether pipelines read a source of this connector's name."""
@@ -143,8 +143,8 @@ class SourceHost:
         """Another quota, acknowledgement, disorder or timeout; nothing is interrupted."""
         self.spec = spec
         if self._ground is not None:
-            arrival_time = not self._capabilities.own_event_times
-            self.gateway.configure(self.name, settings_of(spec, arrival_time=arrival_time))
+            own_times = self._capabilities.own_event_times
+            self.gateway.configure(self.name, settings_of(spec, own_event_times=own_times))
 
     async def drain(self) -> None:
         """Return when nothing more is read, and all that was is durable; `run` may hold its connections until `stop`.

@@ -5,8 +5,8 @@ from penstock.gateway.settings import AckMode, ConnectorSettings, WhenAllIdle
 from penstock.protocol.connector.event_time import EventTimeUnit
 
 
-def settings_of(spec: ConnectorSpec, *, arrival_time: bool) -> ConnectorSettings:
-    """`arrival_time`: the worker itself gives the connector's events their times."""
+def settings_of(spec: ConnectorSpec, *, own_event_times: bool | None) -> ConnectorSettings:
+    """`own_event_times`: as the connector's capabilities say."""
     return ConnectorSettings(
         segments=spec.segments,
         ack=AckMode(spec.ack),
@@ -16,5 +16,5 @@ def settings_of(spec: ConnectorSpec, *, arrival_time: bool) -> ConnectorSettings
         max_disorder_us=spec.max_disorder_us,
         idle_timeout_seconds=spec.idle_timeout_seconds,
         when_all_idle=WhenAllIdle(spec.when_all_idle),
-        arrival_time=arrival_time,
+        arrival_time=None if own_event_times is None else not own_event_times,
     )

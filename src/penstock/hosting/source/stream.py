@@ -256,6 +256,7 @@ class HostedStream:
         journal.
         """
         if isinstance(values.times_us, int):  # ON_ARRIVAL
+            self._connector.brings_no_times()
             values = replace(values, times_us=self._connector.clock.now())
         else:
             self._connector.brings_own_times()
