@@ -15,15 +15,17 @@ from typer.testing import CliRunner, Result
 from penstock.cli import send
 from penstock.cli.announcement import Announcement
 from penstock.cli.app import app as cli
+from penstock.cli.connect import get_json
 from penstock.cli.line_times import time_us
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
+from penstock.gateway.settings import ConnectorSettings
 from penstock.protocol.connector import stream_id_of
 from penstock.protocol.stored import parse_event
 from tests.application.peers import until
 from tests.client.source.stored import stored_messages
-from tests.running_worker import RunningWorker
+from tests.running_worker import RunningWorker, running_worker
 
 ANSWER_SECONDS_MAX = 120
 
@@ -120,6 +122,23 @@ def test_a_line_s_event_time_is_when_it_was_sent(worker: RunningWorker, tmp_path
     run(file, *options)
     assert times_of(worker)[0] == first, "what is stored is not sent again with another time"
     assert len(times_of(worker)) == 2
+
+
+def test_where_the_worker_gives_times_of_arrival_lines_are_sent_without_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text('{"at": 7}\n')
+    with running_worker(tmp_path / "data", connector=ConnectorSettings(event_time_ingest=True)) as worker:
+        http = f"127.0.0.1:{worker.ports['http']}"
+        follows_clock = []
+        before = time.time_ns() // 1_000_000
+        for option in ("now", "now", "field=at"):
+            run(file, "--worker", http, "--event-time", option)
+            follows_clock.append(get_json(http, "/status")["gateway"]["sources"]["files"]["has_arrival_times"])
+            file.write_text(file.read_text() + '{"at": 7}\n')
+        first, second, third = times_of(worker)
+    assert before <= first <= second <= time.time_ns() // 1_000_000
+    assert third == 7000
+    assert follows_clock == [True, True, False]
 
 
 def test_a_line_s_event_time_may_be_one_of_its_fields(worker: RunningWorker, tmp_path: Path) -> None:

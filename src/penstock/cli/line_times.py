@@ -22,8 +22,15 @@ _UNITS_US = ((10**11, Decimal(1_000_000)), (10**14, Decimal(1000)), (10**17, Dec
 _TIMES = "A time is ISO 8601, like 2026-01-31T12:00:00Z, or a number since 1970 in s, ms, µs or ns."
 
 
-def line_times(given: str, unit: EventTimeUnit) -> LineTime:
-    """`now`, or `field=NAME`. Raises RequestError."""
+_ON_ARRIVAL = 0
+
+
+def line_times(given: str, unit: EventTimeUnit, *, ingest: bool = False) -> LineTime:
+    """`now`, or `field=NAME`. With `ingest` the worker gives lines without a time that of their arrival: `now` leaves
+    it to the worker, for a time of the line's own would keep windows from closing by the clock. Raises RequestError.
+    """
+    if given == "now" and ingest:
+        return lambda _, __: _ON_ARRIVAL
     if given == "now":
         return lambda _, __: _in_unit(time.time_ns() // 1000, unit)
     if given.startswith(_FIELD) and (name := given.removeprefix(_FIELD)):

@@ -67,7 +67,7 @@ def send(
     if address is not None and http is not None:
         _check_same_worker(address, http)
     target = address or connector_address(cast("str", http))
-    times = line_times(event_time, EventTimeUnit.MS if http is None else _unit(get_json(http, "/status"), source))
+    times = line_times(event_time, EventTimeUnit.MS) if http is None else _times(http, source, event_time)
     with _progress() as progress:
         say = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
         if http is not None:
@@ -95,10 +95,12 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _unit(status: dict[str, Any], source: str) -> EventTimeUnit:
-    """In which the worker takes the source's event times."""
-    gateway = status["gateway"]
-    return EventTimeUnit[gateway["sources"].get(source, gateway)["event_time_unit"].upper()]
+def _times(http: str, source: str, event_time: str) -> LineTime:
+    """As the worker takes the source's event times."""
+    gateway = get_json(http, "/status")["gateway"]
+    settings: dict[str, Any] = gateway["sources"].get(source, gateway)
+    unit = EventTimeUnit[settings["event_time_unit"].upper()]
+    return line_times(event_time, unit, ingest=settings.get("event_time_ingest", False))
 
 
 def _check_same_worker(address: str, http: str) -> None:
