@@ -17,3 +17,10 @@ def applies_replaces(upsert: Collection[str]) -> bool:
     table is a log of all panes, and whoever reads it applies `replaces`.
     """
     return not {*BOUNDS}.isdisjoint(upsert)
+
+
+def nullable_keys(upsert: Collection[str]) -> list[str]:
+    """The keys of a window, which may be null, unlike its bounds. Null is a key like any other, but no unique index
+    says so: the sinks replace such rows themselves.
+    """
+    return [name for name in upsert if name not in BOUNDS]

@@ -39,6 +39,11 @@ class FoundTable:
     columns: Collection[str]
     has_key: bool
     """Whether a unique index has exactly the columns of `upsert`."""
+    fold: Callable[[str], str] = str
+    """Makes names equal that are the same to the database."""
+
+    def has(self, column: str) -> bool:
+        return self.fold(column) in map(self.fold, self.columns)
 
 
 def no_column(where: str, field: str) -> str:
@@ -49,11 +54,13 @@ def no_column(where: str, field: str) -> str:
     )
 
 
-def fields_of(schema: RowSchema, upsert: Collection[str]) -> list[tuple[str, str]]:
-    """Those that need a column: what the sink applies itself does not. Raises RequestError for a key that is none."""
+def fields_of(schema: RowSchema, upsert: Collection[str], fold: Callable[[str], str] = str) -> list[tuple[str, str]]:
+    """Those that need a column: what the sink applies itself does not. `fold` makes names equal that are the same to
+    the database. Raises RequestError for a key that is no field.
+    """
     names = [name for name, _ in schema]
     for name in upsert:
-        if name not in names:
+        if fold(name) not in map(fold, names):
             raise RequestError(f"upsert names {name!r}, which the rows do not have", f"They have: {', '.join(names)}.")
     return [(name, kind) for name, kind in schema if not (name == REPLACES and applies_replaces(upsert))]
 
@@ -69,7 +76,7 @@ def fitting(
         lines = [f"  {name} {kind}" for name, kind in columns.items()] + ([f"  PRIMARY KEY ({keys})"] if upsert else [])
         body = ",\n".join(lines)
         return [f"CREATE TABLE {table} (\n{body}\n)"]
-    lacking = {name: kind for name, kind in columns.items() if name not in found.columns}
+    lacking = {name: kind for name, kind in columns.items() if not found.has(name)}
     missing = [f"ALTER TABLE {table} ADD COLUMN {name} {kind}" for name, kind in lacking.items()]
     unique = f"CREATE UNIQUE INDEX {index + ' ' if index else ''}ON {table} ({keys})"
     return missing + ([unique] if upsert and not found.has_key else [])

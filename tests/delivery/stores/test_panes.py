@@ -2,14 +2,23 @@
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.sql import SQL, Identifier
 
+from penstock.delivery.postgres.options import PostgresFormat
+from penstock.delivery.postgres.statements import Statements, TargetColumn
+from penstock.delivery.sqlite.json_rows import JsonRows
+from penstock.delivery.sqlite.options import SqliteFormat, SqliteOptions
+from penstock.delivery.table_ddl import no_schema
 from tests.delivery.stores.conftest import each_database
+from tests.delivery.stores.kinds import PostgresStore
 from tests.delivery.stores.rounds import Round
-from tests.delivery.stores.tables import Table, epoch, opened
+from tests.delivery.stores.tables import PostgresTable, SqliteTable, Table, epoch, opened
 
 COLUMNS = "person text, window_start text, window_end text, pane text, revision int, clicks int"
 FULL_KEY = ("person", "window_start", "window_end")
@@ -20,7 +29,7 @@ def at(minute: int) -> str:
     return f"2026-01-31T12:{minute:02}:00.000Z"
 
 
-def pane(person: str, start: int, end: int, clicks: int, revision: int, *replaces: tuple[int, int]) -> str:
+def pane(person: str | None, start: int, end: int, clicks: int, revision: int, *replaces: tuple[int, int]) -> str:
     """As a session leaves: see docs/windows.md."""
     replaced = [{"window_start": at(one), "window_end": at(other)} for one, other in replaces]
     fields = {"person": person, "window_start": at(start), "window_end": at(end)}
@@ -72,6 +81,85 @@ def test_only_sessions_of_the_same_key_are_replaced(table: Table) -> None:
         epoch(1, [*FIRST, pane("bob", 20, 30, 1, 0)]).deliver(sink)
         epoch(2, MERGED).deliver(sink)
     assert [row[0] for row in found(table)] == ["ann", "bob", "bob"]
+
+
+@each_database
+def test_null_is_a_key_like_any_other(table: Table) -> None:
+    make(table)
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, [*FIRST, pane(None, 0, 10, 1, 0), pane(None, 20, 30, 1, 0)]).deliver(sink)
+        assert len(found(table)) == 5
+        epoch(2, [pane(None, 0, 30, 3, 1, (0, 10), (20, 30))]).deliver(sink)
+        assert [row for row in found(table) if row[0] is None] == [(None, "00", "30", 1, 3)]
+        epoch(3, [pane(None, 0, 30, 4, 2)]).deliver(sink)
+        assert [row for row in found(table) if row[0] is None] == [(None, "00", "30", 2, 4)]
+        epoch(4, [pane(None, 0, 30, 5, 3), pane(None, 0, 30, 6, 4), pane(None, 0, 31, 7, 5, (0, 30))]).deliver(sink)
+        epoch(5, [pane(None, 40, 50, 1, 0), pane(None, 40, 50, 2, 1)]).deliver(sink)
+    assert [row for row in found(table) if row[0] is None] == [(None, "00", "31", 5, 7), (None, "40", "50", 1, 2)]
+    assert len([row for row in found(table) if row[0] is not None]) == 3
+
+
+@each_database
+def test_a_null_in_one_of_several_keys_is_compared_with_the_others(table: Table) -> None:
+    key = (*FULL_KEY, "city")
+    make(table, key, ", city text")
+    cities = [("ann", "Bonn"), ("ann", None), (None, "Bonn"), (None, None)]
+
+    def panes(end: int, clicks: int, *replaces: tuple[int, int]) -> list[str]:
+        return [json.dumps(json.loads(pane(who, 0, end, clicks, 0, *replaces)) | {"city": at}) for who, at in cities]
+
+    with opened(table.sink(upsert=key)) as sink:
+        epoch(1, panes(10, 1)).deliver(sink)
+        epoch(2, panes(20, 2, (0, 10))[1:3]).deliver(sink)
+    rows = table.query(f"SELECT person, city, clicks FROM {table.name}")
+    assert {*rows} == {("ann", "Bonn", 1), ("ann", None, 2), (None, "Bonn", 2), (None, None, 1)}
+    assert len(rows) == 4
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        f"({COLUMNS}, PRIMARY KEY ({', '.join(FULL_KEY)})) WITHOUT ROWID",
+        f"({COLUMNS}, rowid text, OID text, PRIMARY KEY ({', '.join(FULL_KEY)}))",
+    ],
+)
+def test_sqlite_tables_that_have_no_rowid_or_a_column_of_that_name(tmp_path: Path, definition: str) -> None:
+    table = SqliteTable(tmp_path / "rows.db")
+    table.query(f"CREATE TABLE {table.name} {definition}")
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        epoch(1, FIRST).deliver(sink)
+        epoch(2, MERGED).deliver(sink)
+    assert found(table) == [("ann", "00", "30", 1, 3), ("bob", "00", "10", 0, 5)]
+
+
+def test_sqlite_parses_staged_rows_a_fixed_number_of_times(tmp_path: Path) -> None:
+    options = SqliteOptions(tmp_path / "rows.db", "t", SqliteFormat.JSON, FULL_KEY)
+    layout, statements = JsonRows(options, no_schema), list[str]()
+    with closing(sqlite3.connect(options.path)) as database:
+        database.execute(f"CREATE TABLE t ({COLUMNS}, UNIQUE ({', '.join(FULL_KEY)}))")
+        layout.make_tables(database)
+        layout.fit(database)
+        database.set_trace_callback(statements.append)
+        layout.move(database, 1)
+        database.set_trace_callback(None)
+        moves = [one for one in statements if "INSERT INTO" in one or "DELETE FROM" in one]
+        plans = [step for one in moves for (*_, step) in database.execute(f"EXPLAIN QUERY PLAN {one}")]
+    assert len(moves) == 2
+    assert not [step for step in plans if "CORRELATED" in step]
+    assert [step for step in plans if "SEARCH t USING" in step]
+    assert [step for step in plans if "SEARCH p USING AUTOMATIC" in step]
+
+
+def test_postgres_does_not_compare_each_row_with_each_replaced_pane(postgres: PostgresStore) -> None:
+    table = PostgresTable(postgres)
+    make(table)
+    statements = Statements(postgres.table, Identifier(postgres.table), PostgresFormat.JSON, FULL_KEY)
+    with opened(table.sink(upsert=FULL_KEY)) as sink:
+        assert epoch(1, [pane(f"p{one}", 0, 20, 2, 1, (0, 10)) for one in range(2000)]).prepare(sink).yes
+        columns = [TargetColumn(*row) for row in postgres.query(statements.columns())]
+        _, insert = statements.moves(columns)
+        plan = "\n".join(step for (step,) in postgres.query(SQL("EXPLAIN {}").format(insert)))
+    assert re.search("(Hash|Merge) Left Join", plan), plan
 
 
 @each_database

@@ -67,6 +67,28 @@ def test_a_field_without_a_column_can_be_left_out(table: SqliteTable) -> None:
     assert rows(table) == [(2,)]
 
 
+def test_names_that_differ_only_in_case_are_one_column(table: SqliteTable) -> None:
+    table.query(f"CREATE TABLE {table.name} (user TEXT, N INTEGER DEFAULT 7, UNIQUE (USER))")
+    schema = [("User", "string"), ("n", "int")]
+    assert table.ddl(schema, upsert=("User",)).statements == []
+    with opened(table.sink(lambda: schema, upsert=("User",), create=True)) as sink:
+        epoch(1, ['{"User": "ann", "n": 1}', '{"User": "bob"}']).deliver(sink)
+        epoch(2, ['{"User": "ann", "n": 2}']).deliver(sink)
+        second = epoch(3, ['{"USER": "bob", "n": 3}'])
+        assert second.prepare(sink).yes
+    with opened(table.sink(lambda: schema, upsert=("user",), create=True), second.id):
+        assert rows(table) == [("ann", 2), ("bob", 3)]
+
+
+def test_of_two_fields_for_one_column_none_is_lost(table: SqliteTable) -> None:
+    table.query(f"CREATE TABLE {table.name} (user TEXT, Ä TEXT)")
+    with opened(table.sink()) as sink:
+        vote = epoch(1, ['{"User": "ann", "user": "bob"}']).prepare(sink)
+        assert "there is no column for its field 'User'" in vote.reason
+        vote = epoch(1, ['{"ä": "SQLite knows the case of ASCII letters only"}']).again().prepare(sink)
+        assert "there is no column for its field 'ä'" in vote.reason
+
+
 def test_a_column_without_a_field_gets_its_default(table: SqliteTable) -> None:
     columns = "id INTEGER PRIMARY KEY, name TEXT DEFAULT 'it''s', amount INTEGER DEFAULT (1 + 1)"
     table.query(f"CREATE TABLE {table.name} ({columns}, twice INTEGER AS (amount * 2))")

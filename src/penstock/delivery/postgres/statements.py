@@ -16,7 +16,7 @@ from typing import LiteralString
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from penstock.delivery.panes import REPLACES, applies_replaces
+from penstock.delivery.panes import REPLACES, applies_replaces, nullable_keys
 from penstock.delivery.postgres.options import PostgresFormat
 from penstock.delivery.sink import Transaction
 
@@ -167,56 +167,72 @@ class Statements:
     def _insert(self, columns: Sequence[TargetColumn], rows: range | None) -> Composed:
         is_raw = self.format is PostgresFormat.RAW
         source = self._raw_source(rows) if is_raw else self._json_source(columns, rows)
-        names = _names([column.name for column in columns])
+        names = [column.name for column in columns]
         return SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) x {} {} {}").format(
             self.table,
-            names,
-            names,
+            _names(names),
+            _names(names, "x"),
             self._last_ones(source) if self.upsert else source,
             self._unless_replaced(rows) if self.applies_replaces else SQL(""),
-            SQL("" if is_raw else "ORDER BY penstock_number"),
+            SQL("" if is_raw else "ORDER BY x.penstock_number"),
             self._on_conflict(columns),
         )
 
     def _delete_replaced(self, rows: range | None) -> Composed:
         """From the target. Those that the same rows bring are never inserted."""
-        wanted = "DELETE FROM {} t USING ({}) p WHERE {}"
-        return SQL(wanted).format(self.table, self._replaced(rows), self._same_key("t", "p"))
+        # Keys with a null have a statement of their own, for IS NOT DISTINCT FROM can use no index.
+        conditions = [self._equal_key()] + ([self._equal_key_with_null()] if nullable_keys(self.upsert) else [])
+        deletes = [SQL("DELETE FROM {} t USING p WHERE {}").format(self.table, one) for one in conditions]
+        more = [SQL(", d AS ({})").format(one) for one in deletes[1:]]
+        return SQL("WITH p AS ({}){} {}").format(self._replaced(rows), SQL("").join(more), deletes[0])
 
     def _unless_replaced(self, rows: range | None) -> Composed:
-        wanted = "WHERE NOT EXISTS (SELECT FROM ({}) p WHERE p.penstock_number > x.penstock_number AND {})"
-        return SQL(wanted).format(self._replaced(rows), self._same_key("x", "p"))
+        """Keys are compared as JSON, in which null equals null: these can be hashed, which NOT EXISTS was not."""
+        return SQL("""
+            LEFT JOIN (
+                SELECT jsonb_build_array({}) AS key, max(penstock_number) AS number FROM ({}) y GROUP BY 1
+            ) p ON p.key = jsonb_build_array({})
+            WHERE p.number IS NULL OR p.number <= x.penstock_number
+        """).format(_names(self.upsert), self._replaced(rows), _names(self.upsert, "x"))
 
     def _replaced(self, rows: range | None) -> Composed:
         """The keys of panes that rows replace, with the numbers of these rows: a row's own key with the bounds that it
-        names. One that keeps its key takes its own place by the upsert.
+        names. One that keeps its key takes its own place by the upsert, unless a part of the key is null: unique
+        indexes hold no two nulls for the same.
         """
-        keys = [Identifier("p", name) for name in self.upsert]
-        own = [Identifier("r", name) for name in self.upsert]
+        nulls = [SQL("OR {} IS NULL").format(Identifier("r", name)) for name in nullable_keys(self.upsert)]
         return SQL("""
             SELECT s.number AS penstock_number, {keys} FROM {staged} s
             CROSS JOIN LATERAL (SELECT convert_from(s.value, 'UTF8')::json AS fields OFFSET 0) d
             CROSS JOIN LATERAL json_populate_record(NULL::{table}, d.fields) r
-            CROSS JOIN LATERAL json_array_elements(
-                CASE json_typeof(d.fields -> {replaces}) WHEN 'array' THEN d.fields -> {replaces} ELSE '[]' END
+            CROSS JOIN LATERAL (
+                SELECT json_array_elements(
+                    CASE json_typeof(d.fields -> {replaces}) WHEN 'array' THEN d.fields -> {replaces} ELSE '[]' END
+                )
+                UNION ALL SELECT '{{}}'
             ) e (bounds)
             CROSS JOIN LATERAL json_populate_record(
                 r, CASE json_typeof(e.bounds) WHEN 'object' THEN e.bounds ELSE '{{}}' END
             ) p
-            WHERE ({keys}) IS DISTINCT FROM ({own}) {between}
+            WHERE (({keys}) IS DISTINCT FROM ({own}) {nulls}) {between}
         """).format(
-            keys=SQL(", ").join(keys),
-            own=SQL(", ").join(own),
+            keys=_names(self.upsert, "p"),
+            own=_names(self.upsert, "r"),
+            nulls=SQL(" ").join(nulls),
             staged=self.staged,
             table=self.table,
             replaces=Literal(REPLACES),
             between=_between(rows, "AND"),
         )
 
-    def _same_key(self, left: str, right: str) -> Composed:
-        return SQL(" AND ").join(
-            SQL("{} = {}").format(Identifier(left, name), Identifier(right, name)) for name in self.upsert
-        )
+    def _equal_key(self) -> Composed:
+        return SQL(" AND ").join(map(_equal, self.upsert))
+
+    def _equal_key_with_null(self) -> Composed:
+        keys = nullable_keys(self.upsert)
+        has_null = SQL(" OR ").join(SQL("t.{} IS NULL").format(Identifier(name)) for name in keys)
+        same = [_equal_or_null(name) if name in keys else _equal(name) for name in self.upsert]
+        return SQL("({}) AND {}").format(has_null, SQL(" AND ").join(same))
 
     def unknown_field(self, columns: Sequence[TargetColumn]) -> Composed:
         """Message, row and name of the first field that is no column. What is applied is not lost."""
@@ -283,8 +299,16 @@ def _between(rows: range | None, word: LiteralString = "WHERE") -> Composed:
     return SQL("{} {}").format(SQL(word), between)
 
 
-def _names(names: Sequence[str]) -> Composed:
-    return SQL(", ").join(map(Identifier, names))
+def _equal(name: str) -> Composed:
+    return SQL("t.{0} = p.{0}").format(Identifier(name))
+
+
+def _equal_or_null(name: str) -> Composed:
+    return SQL("(t.{0} = p.{0} OR (t.{0} IS NULL AND p.{0} IS NULL))").format(Identifier(name))
+
+
+def _names(names: Sequence[str], *of: str) -> Composed:
+    return SQL(", ").join(Identifier(*of, name) for name in names)
 
 
 def _literals(values: Sequence[str | int]) -> Composed:

@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 from penstock.coordinator.delivery_messages import TableDdl
 from penstock.delivery.sqlite.options import SqliteFormat, SqliteOptions
-from penstock.delivery.sqlite.statements import quoted
+from penstock.delivery.sqlite.statements import folded, quoted
 from penstock.delivery.table_ddl import FoundTable, RowSchema, fields_of, fitting
 
 LAST_FIELDS = {"key": "BLOB", "value": "BLOB", "event_time": "INTEGER", "epoch": "INTEGER"}
+
+ROWID_NAMES = ("rowid", "_rowid_", "oid")
+"""A column may have taken one of them."""
 
 _TYPES = dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint"), "INTEGER") | dict.fromkeys(
     ("float", "double"), "REAL"
@@ -37,6 +40,14 @@ def find_columns(database: sqlite3.Connection, table: str) -> list[Column]:
     return [Column(name, default, key, hidden == 0) for name, default, key, hidden in rows]
 
 
+def row_identity(database: sqlite3.Connection, table: str) -> list[str]:
+    """Columns, quoted, that tell rows apart and are never null."""
+    # Of a table without rowids this names the primary key; of others nothing.
+    keys = [name for (name,) in database.execute("SELECT name FROM pragma_index_info(?)", (table,))]
+    taken = {folded(one.name) for one in find_columns(database, table)}
+    return [*map(quoted, keys)] or [next(name for name in ROWID_NAMES if name not in taken)]
+
+
 def statements(database: sqlite3.Connection, options: SqliteOptions, schema: RowSchema) -> list[str]:
     """Against the table as it is now. For the last values of keys the schema does not matter."""
     return fitting(*_wanted(options, schema), _found(database, options), _index(options))
@@ -60,7 +71,7 @@ def _wanted(options: SqliteOptions, schema: RowSchema) -> tuple[str, dict[str, s
     if options.format is SqliteFormat.LAST:
         fields = LAST_FIELDS
     else:
-        fields = {name: sqlite_type(kind) for name, kind in fields_of(schema, options.upsert)}
+        fields = {name: sqlite_type(kind) for name, kind in fields_of(schema, options.upsert, folded)}
     keys = [quoted(name) for name in _upsert(options)]
     return quoted(options.table), {quoted(name): kind for name, kind in fields.items()}, keys
 
@@ -73,13 +84,14 @@ def _found(database: sqlite3.Connection, options: SqliteOptions) -> FoundTable |
     columns = find_columns(database, options.table)
     if not columns:
         return None
-    has_key = {*_upsert(options)} in [*_unique(database, options.table), {one.name for one in columns if one.key}]
-    return FoundTable({quoted(one.name) for one in columns}, has_key)
+    unique = [*_unique(database, options.table), {folded(one.name) for one in columns if one.key}]
+    has_key = {*map(folded, _upsert(options))} in unique
+    return FoundTable({quoted(one.name) for one in columns}, has_key, folded)
 
 
 def _unique(database: sqlite3.Connection, table: str) -> list[set[str]]:
-    """The columns of each unique index that holds all rows."""
+    """The columns of each unique index that holds all rows, folded."""
     indexes = 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial'
     columns = "SELECT name FROM pragma_index_info(?)"
     names = database.execute(indexes, (table,)).fetchall()
-    return [{column for (column,) in database.execute(columns, name)} for name in names]
+    return [{folded(column) for (column,) in database.execute(columns, name)} for name in names]

@@ -3,7 +3,8 @@
     TABLE                     a column for each field
     penstock_rows_TABLE       the rows of the transaction that is being written, or is in doubt
 
-All is done by SQLite's own JSON functions: true is 1, a list or an object is the text of its JSON.
+All is done by SQLite's own JSON functions: true is 1, a list or an object is the text of its JSON. To them `User` and
+`user` are two fields; to SQLite they are one column.
 """
 
 import sqlite3
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from penstock.core.errors import RequestError
 from penstock.delivery.block import Block
-from penstock.delivery.panes import BOUNDS, REPLACES, applies_replaces
+from penstock.delivery.panes import BOUNDS, REPLACES, applies_replaces, nullable_keys
 from penstock.delivery.sink import SinkLost
 from penstock.delivery.sqlite import ddl
-from penstock.delivery.sqlite.ddl import find_columns
+from penstock.delivery.sqlite.ddl import find_columns, row_identity
 from penstock.delivery.sqlite.options import SqliteOptions
-from penstock.delivery.sqlite.statements import quoted
+from penstock.delivery.sqlite.statements import folded, quoted
 from penstock.delivery.table_ddl import MISSING_TABLE_HINT, UNKNOWN_ROWS_HINT, SchemaOf, UnknownFields, no_column
 
 
@@ -42,6 +43,9 @@ class JsonRows:
         self._upsert = options.upsert
         self._target, self._staged = quoted(options.table), quoted(f"penstock_rows_{options.table}")
         self._columns: list[TargetColumn] = []
+        self._fields: dict[str, str] = {}
+        """The names of columns, folded, and of their fields where the staged rows write them otherwise."""
+        self._identity: list[str] = []
         self._count = 0
 
     def make_tables(self, database: sqlite3.Connection) -> None:
@@ -50,9 +54,11 @@ class JsonRows:
         self._create(database)
 
     def fit(self, database: sqlite3.Connection) -> None:
-        """Read the columns of the table as it is now. Raises SinkLost."""
+        """Read the columns of the table as it is now, and how the staged rows name them. Raises SinkLost."""
         found = find_columns(database, self._options.table)
         self._columns = [TargetColumn(one.name, one.default, one.key > 0) for one in found if one.is_writable]
+        self._fields = self._field_names(database)
+        self._identity = row_identity(database, self._options.table) if applies_replaces(self._upsert) else []
         if self._columns:
             for statement in self._moves(None):
                 database.execute(f"EXPLAIN {statement}")
@@ -104,10 +110,22 @@ class JsonRows:
         """).fetchone()  # noqa: S608
         return "" if found is None else f"{_row(*found)}: it is not a JSON object"
 
+    def _field_names(self, database: sqlite3.Connection) -> dict[str, str]:
+        names = [column.name for column in self._columns]
+        found = database.execute(
+            f"""
+            SELECT DISTINCT f.key FROM {self._staged} s, json_each(s.value) f
+            WHERE f.key COLLATE NOCASE IN ({", ".join("?" * len(names))})
+            """,  # noqa: S608
+            names,
+        )
+        # A field that has the column's own name goes before one that differs in case, which is then refused as unknown.
+        return {folded(key): key for (key,) in sorted(found, key=lambda one: (one[0] in names, one[0]))}
+
     def _unknown_field(self, database: sqlite3.Connection) -> str:
         if self._options.unknown_fields is UnknownFields.IGNORE:
             return ""
-        known = [column.name for column in self._columns] + ([REPLACES] if applies_replaces(self._upsert) else [])
+        known = [*self._fields.values()] + ([REPLACES] if applies_replaces(self._upsert) else [])
         found = database.execute(
             f"""
             SELECT s.message_id, s.number, f.key FROM {self._staged} s, json_each(s.value) f
@@ -148,41 +166,72 @@ class JsonRows:
 
     def _insert(self, number: int | None) -> str:
         names = ", ".join(quoted(column.name) for column in self._columns)
-        values = ", ".join(_value(column) for column in self._columns)
-        wanted = _only(number)
-        if applies_replaces(self._upsert):
-            same = "".join(f" AND p.{quoted(name)} = {_field(name)}" for name in self._upsert)
-            later = f"SELECT 1 FROM ({self._replaced(number)}) p WHERE p.number > s.number{same}"  # noqa: S608
-            wanted += f" AND NOT EXISTS ({later})"
+        values = ", ".join(map(self._value, self._columns))
+        later, wanted = self._later(number) if applies_replaces(self._upsert) else ("", "true")
         return f"""
             INSERT INTO {self._target} ({names})
-            SELECT {values} FROM {self._staged} s WHERE {wanted} ORDER BY s.number {self._on_conflict()}
+            SELECT {values} FROM {self._staged} s {later}
+            WHERE {_only(number)} AND {wanted} ORDER BY s.number {self._on_conflict()}
         """  # noqa: S608
+
+    def _later(self, number: int | None) -> tuple[str, str]:
+        """A join with the last row that replaces one, and the rows to insert: those that no later one replaces.
+
+        Grouped, so that SQLite computes it once and looks the keys up: it would parse all JSON again for each row.
+        """
+        keys = ", ".join(map(quoted, self._upsert))
+        last = f"SELECT max(number) AS number, {keys} FROM ({self._replaced(number)}) GROUP BY {keys}"  # noqa: S608
+        same = " AND ".join(f"p.{quoted(name)} {self._same(name)} {self._field(name)}" for name in self._upsert)
+        return f"LEFT JOIN ({last}) p ON {same}", "(p.number IS NULL OR p.number <= s.number)"
 
     def _on_conflict(self) -> str:
         if not self._upsert:
             return ""
-        others = [one.name for one in self._columns if one.name not in self._upsert and not one.is_key]
+        keys = {*map(folded, self._upsert)}
+        others = [one.name for one in self._columns if folded(one.name) not in keys and not one.is_key]
         changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         action = f"UPDATE SET {changes}" if others else "NOTHING"
         return f"ON CONFLICT ({', '.join(map(quoted, self._upsert))}) DO {action}"
 
     def _delete_replaced(self, number: int | None) -> str:
-        keys = ", ".join(map(quoted, self._upsert))
-        return f"DELETE FROM {self._target} WHERE ({keys}) IN (SELECT {keys} FROM ({self._replaced(number)}))"  # noqa: S608
+        same = " AND ".join(f"t.{quoted(name)} {self._same(name)} p.{quoted(name)}" for name in self._upsert)
+        rows = ", ".join(f"t.{name}" for name in self._identity)
+        # CROSS: go through what is replaced, and look it up in the target, which may be large.
+        found = f"SELECT {rows} FROM ({self._replaced(number)}) p CROSS JOIN {self._target} t ON {same}"  # noqa: S608
+        return f"DELETE FROM {self._target} WHERE ({', '.join(self._identity)}) IN ({found})"  # noqa: S608
 
     def _replaced(self, number: int | None) -> str:
         """The keys of panes that rows replace, with the numbers of these rows: a row's own key with the bounds that it
-        names. One that keeps its key takes its own place by the upsert.
+        names. One that keeps its key takes its own place by the upsert, unless a part of the key is null: unique
+        indexes hold no two nulls for the same.
         """
-        keys = {name: _field(name, "e.value") if name in BOUNDS else _field(name) for name in self._upsert}
+        keys = {name: _field(name, "e.value") if name in BOUNDS else self._field(name) for name in self._upsert}
         selected = ", ".join(f"{text} AS {quoted(name)}" for name, text in keys.items())
-        moved = " OR ".join(f"{text} IS NOT {_field(name)}" for name, text in keys.items())
+        moved = " OR ".join(f"{text} IS NOT {self._field(name)}" for name, text in keys.items())
+        own = ", ".join(map(self._field, self._upsert))
+        has_null = " OR ".join([f"{self._field(name)} IS NULL" for name in nullable_keys(self._upsert)] or ["false"])
         place = _literal(_path(REPLACES))
         return f"""
             SELECT s.number AS number, {selected} FROM {self._staged} s, json_each(s.value, {place}) e
             WHERE {_only(number)} AND json_type(s.value, {place}) = 'array' AND e.type = 'object' AND ({moved})
+            UNION ALL SELECT s.number, {own} FROM {self._staged} s WHERE {_only(number)} AND ({has_null})
         """  # noqa: S608
+
+    def _same(self, name: str) -> str:
+        return "IS" if name in nullable_keys(self._upsert) else "="
+
+    def _value(self, column: TargetColumn) -> str:
+        field = self._field(column.name)
+        if column.default is None:
+            return field
+        place = _literal(_path(self._field_name(column.name)))
+        return f"CASE WHEN json_type(s.value, {place}) IS NULL THEN ({column.default}) ELSE {field} END"
+
+    def _field(self, column: str) -> str:
+        return _field(self._field_name(column))
+
+    def _field_name(self, column: str) -> str:
+        return self._fields.get(folded(column), column)
 
 
 def _row(message_id: int, number: int) -> str:
@@ -191,13 +240,6 @@ def _row(message_id: int, number: int) -> str:
 
 def _only(number: int | None) -> str:
     return "true" if number is None else f"s.number = {number}"
-
-
-def _value(column: TargetColumn) -> str:
-    if column.default is None:
-        return _field(column.name)
-    place = _literal(_path(column.name))
-    return f"CASE WHEN json_type(s.value, {place}) IS NULL THEN ({column.default}) ELSE {_field(column.name)} END"
 
 
 def _field(name: str, of: str = "s.value") -> str:

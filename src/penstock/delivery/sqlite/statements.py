@@ -22,3 +22,8 @@ LEDGER = """
 def quoted(name: str) -> str:
     """Names cannot be parameters of a statement."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def folded(name: str) -> str:
+    """Equal for names that SQLite takes for the same: only ASCII letters lose their case."""
+    return name.encode().lower().decode()
