@@ -1,12 +1,14 @@
 """Where checkpoints are, and whether Spark has planned a batch in one."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.core.durations import parse_duration_ms
-from penstock.core.errors import RequestError
-from penstock.spark.checkpoints import checkpoint_of, is_fresh
+from penstock.core.errors import CheckpointFailed, RequestError
+from penstock.spark.checkpoints import HadoopCheckpoint, LocalCheckpoint, checkpoint_of, is_fresh
 
 
 def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:
@@ -24,6 +26,45 @@ def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:
 def test_what_is_not_on_this_machine_is_not_known() -> None:
     assert checkpoint_of("s3a://bucket/checkpoints/", "counts") == "s3a://bucket/checkpoints/counts"
     assert is_fresh("hdfs://namenode/counts") is None
+
+
+def test_a_failure_of_the_disk_names_the_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    folder.touch()  # where a folder should be
+    checkpoint = LocalCheckpoint(folder)
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q~reset").touch()  # neither a folder that can be deleted nor one that can be replaced
+    with pytest.raises(
+        CheckpointFailed, match=rf"^the checkpoint {folder} cannot be used: .*Not a directory"
+    ) as caught:
+        checkpoint.read("penstock.json")
+    assert "can be read and written" in caught.value.hint
+    with pytest.raises(CheckpointFailed, match=f"the checkpoint {folder} "):
+        checkpoint.write("penstock.json", "{}")
+    with pytest.raises(CheckpointFailed, match=f"the checkpoint {tmp_path / 'q'} "):
+        LocalCheckpoint(tmp_path / "q").move_aside()
+
+
+class Refusing:
+    """A file system that renames nothing, and says so as Hadoop's may: without an exception."""
+
+    def delete(self, path: Any, recursive: bool) -> bool:
+        return True
+
+    def rename(self, old: Any, new: Any) -> bool:
+        return False
+
+
+def test_a_rename_that_did_not_happen_is_no_move() -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    path = SimpleNamespace(getFileSystem=lambda _: Refusing())
+    hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda _: path))
+    spark: Any = SimpleNamespace(
+        _jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop))),
+        _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
+    )
+    with pytest.raises(CheckpointFailed, match=r"s3a://bucket/p cannot be used: .* did not rename it to .*/p~reset"):
+        HadoopCheckpoint(spark, "s3a://bucket/p").move_aside()
 
 
 def test_durations_are_read_as_people_and_as_spark_write_them() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from penstock import windows
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
-from penstock.core.errors import RequestError
+from penstock.core.errors import CheckpointFailed, RequestError
 from penstock.spark import Pipeline, pipeline
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
@@ -184,6 +184,18 @@ def test_checkpoints_are_read_and_moved_wherever_spark_can(spark: SparkSession, 
         "offsets",
         "penstock.json",
     ]
+
+
+def test_what_a_file_system_of_sparks_refuses_names_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    from penstock.spark.checkpoints import HadoopCheckpoint
+
+    (tmp_path / "p" / "penstock.json").mkdir(parents=True)
+    with pytest.raises(CheckpointFailed, match=f"the checkpoint file://{tmp_path}/p cannot be used: ") as caught:
+        HadoopCheckpoint(spark, f"file://{tmp_path}/p").read("penstock.json")
+    assert "\tat " not in str(caught.value), "no stack of the JVM"
+    for wrong in ("nosuch://bucket/p", "file:p"):
+        with pytest.raises(CheckpointFailed, match=f"the checkpoint {wrong} cannot be used: "):
+            HadoopCheckpoint(spark, wrong)
 
 
 def test_what_only_spark_can_find_out_brings_the_one_before_back(bench: Bench) -> None:

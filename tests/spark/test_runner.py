@@ -328,6 +328,49 @@ def test_one_that_fails_does_not_end_the_others(bench: Bench) -> None:
         assert bench.out("strict") == [b"2"], "a changed one goes on where it was"
 
 
+def test_a_checkpoint_that_cannot_be_used_holds_up_its_own_pipeline_alone(bench: Bench) -> None:
+    from penstock.spark.runner import Runner
+
+    blocked = replace(copy, name="blocked")
+    folder = bench.folder / "checkpoints" / "blocked"
+    folder.parent.mkdir()
+    folder.touch()  # a file where the folder should be
+    patient = RestartPolicy(restarts_max=1000, pause_seconds_first=0.1, pause_seconds_max=0.5)
+    runner = Runner(bench.spark, [copy, blocked], replace(bench.settings, restarts=patient), until_stopped=True)
+    with bench.running(runner=runner) as running:
+        running.until(lambda: runner.pipelines[1].last_failure)
+        failure = runner.pipelines[1].last_failure
+        assert failure is not None
+        assert failure.text.startswith(f"the checkpoint {folder} cannot be used: ")
+        with pytest.raises(
+            RequestError, match=f"'blocked' cannot be compared .*: the checkpoint {folder} cannot be used"
+        ):
+            runner.check(blocked)
+        bench.send("numbers", payloads(1))
+        assert bench.out("copy") == payloads(1)
+        folder.unlink()
+        running.until(lambda: bench.out("blocked") == payloads(1))
+
+
+def failing_with(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def test_only_a_connection_that_fails_is_taken_for_the_end_of_sparks_jvm(bench: Bench) -> None:
+    from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+
+    from penstock.spark.runner import Runner
+
+    for gone in (Py4JNetworkError("no answer"), Py4JError("An error occurred while calling"), ConnectionRefusedError()):
+        with pytest.raises(RequestError, match="Spark's JVM is gone"):
+            Runner(bench.spark, [copy], bench.settings, change=failing_with(gone)).run(WAIT_SECONDS_MAX)
+    with pytest.raises(PermissionError):
+        Runner(bench.spark, [copy], bench.settings, change=failing_with(PermissionError())).run(WAIT_SECONDS_MAX)
+
+
 def test_an_application_none_of_whose_pipelines_can_be_built_ends_at_once(bench: Bench) -> None:
     @pipeline
     def broken(numbers: DataFrame) -> DataFrame:

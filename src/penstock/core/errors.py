@@ -17,6 +17,7 @@
     ├── Damaged                    an operator must look: stored bytes fail their checksum
     ├── StoreFailed                restart the worker: the disk refused a write or an fsync
     ├── StoreInUse                 another process has this data directory
+    ├── CheckpointFailed           the files of a pipeline's checkpoint cannot be used (now)
     ├── ProtocolError              the peer sent what the protocol does not allow
     └── Unavailable                the worker cannot be reached (now)
 
@@ -113,6 +114,12 @@ class StoreFailed(PenstockError):
 
 class StoreInUse(PenstockError):
     hint = "Stop the other worker, or give this one its own --data directory."
+
+
+class CheckpointFailed(PenstockError):
+    """The file system refused access to a pipeline's checkpoint; the same access may succeed later."""
+
+    hint = "Check that the folder can be read and written, and that its disk has room."
 
 
 class ProtocolError(PenstockError):

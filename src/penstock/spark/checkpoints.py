@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.core.errors import CheckpointFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +47,9 @@ def local_path(text: str) -> Path | None:
 
 
 class Checkpoint(Protocol):
-    """A checkpoint's folder. Files are named relative to it."""
+    """A checkpoint's folder. Files are named relative to it. Every method raises CheckpointFailed where the file system
+    refuses access.
+    """
 
     def batches(self) -> list[int]:
         """Those in Spark's log, ascending."""
@@ -80,6 +86,32 @@ def _json(line: str) -> Any:
         return None
 
 
+@contextmanager
+def _local_access(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _failed(str(folder), str(error)) from error
+
+
+@contextmanager
+def _hadoop_access(url: str) -> Iterator[None]:
+    """Only for what Java throws: a JVM that no longer answers says nothing about the checkpoint."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except Py4JJavaError as error:  # its own text is a page of Java
+        raise _failed(url, error.java_exception.toString()) from error
+    except PySparkException as error:  # PySpark's translation of some, such as IllegalArgumentException
+        raise _failed(url, str(error)) from error
+
+
+def _failed(checkpoint: str, why: str) -> CheckpointFailed:
+    return CheckpointFailed(f"the checkpoint {checkpoint} cannot be used: {why}")
+
+
 def _numbers(names: list[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
@@ -90,23 +122,27 @@ class LocalCheckpoint:
 
     def batches(self) -> list[int]:
         offsets = self._folder / OFFSETS
-        return _numbers([file.name for file in offsets.iterdir()]) if offsets.is_dir() else []
+        with _local_access(self._folder):
+            return _numbers([file.name for file in offsets.iterdir()]) if offsets.is_dir() else []
 
     def read(self, name: str) -> str | None:
-        try:
-            return (self._folder / name).read_text(errors="replace")
-        except FileNotFoundError:
-            return None
+        with _local_access(self._folder):
+            try:
+                return (self._folder / name).read_text(errors="replace")
+            except FileNotFoundError:
+                return None
 
     def write(self, name: str, text: str) -> None:
         partial = self._folder / f".{name}.tmp"
-        partial.write_text(text)
-        partial.replace(self._folder / name)
+        with _local_access(self._folder):
+            partial.write_text(text)
+            partial.replace(self._folder / name)
 
     def move_aside(self) -> str:
         aside = self._folder.with_name(self._folder.name + _ASIDE)
-        shutil.rmtree(aside, ignore_errors=True)
-        self._folder.replace(aside)
+        with _local_access(self._folder):
+            shutil.rmtree(aside, ignore_errors=True)
+            self._folder.replace(aside)
         return str(aside)
 
 
@@ -117,34 +153,41 @@ class HadoopCheckpoint:
         self._hadoop = spark._jvm.org.apache.hadoop  # type: ignore[union-attr]  # noqa: SLF001  no public way
         self._url = url.rstrip("/")
         configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._files = self._path().getFileSystem(configuration)
+        with _hadoop_access(self._url):
+            self._files = self._path().getFileSystem(configuration)
 
     def _path(self, name: str = "") -> Any:
         return self._hadoop.fs.Path(f"{self._url}/{name}" if name else self._url)
 
     def batches(self) -> list[int]:
-        offsets = self._path(OFFSETS)
-        found = self._files.listStatus(offsets) if self._files.exists(offsets) else []
-        return _numbers([str(one.getPath().getName()) for one in found])
+        with _hadoop_access(self._url):
+            offsets = self._path(OFFSETS)
+            found = self._files.listStatus(offsets) if self._files.exists(offsets) else []
+            return _numbers([str(one.getPath().getName()) for one in found])
 
     def read(self, name: str) -> str | None:
-        if not self._files.exists(self._path(name)):
-            return None
-        stream = self._files.open(self._path(name))
-        try:
-            return bytes(stream.readAllBytes()).decode(errors="replace")
-        finally:
-            stream.close()
+        with _hadoop_access(self._url):
+            if not self._files.exists(self._path(name)):
+                return None
+            stream = self._files.open(self._path(name))
+            try:
+                return bytes(stream.readAllBytes()).decode(errors="replace")
+            finally:
+                stream.close()
 
     def write(self, name: str, text: str) -> None:
-        stream = self._files.create(self._path(name), True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+        with _hadoop_access(self._url):
+            stream = self._files.create(self._path(name), True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
 
     def move_aside(self) -> str:
-        aside = self._hadoop.fs.Path(self._url + _ASIDE)
-        self._files.delete(aside, True)
-        self._files.rename(self._path(), aside)
-        return self._url + _ASIDE
+        aside = self._url + _ASIDE
+        with _hadoop_access(self._url):
+            self._files.delete(self._hadoop.fs.Path(aside), True)
+            is_moved = self._files.rename(self._path(), self._hadoop.fs.Path(aside))
+            if not is_moved:  # some file systems refuse without an exception
+                raise _failed(self._url, f"its file system did not rename it to {aside}")
+        return aside

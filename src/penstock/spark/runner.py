@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import CheckpointFailed, PenstockError, RequestError
 from penstock.spark.attempt import (
     Attempt,
     Planned,
@@ -106,7 +106,7 @@ class RunningPipeline:
             self._is_bound, self.moved_aside = True, self._attempt.moved_aside or self.moved_aside
         except RequestError:
             raise
-        except PenstockError as error:  # no worker answers, or it has no room
+        except PenstockError as error:  # no worker answers, it has no room, or the checkpoint cannot be used
             self._fail(Failure(str(error), error.hint), now)
 
     @property
@@ -209,6 +209,13 @@ def planned_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
     return planned
 
 
+def _is_of_the_connection(error: Exception) -> bool:
+    """Whether it is the connection to the JVM that failed. Py4J raises a plain Py4JError for a call that got no answer,
+    Py4JJavaError for what Java has thrown.
+    """
+    return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
+
+
 class Runner:
     """`run` until all pipelines have ended or `stop` is called. One that fails for good is given up and the others run
     on; why is raised at the end. None starts before all are planned.
@@ -240,10 +247,15 @@ class Runner:
 
     def check(self, pipeline: Pipeline) -> None:
         """Whether this one could be put in the place of the one of its name. Nothing is started or stopped. Raises
-        RequestError where it cannot be built, or does not fit the stored state.
+        RequestError where it cannot be built, does not fit the stored state, or where that cannot be read.
         """
         planned = planned_of(self._spark, pipeline)
-        check_state(self._spark, pipeline.name, planned.state, self._settings)
+        try:
+            check_state(self._spark, pipeline.name, planned.state, self._settings)
+        except CheckpointFailed as error:
+            raise RequestError(
+                f"the pipeline {pipeline.name!r} cannot be compared with its stored state: {error}", error.hint
+            ) from error
 
     def put(self, pipeline: Pipeline) -> None:
         """Run this one too, or in the place of the one of its name: that is stopped first, and it goes on where that
@@ -294,6 +306,8 @@ class Runner:
         except (Py4JError, OSError) as error:
             if self._stopping.is_set():  # a JVM that was told to stop together with us is no failure, nor its queries
                 return
+            if not _is_of_the_connection(error):
+                raise
             raise RequestError(f"Spark's JVM is gone: {error}", "Its log says why.") from None
         self._has_run = self._has_run or any(running.is_running for running in self.pipelines)
         self._show(self.pipelines)
