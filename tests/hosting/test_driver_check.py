@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.hosting.driver_check import FOLLOWED_SECONDS, DriverCheck
+from penstock.hosting.driver_check import ANSWER_SECONDS_MAX, FOLLOWED_SECONDS, DriverCheck
 from tests.application.deployments import deployed, pipeline
 
 
@@ -71,4 +71,45 @@ async def test_a_driver_that_falls_silent_is_taken_for_gone() -> None:
     asked = asyncio.create_task(check.check(NEW))
     await proposal(check)
     clock.now += FOLLOWED_SECONDS + 1
+    await asked
+
+
+async def seen(check: DriverCheck) -> int:
+    """A driver has looked, and got the proposal."""
+    number = await proposal(check)
+    check.heard()
+    return number
+
+
+async def test_a_driver_that_plans_is_waited_for_though_it_is_silent() -> None:
+    clock = Clock()
+    check = DriverCheck(clock)
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    number = await seen(check)
+    clock.now += FOLLOWED_SECONDS + 1
+    await asyncio.wait([asked], timeout=1.5)  # it looks at the clock every second
+    check.answer(number, ["p has other keys"])
+    with pytest.raises(RequestError, match="p has other keys"):
+        await asked
+
+
+async def test_a_driver_that_has_seen_it_and_never_answers_lets_nothing_change() -> None:
+    clock = Clock()
+    check = DriverCheck(clock)
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    await seen(check)
+    clock.now += ANSWER_SECONDS_MAX + 1
+    with pytest.raises(RequestError, match=r"the driver .* has not answered within 60 s") as caught:
+        await asked
+    assert "Apply it again" in caught.value.hint
+
+
+async def test_a_driver_that_leaves_without_an_answer_is_not_waited_for() -> None:
+    check = DriverCheck(Clock())
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    await seen(check)
+    check.left()
     await asked

@@ -13,13 +13,18 @@ FOLLOWED_SECONDS = 30.0
 is taken for gone."""
 
 ANSWER_SECONDS_MAX = 60.0
-"""For a driver that is there, and plans many pipelines. It compares them again before it stops any."""
+"""For a driver that is there, and plans many pipelines: meanwhile it is silent. It compares them again before it stops
+any."""
+
+_NO_ANSWER_HINT = "Apply it again; if that does not help, look at what penstock run says, or stop it, and then apply."
 
 
 @dataclass(slots=True)
 class _Proposal:
     number: int
     deployment: Deployment
+    is_seen: bool = False
+    """A driver has it, and plans its pipelines: its answer is waited for."""
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     refusals: Sequence[str] = ()
 
@@ -34,12 +39,16 @@ class DriverCheck:
         self._proposal: _Proposal | None = None
 
     def heard(self) -> None:
-        """A driver has looked at what is deployed."""
+        """A driver looks at what is deployed and proposed."""
         self._heard = self._clock()
+        if self._proposal is not None:
+            self._proposal.is_seen = True
 
     def left(self) -> None:
         """It has ended as it should."""
         self._heard = None
+        if self._proposal is not None:
+            self._proposal.is_seen = False
 
     @property
     def is_followed(self) -> bool:
@@ -58,8 +67,8 @@ class DriverCheck:
             self._proposal.answered.set()
 
     async def check(self, deployment: Deployment) -> None:
-        """Raises RequestError with the reasons of a driver that cannot run it. Where no driver answers there is nothing
-        that runs: then the next one compares for itself.
+        """Raises RequestError with the reasons of a driver that cannot run it, and where one has seen it but does not
+        answer in time. Where no driver looks at it nothing runs: then the next one compares for itself.
         """
         if not self.is_followed:
             return
@@ -69,12 +78,18 @@ class DriverCheck:
             await self._answered(proposal)
         finally:
             self._proposal = None
+        if proposal.is_seen and not proposal.answered.is_set():
+            raise RequestError(
+                "nothing was changed: the driver of the pipelines has not answered within "
+                f"{ANSWER_SECONDS_MAX:.0f} s whether it could run them",
+                _NO_ANSWER_HINT,
+            )
         if proposal.refusals:
             raise RequestError("\n".join(["nothing was changed: what runs now runs on", *proposal.refusals]))
 
     async def _answered(self, proposal: _Proposal) -> None:
         deadline = self._clock() + ANSWER_SECONDS_MAX
-        while self.is_followed and self._clock() < deadline and not proposal.answered.is_set():
+        while not proposal.answered.is_set() and self._clock() < deadline and (proposal.is_seen or self.is_followed):
             try:
                 async with asyncio.timeout(1.0):
                     await proposal.answered.wait()
