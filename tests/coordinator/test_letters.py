@@ -12,7 +12,7 @@ from penstock.coordinator import letters as service
 from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.letters import Letters
 from penstock.coordinator.machine.retention import Retention
-from penstock.coordinator.messages import InputOffset, InputSpec
+from penstock.coordinator.messages import InputOffset, InputSpec, StoredInput
 from penstock.core.errors import PipelineError, RequestError, Unavailable
 from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
 from tests.coordinator.scene import Scene, opened
@@ -122,6 +122,15 @@ class TestReplaying:
         offset = (await scene.cut(at)).offset
         assert offset.segments == {A: at.segments[A], REPLAYS: 2 * len(original(1))}
         assert [one.replayed for one in (await listed(scene)).letters] == [True, True]
+
+    async def test_replayed_letters_that_retention_has_removed_do_not_refuse_a_reset(self, scene: Scene) -> None:
+        at = await begun(scene, letter(1), letter(2))
+        await replay(scene)
+        await scene.epoch(at, 1)
+        scene.store.truncate(REPLAYS, len(original(1)))
+        length = scene.store.info(A).length
+        assert scene.coordinator.lifecycle.stored_input("p") == StoredInput(length, length)
+        await scene.coordinator.lifecycle.reset("p")
 
     async def test_those_that_came_later_are_left_for_the_next_replay(self, scene: Scene) -> None:
         at = await begun(scene, letter(1) + letter(2), letter(3))

@@ -69,7 +69,7 @@ def reset(
     worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
-    """Let a pipeline start from scratch: it forgets its state and reads its input again.
+    """Let a pipeline start from scratch: it forgets its state and starts over.
 
     Its next start moves the old checkpoint aside. What it has put out so
     far stays; what it reads again is put out again.
@@ -89,7 +89,7 @@ def reset(
         if not yes:
             typer.confirm(f"Let {name} start from scratch after {known.complete} epochs ({known.state})?", abort=True)
         client.reset(name, accept_partial=accept_partial)
-    typer.echo(f"{name} is reset: its next start moves the old checkpoint aside and reads its input from the beginning")
+    typer.echo(f"{name} is reset: its next start moves the old checkpoint aside and starts over")
 
 
 @app.command("drop")

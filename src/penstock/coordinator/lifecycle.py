@@ -8,6 +8,7 @@ from penstock.coordinator.machine.apply import check_fresh, check_initial, curre
 from penstock.coordinator.machine.commands import Complete, Describe, Drop, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX
 from penstock.coordinator.machine.linking import left
+from penstock.coordinator.machine.replaying import own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.messages import (
     AtSegments,
@@ -144,10 +145,13 @@ class Lifecycle:
         self._shared.heartbeats.beat(name, stopped=stopped, failed=failed)
 
     def stored_input(self, name: str) -> StoredInput:
-        """How much of its input a pipeline would read again after a reset, if it began where it first began."""
+        """How much of its input a pipeline would read again after a reset, if it began where it first began. Replayed
+        letters do not count: it does not read those again.
+        """
         shared, pipeline = self._shared, known(self._shared.state, name)
+        declared = [one for key, spec in pipeline.inputs.items() for one in own_sources(name, key, spec)]
         stored = total = 0
-        for segment in shared.sources.all_segments(pipeline.sources):
+        for segment in shared.sources.all_segments(declared):
             named = [spec.starting[segment] for spec in pipeline.inputs.values() if segment in spec.starting]
             begun, end = min(named, default=0), shared.records.end(segment)
             total += max(0, end - begun)
