@@ -14,7 +14,7 @@ from tests.spark.following import Following, at, following, load, seconds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("watermarked")]  # one set-up for all of them
 
 STEPS = [
     [("fast", b"a", 10), ("fast", b"a", 90), ("slow", b"b", 5), ("slow", b"b", 50)],
