@@ -116,6 +116,17 @@ def test_a_null_in_one_of_several_keys_is_compared_with_the_others(table: Table)
     assert len(rows) == 4
 
 
+@each_database
+def test_a_key_may_have_a_name_that_the_statements_use(table: Table) -> None:
+    key = ("number", "key", "window_start", "window_end")
+    table.query(f"CREATE TABLE {table.name} (number int, key int, {COLUMNS}, UNIQUE ({', '.join(key)}))")
+    rows = [json.dumps(json.loads(one) | {"number": 7, "key": 8}) for one in (*FIRST[:2], *MERGED, *LATE)]
+    with opened(table.sink(upsert=key)) as sink:
+        epoch(1, rows[:3]).deliver(sink)
+        epoch(2, rows[3:]).deliver(sink)
+    assert found(table) == [("ann", "00", "31", 2, 4)]
+
+
 @pytest.mark.parametrize(
     "definition",
     [

@@ -187,7 +187,7 @@ class Statements:
         return SQL("WITH p AS ({}){} {}").format(self._replaced(rows), SQL("").join(more), deletes[0])
 
     def _unless_replaced(self, rows: range | None) -> Composed:
-        """Keys are compared as JSON, in which null equals null: these can be hashed, which NOT EXISTS was not."""
+        """Keys are compared as JSON: null equals null, and unlike with IS NOT DISTINCT FROM they can be hashed."""
         return SQL("""
             LEFT JOIN (
                 SELECT jsonb_build_array({}) AS key, max(penstock_number) AS number FROM ({}) y GROUP BY 1

@@ -44,7 +44,7 @@ class JsonRows:
         self._target, self._staged = quoted(options.table), quoted(f"penstock_rows_{options.table}")
         self._columns: list[TargetColumn] = []
         self._fields: dict[str, str] = {}
-        """The names of columns, folded, and of their fields where the staged rows write them otherwise."""
+        """How the staged rows spell a column's field, by the column's folded name."""
         self._identity: list[str] = []
         self._count = 0
 
@@ -180,9 +180,9 @@ class JsonRows:
         Grouped, so that SQLite computes it once and looks the keys up: it would parse all JSON again for each row.
         """
         keys = ", ".join(map(quoted, self._upsert))
-        last = f"SELECT max(number) AS number, {keys} FROM ({self._replaced(number)}) GROUP BY {keys}"  # noqa: S608
+        last = f"SELECT max(penstock_number) AS penstock_number, {keys} FROM ({self._replaced(number)}) GROUP BY {keys}"  # noqa: S608
         same = " AND ".join(f"p.{quoted(name)} {self._same(name)} {self._field(name)}" for name in self._upsert)
-        return f"LEFT JOIN ({last}) p ON {same}", "(p.number IS NULL OR p.number <= s.number)"
+        return f"LEFT JOIN ({last}) p ON {same}", "(p.penstock_number IS NULL OR p.penstock_number <= s.number)"
 
     def _on_conflict(self) -> str:
         if not self._upsert:
@@ -212,7 +212,7 @@ class JsonRows:
         has_null = " OR ".join([f"{self._field(name)} IS NULL" for name in nullable_keys(self._upsert)] or ["false"])
         place = _literal(_path(REPLACES))
         return f"""
-            SELECT s.number AS number, {selected} FROM {self._staged} s, json_each(s.value, {place}) e
+            SELECT s.number AS penstock_number, {selected} FROM {self._staged} s, json_each(s.value, {place}) e
             WHERE {_only(number)} AND json_type(s.value, {place}) = 'array' AND e.type = 'object' AND ({moved})
             UNION ALL SELECT s.number, {own} FROM {self._staged} s WHERE {_only(number)} AND ({has_null})
         """  # noqa: S608
