@@ -90,7 +90,7 @@ def test_a_sink_that_is_down_holds_its_streams_and_all_arrive_once_when_it_is_ba
                 assert sender.is_open(), "a connector that does not differ keeps its connections"
 
                 result = CliRunner().invoke(app, ["stop", "--worker", http])
-                assert "all has left" in result.output, result.output
+                assert "everything is delivered" in result.output, result.output
                 assert ill.lines == well.lines == orders(1, 150)
             assert run.ended() == 0
             assert "all that came in has left" in run.said

@@ -39,7 +39,7 @@ def test_it_shows_connectors_with_their_guarantee_pipelines_and_links(tmp_path: 
         ["connector/my-ws-server/out", "pipeline/passthrough.example/in"],
         ["pipeline/passthrough.example/out", "connector/my-ws-server/in"],
         ["pipeline/passthrough.example/err", "connector/my-ws-server/in"],
-        [str(tmp_path / "app.yaml"), "is", "right"],
+        [str(tmp_path / "app.yaml"), "is", "valid"],
     ]
 
 

@@ -25,7 +25,7 @@ def test_what_it_writes_is_an_application_that_is_right(tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["README.md", "app.yaml", "pipeline.py"]
     checked = CliRunner().invoke(app, ["check", str(folder / "app.yaml")], env={})
     assert checked.exit_code == 0, checked.exception
-    assert "app.yaml is right" in checked.output
+    assert "app.yaml is valid" in checked.output
     assert "note:" not in checked.output
 
 

@@ -41,7 +41,7 @@ def test_letters_are_listed_with_their_reasons_and_positions(putting: Putting, p
     putting.letters([letter(1), letter(2)])
     putting.letters([letter(3, watermark=9_000_000, behind_us=6_000_000)], "late")
     listed = penstock("list", PIPELINE).stdout
-    for text in ("reason 1", "raw@2", "1970-01-01 00:00:03", "reason 3 (by 6.000 s)", "err: ", "are not replayed"):
+    for text in ("reason 1", "raw@2", "1970-01-01 00:00:03", "reason 3 (by 6.000 s)", "err: ", "not replayed yet"):
         assert text in listed
     assert "reason 1" not in penstock("list", PIPELINE, "--port", "late").stdout
     assert "reason 1" not in penstock("list", PIPELINE, "-n", "1").stdout

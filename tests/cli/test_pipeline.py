@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,7 +14,7 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.coordinator.machine.retention import Retention
 from penstock.core.errors import PipelineError
-from tests.running_worker import RunningWorker
+from tests.running_worker import RunningWorker, running_worker
 
 Run = Callable[..., Result]
 
@@ -102,3 +103,23 @@ def test_retention_is_written_as_people_do() -> None:
     assert parse_retention("10GiB") == Retention("size", 10 << 30)
     with pytest.raises(typer.BadParameter, match="write complete, keep, a time like 7d"):
         parse_retention("long")
+
+
+@pytest.mark.process
+def test_data_that_no_worker_serves_gets_one_for_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C in `penstock run`, which ends its own worker."""
+    monkeypatch.chdir(tmp_path)
+    with (
+        running_worker(Path("penstock-data")) as running,
+        CoordinatorClient(f"127.0.0.1:{running.ports['http']}") as at,
+    ):
+        stopped(at)
+    result = CliRunner().invoke(app, ["pipeline", "reset", "counts", "--yes"])
+    assert result.exit_code == 0, result.exception
+    assert "no worker runs on penstock-data: one is started for this command" in result.stderr
+    assert "counts is reset" in result.stdout
+    with (
+        running_worker(Path("penstock-data")) as running,
+        CoordinatorClient(f"127.0.0.1:{running.ports['http']}") as at,
+    ):
+        assert at.pipelines()[0].incarnation == 2

@@ -37,7 +37,7 @@ def test_the_command_runs_from_an_environment_that_has_the_wheel_alone(plain: En
     assert plain.run("penstock", "--version", cwd=tmp_path).stdout.strip() == f"penstock {__version__}"
     assert "Usage" in plain.run("penstock", "--help", cwd=tmp_path).stdout
     plain.run("penstock", "init", "house", cwd=tmp_path)
-    assert "app.yaml is right" in plain.run("penstock", "check", "house/app.yaml", cwd=tmp_path).stdout
+    assert "app.yaml is valid" in plain.run("penstock", "check", "house/app.yaml", cwd=tmp_path).stdout
 
 
 def test_the_plain_install_has_the_worker_and_the_sdk_and_gives_the_pip_line_for_the_rest(

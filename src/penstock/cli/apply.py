@@ -11,6 +11,7 @@ from penstock.application.known_types import KnownTypes
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.config.loading import load
+from penstock.core.errors import RequestError
 
 _RETRY_SECONDS = 10.0
 """For a worker that is just being started again."""
@@ -37,10 +38,14 @@ def apply(
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Start, stop and link anew what differs from what runs, and leave the rest running.
+    """Start, stop and relink what differs from what runs, and leave the rest running.
 
-    Nothing changes unless all of the file is right. Pipelines follow where penstock run has them.
+    Nothing changes unless the whole file is valid. penstock run, where it has the pipelines, follows.
     """
+    if file.suffix.lower() not in (".yaml", ".yml"):
+        raise RequestError(
+            f"penstock apply takes a .yaml file, not {file}", f"Start a changed Python file again: penstock run {file}"
+        )
     loaded = load(file, KnownTypes(), os.environ)
     console = Console(stderr=True, highlight=False)
     for note in loaded.notes:

@@ -36,7 +36,7 @@ def check_application(file: Path) -> None:
         console.print(escape(printable(sentence)), soft_wrap=True)
     for note in loaded.notes:
         console.print(f"[yellow]note:[/] {escape(printable(note))}", soft_wrap=True)
-    console.print(f"[green]{escape(printable(str(file)))} is right[/]", soft_wrap=True)
+    console.print(f"[green]{escape(printable(str(file)))} is valid[/]", soft_wrap=True)
 
 
 def _tables(loaded: "Loaded") -> Iterator[Table]:

@@ -84,7 +84,7 @@ def _reason(letter: LetterInfo) -> str:
 
 def _waiting(port: LetterPort) -> str:
     size = port.end - max(port.replayed, port.start)
-    return f"{port.port}: {show_size(size)} are not replayed" if size > 0 else ""
+    return f"{port.port}: {show_size(size)} not replayed yet" if size > 0 else ""
 
 
 @app.command("show")

@@ -1,7 +1,10 @@
 """`penstock pipeline`: look at the pipelines that a worker knows, let one start from scratch, or forget it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,11 +12,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
+from penstock.cli.connect import (
+    OWN_DATA,
+    DataOption,
+    JsonOption,
+    WorkerOption,
+    YesOption,
+    ports_on,
+    worker_to_change,
+    worker_to_read,
+)
+from penstock.cli.embedded_worker import embedded_worker
 from penstock.cli.sizes import show_size
 from penstock.cli.watermarks import watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
-from penstock.core.errors import PipelineError
+from penstock.core.errors import PipelineError, Unavailable
 
 _WIDTH = 140
 """Of what goes to a file or a pipe: no column is cut short."""
@@ -25,7 +38,7 @@ _STOP_FIRST = (
     "Stop it first: Ctrl-C where penstock run has it; or take it out of the application, and penstock apply. Then "
     "reset it, and start it again."
 )
-_PARTIAL = "--accept-partial resets it all the same. A worker with --retention keep removes no input."
+_PARTIAL = "--accept-partial resets it anyway. A worker with --retention keep removes no input."
 
 _COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
 
@@ -59,6 +72,28 @@ def _table(found: list[PipelineStatus]) -> Table:
     return table
 
 
+@contextmanager
+def _worker(worker: str | None, data: Path | None, *, yes: bool) -> Iterator[str]:
+    """The worker to change. Data that no worker serves gets one for as long as the command runs: Ctrl-C in `penstock
+    run` has ended its own.
+    """
+    place = data or OWN_DATA
+    if worker is None and place.is_dir() and not _is_served(place):
+        typer.echo(f"no worker runs on {place}: one is started for this command", err=True)
+        with embedded_worker(place) as found:
+            yield found.http
+    else:
+        yield worker_to_change(worker, data, yes=yes)
+
+
+def _is_served(data: Path) -> bool:
+    try:
+        ports_on(data)
+    except Unavailable:
+        return False
+    return True
+
+
 @app.command("reset")
 def reset(
     name: str,
@@ -74,7 +109,7 @@ def reset(
     Its next start moves the old checkpoint aside. What it has put out so
     far stays; what it reads again is put out again.
     """
-    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
+    with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
         if known.state in ("STARTING", "RUNNING"):
             raise PipelineError(f"{name} is {known.state.lower()}", _STOP_FIRST)
@@ -101,7 +136,7 @@ def drop(
     data: DataOption = None,
 ) -> None:
     """Forget a pipeline: it holds back neither acknowledgements nor retention any more."""
-    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
+    with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
         if not yes:
             what = f"{name} ({known.state}, {show_size(known.lag_bytes)} not read yet)"

@@ -32,7 +32,10 @@ _SENTENCE_LINES = 2
 
 _NOTHING_BLOCKED = "nothing is blocked"
 
-_NOT_RUNNING = (("FAILING", "red", "no heartbeat"), ("STOPPED", "yellow", "start it with penstock run"))
+_NOT_RUNNING = (
+    ("FAILING", "red", "its query has failed, or its driver is gone: see penstock run"),
+    ("STOPPED", "yellow", "start it with penstock run"),
+)
 _NAMED = 3
 """Pipelines in one sentence; the table has them all."""
 

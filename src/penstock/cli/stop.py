@@ -31,7 +31,7 @@ def stop(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
-    wait: Annotated[bool, typer.Option(help="Until all has left; or only say it.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until everything is delivered, or return at once.")] = True,
 ) -> None:
     """Stop the application: read no more, let what is inside finish, deliver and acknowledge it, close.
 
@@ -55,7 +55,9 @@ def _wait(client: ApplicationClient) -> None:
             for sentence in said:
                 console.print(f"waiting: {sentence}", markup=False, soft_wrap=True)
         time.sleep(_LOOK_SECONDS)
-    typer.echo("all has left: the application is stopped" if found["state"] == "drained" else _taken_up(found))
+    typer.echo(
+        "everything is delivered: the application is stopped" if found["state"] == "drained" else _taken_up(found)
+    )
     for sentence in staying_open(map(PipelineStatus.from_json, status["pipelines"])):
         typer.echo(sentence)
 

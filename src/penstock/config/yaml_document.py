@@ -143,7 +143,9 @@ def _unreadable(document: Document, error: yaml.MarkedYAMLError) -> None:
     if mark is not None:
         document.places[()] = Place(mark.line + 1, mark.column + 1)
     what = ", ".join(part for part in (error.context, error.problem) if part)
-    document.complain((), f"this is no YAML: {what}", "Look at the indentation, and for a missing quote or colon.")
+    document.complain(
+        (), f"this is not valid YAML: {what}", "Look at the indentation, and for a missing quote or colon."
+    )
 
 
 def _several(node: yaml.Node) -> list[yaml.Node]:

@@ -16,6 +16,15 @@ _QUIET_LOOKS = 2
 """In a row that find nothing: what is read by a look may just be becoming durable."""
 
 
+_STANDS = {
+    "STARTING": ", and is STARTING",
+    "STOPPED": ", and is STOPPED: start it with penstock run, or drop it with penstock pipeline drop {name}",
+    "FAILING": ", and is FAILING: see why where penstock run has it. Correct it and use penstock apply, drop it with "
+    "penstock pipeline drop {name}, or end penstock run with Ctrl-C: its events stay stored",
+}
+"""What to do about a pipeline that does not complete what is stored."""
+
+
 class ComingToRest:
     """One drain of the whole application; `run` it once. `waits_for` says how far it is."""
 
@@ -68,8 +77,7 @@ class ComingToRest:
         waited = {pipeline.name: pipeline for pipeline in self._pipelines()}
         for pipeline in waited.values():
             if pipeline.lag_bytes:
-                stands = "" if pipeline.state == "RUNNING" else f", and is {pipeline.state}"
-                stands += ": start penstock run" if pipeline.state in ("FAILING", "STOPPED") else ""
+                stands = _STANDS.get(pipeline.state, "").format(name=pipeline.name)
                 yield f"pipeline {pipeline.name} has {pipeline.lag_bytes} bytes to complete{stands}"
         for sink in self._sinks():
             if sink.lacking and sink.pipeline in waited:

@@ -36,7 +36,7 @@ _ERROR_NAME = re.compile(r"\[[A-Z_.]+\]")
 _WAYS_OUT = (
     "Two ways out: keep such events as dead letters, by calling the function through penstock.letters.apply(frame, "
     "function, schema); or skip them, by a filter on segment and offset, or on what is in them, before the function. "
-    "Then start the changed pipeline: penstock apply, or penstock run."
+    "Then run the changed file again: penstock run, or penstock apply for an application."
 )
 
 

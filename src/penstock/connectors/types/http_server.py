@@ -53,7 +53,7 @@ class HttpServerOptions(Options):
     through several pipelines, or under `ack: durable`."""
     timeout: SomeSeconds = 30.0
     """A request that is not answered by then is answered 504, and its connection closed. Its body must come within the
-    same time. It is counted from when the pipelines are ready, and is six times as long in the first epoch
+    same time. It starts when the pipelines are ready, and is six times as long for the first epoch
     after Spark has started."""
     admission: SomeSeconds = 1.0
     """How long a request waits when nothing is taken, at the quota or while the stream is paused, until 503."""
