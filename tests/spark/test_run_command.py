@@ -112,8 +112,12 @@ def environments() -> Iterator[tuple[int, bytes]]:
 
 
 def command_of(pid: int) -> str:
+    return whole_command_of(pid)[:200]
+
+
+def whole_command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
         return ""
 
@@ -159,6 +163,22 @@ def test_everything_is_started_and_after_ctrl_c_everything_is_gone(tmp_path: Pat
     assert "Traceback" not in run.said
     assert not (data / "ports.json").exists(), "the worker has stopped in order"
     assert (data / "checkpoints" / "count_words" / "offsets").is_dir()
+
+
+def is_starting_spark(run: Run) -> bool:
+    return any("pyspark-shell" in whole_command_of(pid) for pid in run.alive())
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_run_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(
+    worker: RunningWorker, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    http = f"127.0.0.1:{worker.ports['http']}"
+    with Run(tmp_path, str(EXAMPLES / "count_words.py"), "--worker", http) as run:
+        run.until(lambda: is_starting_spark(run))
+        os.kill(run.process.pid, number)
+        assert run.ended() == status, run.said
+    assert "Traceback" not in run.said
 
 
 @pytest.mark.timeout(600)

@@ -78,8 +78,6 @@ def main() -> None:
     except OSError as error:
         _complain(str(error), "")
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def _complain(message: str, hint: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import warnings
@@ -41,7 +43,8 @@ def spark_driver(name: str, master: str, conf: Mapping[str, str], log: Path) -> 
     settings |= {"spark.master": master, "spark.app.name": name}
     try:
         with _opened(log) as stderr:
-            gateway = _launch(settings, stderr, log)
+            with _new_children_killed_on_error():
+                gateway = _launch(settings, stderr, log)
             try:
                 yield _session(gateway, settings)
             finally:
@@ -77,6 +80,37 @@ def _launch(settings: Mapping[str, str], stderr: IO[bytes], log: Path) -> Any:
         raise RequestError(f"Spark did not start:\n{words}", f"All it said is in {log}.") from None
 
 
+@contextmanager
+def _new_children_killed_on_error() -> Iterator[None]:
+    """Until PySpark hands over its JVM, only the list of our children names it. If PySpark is interrupted before that,
+    it deletes the folder the JVM reports its port to, and the JVM then stays for ever.
+    """
+    before = _children()
+    try:
+        yield
+    except BaseException:
+        for pid in _children() - before:
+            with suppress(ProcessLookupError, ChildProcessError):  # PySpark has already seen it end
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        raise
+
+
+def _children() -> set[int]:
+    """The process ids of our children; none where there is no /proc."""
+    parents = {int(stat.parent.name): _parent(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
+    return {pid for pid, parent in parents.items() if parent == os.getpid()}
+
+
+def _parent(stat: Path) -> int | None:
+    """None for a process that is gone. The name before these fields may contain anything."""
+    try:
+        _, _, fields = stat.read_bytes().rpartition(b")")
+    except OSError:
+        return None
+    return int(fields.split()[1])
+
+
 def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -87,7 +121,19 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _end(gateway: Any) -> None:
-    """In order if the JVM still answers. It ends by itself when its stdin does."""
+    """In order if the JVM still answers in time and nobody interrupts; killed otherwise."""
+    try:
+        _stop(gateway)
+        gateway.proc.wait(_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        gateway.proc.kill()  # does nothing to one that has ended
+        gateway.proc.wait()
+
+
+def _stop(gateway: Any) -> None:
+    """The JVM ends by itself when its stdin does."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
@@ -98,10 +144,4 @@ def _end(gateway: Any) -> None:
             session.stop()
     with suppress(Py4JError, OSError):
         gateway.shutdown()
-    process = gateway.proc
-    process.stdin.close()
-    try:
-        process.wait(_END_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    gateway.proc.stdin.close()
