@@ -159,10 +159,7 @@ def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Sc
         until(lambda: stage.scene.connector("source")["events_in"] == 1)
         coordinator.report_windows("p", "w", 1, [numbers | {"waiting": 2, "first_end": 9, "next_time": 9}])
         told = stage.stop()
-    assert told.splitlines()[-1] == (
-        "p: 2 windows stay open, and the next run goes on with them; "
-        "to close them for good, while that runs: penstock source end source"
-    )
+    assert told.splitlines()[-1] == "p: 2 windows stay open; the next run closes them, by the worker's clock"
 
 
 def test_while_it_waits_it_says_for_whom(stage: Stage[Scene]) -> None:

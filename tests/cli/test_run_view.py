@@ -64,16 +64,16 @@ def test_without_a_terminal_it_is_a_line_and_none_twice(running: RunningPipeline
     assert shown(running, terminal=False) == line
 
 
-def test_it_says_what_open_windows_wait_for(running: RunningPipeline) -> None:
+def test_it_says_why_windows_are_open(running: RunningPipeline) -> None:
     view = RunView(NOWHERE, Console(file=(written := io.StringIO()), width=200))
     epochs = dict.fromkeys(("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1)
     told: dict[str, Any] = {"name": "counts", "state": "RUNNING", "lag_bytes": 0, "undelivered_bytes": 0, **epochs}
     told |= {"watermark": None, "held": None, "heartbeat_age_seconds": 0.0}
-    told |= {"open_windows": 2, "open_windows_wait": "the next event of orders: nothing since 12:03:10"}
+    told |= {"open_windows": 2, "open_windows_wait": "catching up (106 bytes)"}
     view._known = {"counts": PipelineStatus(**told)}
     with view:
         view.show([running])
-    assert "open windows 2, waiting for the next event of orders: nothing since 12:03:10\n" in written.getvalue()
+    assert "open windows 2, catching up (106 bytes)\n" in written.getvalue()
 
 
 def test_it_says_what_a_pipeline_reads_and_puts_out(running: RunningPipeline) -> None:

@@ -158,7 +158,8 @@ def test_a_line_s_event_time_may_be_one_of_its_fields(worker: RunningWorker, tmp
     ("line", "what"),
     [
         ("no json", "line 1 is not JSON"),
-        ('["at"]', "line 1 has no field 'at'"),
+        ('["at"]', "line 1 is not a JSON object; nothing was sent"),
+        ('{"id": 1}', "line 1 has no field 'at'; nothing was sent"),
         ('{"at": true}', "line 1 has no time in its field 'at': True"),
         ('{"at": null}', "line 1 has no time in its field 'at': None"),
         ('{"at": "noon"}', "line 1 has no time in its field 'at': 'noon'"),
@@ -173,6 +174,17 @@ def test_a_line_without_a_time_is_an_error_that_names_it(
     with pytest.raises(RequestError) as caught:
         run(file, "--address", f"127.0.0.1:{worker.ports['connector']}", "--event-time", "field=at")
     assert what in str(caught.value)
+    status = get_json(f"127.0.0.1:{worker.ports['http']}", "/status")
+    assert status["gateway"]["sources"] == {}, "no stream is open that holds back a window"
+
+
+def test_a_first_line_that_is_too_long_opens_no_stream(worker: RunningWorker, tmp_path: Path) -> None:
+    http = f"127.0.0.1:{worker.ports['http']}"
+    file = tmp_path / "lines"
+    file.write_bytes(b"x" * (4 << 20) + b"\n")
+    with pytest.raises(LimitExceeded, match="line 1"):
+        run(file, "--worker", http)
+    assert get_json(http, "/status")["gateway"]["sources"] == {}
 
 
 def test_another_way_to_give_event_times_is_refused_before_anything_is_sent(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.coordinator.clock_demand import Demand
+from penstock.coordinator.connectors import Connectors, SourceTimes
 from penstock.coordinator.messages import LoadState
 from penstock.coordinator.window_reports import BucketNumbers
 from tests.coordinator.scene import Scene, opened
@@ -20,7 +21,7 @@ async def scene() -> AsyncIterator[Scene]:
         yield running
 
 
-async def run_epoch(scene: Scene, name: str, source: str, state: LoadState | None, **more: Any) -> None:
+async def run_epoch(scene: Scene, name: str, source: str | list[str], state: LoadState | None, **more: Any) -> None:
     """A pipeline that has started, and has merged one epoch; in `state` as its control rows say."""
     await scene.start(name, source, **more)
     start = await scene.initial(name)
@@ -99,6 +100,25 @@ async def test_status_says_that_windows_may_be_open_where_nobody_reports_them(sc
     await run_epoch(scene, "q", "s", "reported")
     report(scene, "q", None)
     assert scene.status("q").open_windows_text() is None
+
+
+async def test_only_sources_whose_windows_no_clock_closes_have_to_end(scene: Scene) -> None:
+    times = {
+        "s": SourceTimes(has_arrival_times=True),
+        "t": SourceTimes(follows_clock_when_idle=True, idle_timeout_seconds=5),
+        "u": SourceTimes(idle_timeout_seconds=5),
+    }
+    scene.connectors = Connectors(times=lambda source: times[source])
+    await scene.reopen()
+    scene.create("connector/u/0")
+    for source in times:
+        await scene.ingest(f"connector/{source}/0", {1: 5})
+    for name, sources in {"p": ["s", "t"], "q": ["s", "t", "u"]}.items():
+        await run_epoch(scene, name, sources, "reported")
+        report(scene, name, 30 * SECOND)
+    p, q = scene.status("p"), scene.status("q")
+    assert (p.open_windows_sources, p.open_windows_by_clock) == ([], True)
+    assert (q.open_windows_sources, q.open_windows_by_clock) == (["u"], False)
 
 
 async def test_a_pipeline_that_does_not_run_asks_for_nothing(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.coordinator.connectors import SourceTimes
-from penstock.coordinator.open_windows import Watermarked, waits_for
+from penstock.coordinator.open_windows import Watermarked, why_open
 from penstock.coordinator.watermark.stream_table import Held
 
 
@@ -22,42 +22,50 @@ PLAIN = SourceTimes(last_event_us=LAST, active_streams=1)
 HELD = Held("orders", 7, LAST)
 
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
-    "the end is to come": ({"sources": {"orders": OF_ARRIVAL}}, "the worker's clock to reach 12:03:20"),
+    "the end is to come": ({"sources": {"orders": OF_ARRIVAL}}, "waiting for the worker's clock to reach 12:03:20"),
     "whatever stream is behind": (
         {"sources": {"orders": OF_ARRIVAL}, "held": HELD, "lag_bytes": 8},
-        "the worker's clock to reach 12:03:20",
+        "waiting for the worker's clock to reach 12:03:20",
     ),
     "the end has passed": (
         {"sources": {"orders": OF_ARRIVAL}, "first_end": LAST},
-        "the next epoch: the worker's clock has passed the end of the first one",
+        "waiting for the next epoch: the worker's clock has passed the end of the first one",
     ),
     "a backlog": (
         {"sources": {"orders": PLAIN}, "held": HELD, "lag_bytes": 8},
-        "pipeline per-shop to complete 8 bytes",
+        "catching up (8 bytes)",
+    ),
+    "a backlog of the pipeline whose output it reads": (
+        {"sources": {"orders": PLAIN}, "held": HELD, "lag_bytes": 1234, "is_upstream": True},
+        "waiting for pipeline per-shop, which is catching up (1,234 bytes)",
     ),
     "nobody is left out": (
         {"sources": {"orders": PLAIN}, "held": HELD},
-        "the next event of orders: nothing since 12:03:10; idle_timeout is off",
+        "waiting for the next event of orders: nothing since 12:03:10; idle_timeout is off",
     ),
     "not since the start": (
         {"sources": {"orders": PLAIN._replace(last_event_us=None)}, "held": HELD},
-        "the next event of orders: nothing since the worker started; idle_timeout is off",
+        "waiting for the next event of orders: nothing since the worker started; idle_timeout is off",
     ),
     "yesterday": (
         {"sources": {"orders": PLAIN._replace(last_event_us=at("2026-01-30 23:59:59"))}, "held": HELD},
-        "the next event of orders: nothing since 2026-01-30 23:59:59; idle_timeout is off",
+        "waiting for the next event of orders: nothing since 2026-01-30 23:59:59; idle_timeout is off",
     ),
     "one of several": (
         {"sources": {"orders": PLAIN._replace(active_streams=2, idle_timeout_seconds=60)}, "held": HELD, "stream": "a"},
-        "stream a of orders, the slowest one: it is at 12:03:10; idle_timeout is 60 s",
+        "waiting for stream a of orders, which is at 12:03:10; idle_timeout is 60 s",
     ),
     "one that has sent nothing": (
         {"sources": {"orders": PLAIN._replace(active_streams=2)}, "held": Held("orders", 7, None)},
-        "stream 7 of orders, the slowest one: no event of it was read yet; idle_timeout is off",
+        "waiting for stream 7 of orders: it is open, and no event of it has been read yet; idle_timeout is off",
+    ),
+    "the only one that is open has sent nothing": (
+        {"sources": {"orders": PLAIN}, "held": Held("orders", 7, None), "stream": "day2"},
+        "waiting for stream day2 of orders: it is open, and no event of it has been read yet; idle_timeout is off",
     ),
     "all are idle": (
         {"sources": {"orders": SourceTimes(idle_timeout_seconds=5, last_event_us=LAST)}},
-        "the next event of orders: nothing since 12:03:10; when_all_idle is wait",
+        "waiting for the next event of orders: nothing since 12:03:10; when_all_idle is wait",
     ),
     "all are idle and follow the clock": (
         {
@@ -65,16 +73,16 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
                 "orders": SourceTimes(follows_clock_when_idle=True, idle_timeout_seconds=5, disorder_us=7_000_000)
             }
         },
-        "the worker's clock to reach 12:03:27",
+        "waiting for the worker's clock to reach 12:03:27",
     ),
     "one is not idle": (
         {"sources": {"orders": PLAIN._replace(follows_clock_when_idle=True, idle_timeout_seconds=5)}, "held": HELD},
-        "the next event of orders: nothing since 12:03:10; idle_timeout is 5 s",
+        "waiting for the next event of orders: nothing since 12:03:10; idle_timeout is 5 s",
     ),
-    "it does not run": ({"state": "STOPPED"}, "pipeline per-shop, which is STOPPED"),
+    "it does not run": ({"state": "STOPPED"}, "waiting for pipeline per-shop, which is STOPPED"),
     "an output of a pipeline that was dropped": (
         {"held": Held("pipeline:gone/out", None, None)},
-        "the watermark of pipeline:gone/out, which is not known yet",
+        "waiting for the watermark of pipeline:gone/out, which is not known yet",
     ),
 }
 
@@ -84,4 +92,4 @@ def test_it_names_what_must_happen(case: str) -> None:
     given, sentence = SENTENCES[case]
     first_end = given.pop("first_end", END) if "first_end" in given else END
     plain: dict[str, Any] = {"name": "per-shop", "state": "RUNNING", "lag_bytes": 0, "held": None, "stream": ""}
-    assert waits_for(Watermarked(**plain | {"sources": {}} | given), first_end, NOW) == sentence
+    assert why_open(Watermarked(**plain | {"sources": {}} | given), first_end, NOW) == sentence

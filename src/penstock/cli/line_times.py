@@ -48,8 +48,10 @@ def _field_us(line: bytes, number: int, name: str) -> int:
         found = json.loads(line)
     except ValueError as error:
         raise _wrong(number, f"is not JSON: {error}", f"--event-time field={name} takes lines of JSON.") from None
-    if not isinstance(found, dict) or name not in found:
-        has = f"It has: {', '.join(map(str, found))}." if isinstance(found, dict) and found else _TIMES
+    if not isinstance(found, dict):
+        raise _wrong(number, "is not a JSON object", f"--event-time field={name} takes a JSON object on each line.")
+    if name not in found:
+        has = f"It has: {', '.join(map(str, found))}." if found else _TIMES
         raise _wrong(number, f"has no field {name!r}", has)
     try:
         return time_us(found[name])
@@ -78,4 +80,5 @@ def _is_number(text: str) -> bool:
 
 
 def _wrong(number: int, what: str, hint: str) -> RequestError:
-    return RequestError(f"line {number} {what}; the lines before it are sent", hint)
+    sent = "nothing was sent" if number == 1 else "the lines before it are sent"
+    return RequestError(f"line {number} {what}; {sent}", hint)

@@ -22,9 +22,16 @@ def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
         if each.open_windows:
             is_one = each.open_windows == 1
             stay, them = ("1 window stays", "it") if is_one else (f"{each.open_windows:,} windows stay", "them")
-            ends = ", ".join(f"penstock source end {source}" for source in each.open_windows_sources)
-            close = f"; to close {them} for good, while that runs: {ends}" if ends else ""
-            yield printable(f"{each.name}: {stay} open, and the next run goes on with {them}{close}")
+            yield printable(f"{each.name}: {stay} open{_closing(each, them)}")
+
+
+def _closing(pipeline: PipelineStatus, them: str) -> str:
+    """A command that ends a source is named only where no clock closes them: it cannot be undone."""
+    if pipeline.open_windows_by_clock:
+        return f"; the next run closes {them}, by the worker's clock"
+    ends = ", ".join(f"penstock source end {source}" for source in pipeline.open_windows_sources)
+    close = f"; to close {them} for good, while that runs: {ends}" if ends else ""
+    return f", and the next run goes on with {them}{close}"
 
 
 def say_staying_open(worker: str, names: Collection[str], say: Callable[[str], None]) -> None:

@@ -161,10 +161,10 @@ class RunView:
 
 
 def _open_windows(known: PipelineStatus) -> str:
-    """How many, and what they wait for."""
+    """How many, and why."""
     if not known.open_windows:
         return ""
-    return printable(f"{known.open_windows:,}, waiting for {known.open_windows_wait}")
+    return printable(f"{known.open_windows:,}, {known.open_windows_wait}")
 
 
 def _shown(running: RunningPipeline) -> list[str]:

@@ -1,6 +1,7 @@
 """`penstock send`: the lines of a file as a stream, each once, however often it is run."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -70,9 +71,10 @@ def send(
     times = line_times(event_time, EventTimeUnit.MS) if http is None else _times(http, source, event_time)
     with _progress() as progress:
         say = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
+        lines = _Lines(file, times, progress, whole=whole or end)  # what is not sent before the end would be late
+        lines.check_first()
         if http is not None:
             wait_for_start(http, source, say)
-        lines = _Lines(file, times, progress, whole=whole or end)  # what is not sent before the end would be late
         tls, secret = tls_context(), cookie.encode()
         sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)
@@ -137,7 +139,14 @@ class _Lines:
         self.stream: SourceStream | None = None
         self.count = 0
 
-    def __call__(self, after: int | None) -> Iterator[Message]:
+    def check_first(self) -> None:
+        """Raises what sending the first line would raise. Found later, it would leave an empty stream open, which holds
+        back every window over the source.
+        """
+        with closing(self(None)) as messages:
+            next(messages, None)
+
+    def __call__(self, after: int | None) -> Generator[Message, None, None]:
         self._size = self.count = 0
         with self._path.open("rb") as file:
             while line := file.readline(_LINE_BYTES_MAX + 1):

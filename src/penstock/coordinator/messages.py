@@ -300,12 +300,14 @@ class PipelineStatus:
     open_windows_end: int | None = None
     """When the first of them ends, in microseconds."""
     open_windows_wait: str | None = None
-    """What they wait for, in words that follow "waiting for"; None: no window is open. There may be some that nobody
-    has reported: of Spark's own operators, or after a restart of the worker.
+    """Why, in words that follow "2 windows open, "; None: no window is open. There may be some that nobody has
+    reported: of Spark's own operators, or after a restart of the worker.
     """
 
     open_windows_sources: Sequence[str] = ()
-    """The sources whose end closes them for good."""
+    """The sources whose windows no clock closes: only their events do, or their end."""
+    open_windows_by_clock: bool = False
+    """The worker's clock closes them all, while the pipeline runs."""
 
     def open_windows_text(self) -> str | None:
         """One sentence; None: no window is open, as far as the worker knows."""
@@ -315,7 +317,7 @@ class PipelineStatus:
             "1 window" if self.open_windows == 1 else f"{self.open_windows:,} windows" if self.open_windows else ""
         )
         open_ones = f"{windows} open" if windows else "windows may be open"
-        return f"{self.name}: {open_ones}, waiting for {self.open_windows_wait}"
+        return f"{self.name}: {open_ones}, {self.open_windows_wait}"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

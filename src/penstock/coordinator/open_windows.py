@@ -38,10 +38,13 @@ class OpenWindows:
         if not summary.waiting and not self._demand.is_unknown(status.name):
             return found
         behind = connectors_behind(self._shared.state.pipelines, status.name)
+        unfinished = {one: self._connectors.times(one) for one in behind if not self._connectors.has_finished(one)}
+        to_end = [source for source, times in unfinished.items() if not _closes_by_clock(times)]
         return replace(
             found,
-            open_windows_wait=waits_for(self._watermarked(status.name), summary.first_end, self._now_us()),
-            open_windows_sources=[source for source in behind if not self._connectors.has_finished(source)],
+            open_windows_wait=why_open(self._watermarked(status.name), summary.first_end, self._now_us()),
+            open_windows_sources=to_end,
+            open_windows_by_clock=bool(unfinished) and not to_end,
         )
 
     def _watermarked(self, name: str, *seen: str) -> "Watermarked":
@@ -60,6 +63,7 @@ class OpenWindows:
             lag_bytes=shared.reports.lag_bytes(shared.state, name),
             held=held,
             stream=self._stream_name(held),
+            is_upstream=bool(seen),
             sources={source: self._connectors.times(source) for source in sources},
         )
 
@@ -82,31 +86,41 @@ class Watermarked:
     """The name of the stream that does, if it is one."""
     sources: Mapping[str, SourceTimes]
     """The connectors that it reads."""
+    is_upstream: bool = False
+    """It is not the pipeline that has the windows."""
 
 
-def waits_for(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
-    """What must happen before the first of the windows closes; it follows "waiting for"."""
+def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
+    """What must happen before the first of the windows closes; it follows "2 windows open, "."""
     if pipeline.state != "RUNNING":
-        return f"pipeline {pipeline.name}, which is {pipeline.state}"
-    held = pipeline.held
-    source = _source_waited_for(pipeline)
-    times = pipeline.sources.get(source, SourceTimes())
-    due_us = None if first_end is None else first_end + (0 if times.has_arrival_times else times.disorder_us)
-    if _follows_clock(times, held) and due_us is not None and now_us < due_us:
-        return f"the worker's clock to reach {_moment(due_us, now_us)}"
-    if _follows_clock(times, held) and due_us is None:
-        return "the worker's clock"
+        return f"waiting for pipeline {pipeline.name}, which is {pipeline.state}"
+    times = pipeline.sources.get(_source_waited_for(pipeline), SourceTimes())
+    follows_clock = _follows_clock(times, pipeline.held)
+    if follows_clock and first_end is None:
+        return "waiting for the worker's clock"
+    due_us = (first_end or 0) + (0 if times.has_arrival_times else times.disorder_us)
+    if follows_clock and now_us < due_us:
+        return f"waiting for the worker's clock to reach {_moment(due_us, now_us)}"
     if pipeline.lag_bytes:
-        return f"pipeline {pipeline.name} to complete {pipeline.lag_bytes} bytes"
-    if _follows_clock(times, held):
-        return "the next epoch: the worker's clock has passed the end of the first one"
+        behind = f"catching up ({pipeline.lag_bytes:,} bytes)"
+        return f"waiting for pipeline {pipeline.name}, which is {behind}" if pipeline.is_upstream else behind
+    if follows_clock:
+        return "waiting for the next epoch: the worker's clock has passed the end of the first one"
+    return f"waiting for {_event_awaited(pipeline, times, now_us)}"
+
+
+def _event_awaited(pipeline: Watermarked, times: SourceTimes, now_us: int) -> str:
+    """Where all has been read, and no clock helps."""
+    held, source = pipeline.held, _source_waited_for(pipeline)
     if held is not None and held.source not in pipeline.sources:
         return f"the watermark of {held.source}, which is {_moment(held.time, now_us)}"
-    if held is None or times.active_streams == 1:
+    is_only = held is not None and held.time is not None and times.active_streams == 1
+    if held is None or held.stream_id is None or is_only:
         return f"the next event of {source}: {_silence(times, now_us)}; {_setting(times, held)}"
-    stream = f"stream {pipeline.stream or held.stream_id} of {source}, the slowest one"
-    at = "no event of it was read yet" if held.time is None else f"it is at {_moment(held.time, now_us)}"
-    return f"{stream}: {at}; {_setting(times, held)}"
+    stream = f"stream {pipeline.stream or held.stream_id} of {source}"
+    if held.time is None:
+        return f"{stream}: it is open, and no event of it has been read yet; {_setting(times, held)}"
+    return f"{stream}, which is at {_moment(held.time, now_us)}; {_setting(times, held)}"
 
 
 def _source_waited_for(pipeline: Watermarked) -> str:
@@ -120,6 +134,11 @@ def _source_waited_for(pipeline: Watermarked) -> str:
 def _follows_clock(times: SourceTimes, held: Held | None) -> bool:
     """Whether the watermark of the source moves without events."""
     return times.has_arrival_times or (held is None and times.follows_clock_when_idle)
+
+
+def _closes_by_clock(times: SourceTimes) -> bool:
+    """Whether its windows close though nothing more comes."""
+    return times.has_arrival_times or times.follows_clock_when_idle
 
 
 def _silence(times: SourceTimes, now_us: int) -> str:
