@@ -61,7 +61,7 @@ def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: P
         epochs = coordinator.pipelines()[0].planned
         assert client.post("/", content=b'{"shop": "c", "amount": 1}').status_code == 202
         waiting = coordinator.pipelines()[0].open_windows_text()
-        assert waiting is None or waiting.startswith("per-shop: 1 window open, waiting for "), waiting
+        assert waiting is None or waiting.startswith("per-shop: 1 window open, "), waiting
         example.run.until(lambda: sum(row["orders"] for row in _written(folder)) == 4)
         assert coordinator.pipelines()[0].planned <= epochs + 6, (
             "an epoch for what came, one for the end: none a second"
