@@ -17,7 +17,7 @@ START_SECONDS_MAX = 60.0
 
 def free_port() -> int:
     """One from below the range that the system gives to connections, so that none takes it while the worker is down."""
-    for port in random.sample(range(20_000, 32_000), 1000):
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):  # not what Hypothesis has seeded
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
