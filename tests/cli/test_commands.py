@@ -259,3 +259,23 @@ def test_a_worker_with_tls_is_used_with_its_authority(tmp_path: Path) -> None:
         assert "--tls-ca" in without.stderr
         ca = ["--tls-ca", str(tmp_path / "ca.pem")]
         assert penstock("segment", *ca, "create", "secret", "--data", str(worker.data)).returncode == 0
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "penstock.cli.run":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from penstock.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_commands_are_imported_ends_quietly() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
