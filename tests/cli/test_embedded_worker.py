@@ -50,6 +50,7 @@ def test_ports_that_a_killed_worker_has_left_behind_mislead_nobody(tmp_path: Pat
 def test_taken_ports_are_avoided(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a worker before may linger there
         try:
             taken.bind(("127.0.0.1", 7101))
             taken.listen()
@@ -65,6 +66,7 @@ def test_a_port_that_is_taken_between_the_look_and_the_start_is_avoided(
     looks = [embedded._DEFAULT_PORTS, embedded._FREE_PORTS]
     monkeypatch.setattr(embedded, "_ports", lambda: looks.pop(0))
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a worker before may linger there
         try:
             taken.bind(("127.0.0.1", 7101))
             taken.listen()
