@@ -49,9 +49,21 @@ def _clone(folder: Path) -> None:
     (folder / ".venv").symlink_to(Path(sys.prefix))  # of script/demo, which would install the same packages again
 
 
+CURL = """\
+import sys, urllib.request
+*_, url = sys.argv
+with urllib.request.urlopen(urllib.request.Request(url, data=sys.stdin.buffer.read())) as reply:
+    sys.stdout.buffer.write(reply.read())
+"""
+"""What the page needs of curl, where a machine has none."""
+
+
 def _make_environment(folder: Path) -> None:
     """One that has what Penstock needs, and a `pip`, but not Penstock itself."""
     made = Environment(folder, "penstock-streams[spark]", "hatchling", "pip")
     pip = made.folder / "bin" / "pip"
     pip.write_text(f'#!/bin/sh\nexec {made.folder}/bin/python -m pip --disable-pip-version-check "$@"\n')
     pip.chmod(0o755)
+    if shutil.which("curl") is None:
+        (made.folder / "bin" / "curl").write_text(f"#!{made.folder}/bin/python\n{CURL}")
+        (made.folder / "bin" / "curl").chmod(0o755)
