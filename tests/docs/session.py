@@ -21,6 +21,8 @@ COMMAND_SECONDS_MAX = 240
 
 _POLL_SECONDS = 0.25
 _LOG_PREFIX = re.compile(r"^[\d-]+T[\d:.]+Z [A-Z]+ penstock\.run: ", re.MULTILINE)
+_PROGRESS = re.compile(r"^waiting(?:: | for ).*\n", re.MULTILINE)
+"""What a command says while it waits: whether it has to depends on how busy the machine is."""
 _KEEP_RUNNING = re.compile(r"penstock (run|worker)\b(?!.*(--available-now|--until-done|--for ))|python \S*sink_\S+\.py")
 _LOOKS = re.compile(r"(cat|ls|tail|sqlite3|penstock (status|segment cat|pipeline list|letters list|epoch list))\b")
 _WORKER_PORTS = {"connector": "7100", "segment": "7101", "http": "7102"}
@@ -146,7 +148,7 @@ class Session:
         """What a command has printed, with the page's ports in place of this session's. `penstock run` writes to a log
         here: the pages show its lines as a terminal does, without times and levels.
         """
-        printed = _LOG_PREFIX.sub("", _read(log))
+        printed = _PROGRESS.sub("", _LOG_PREFIX.sub("", _read(log)))
         return _replaced(printed, {there: page for page, there in self._known_ports().items()})
 
     def _known_ports(self) -> dict[str, str]:
