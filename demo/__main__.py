@@ -25,7 +25,7 @@ from demo.parts import Part, WorkerPart, free_port
 from demo.results import Results, Verdict, judge
 from penstock.client.coordinator import CoordinatorClient
 from penstock.coordinator.messages import PipelineStatus
-from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.protocol.stored.event import END_OF_TIME
 
 console = Console(highlight=False)
 

@@ -2,20 +2,20 @@
 clicks come up to ten minutes late. Later ones go to the port `late`, what is no JSON to `err`: with their bytes.
 
 penstock run examples/page_views.py
-penstock letters list page_views
+penstock dead-letters list page_views
 A click is the JSON of a user and a page, from the source `clicks`.
 """
 
 from pyspark.sql import DataFrame
 
-from penstock import letters, windows
+from penstock import dead_letters, windows
 from penstock.spark import pipeline
 
 
 @pipeline
 def page_views(clicks: DataFrame) -> DataFrame:
     return windows.aggregate(
-        letters.decode_json(clicks, "user string, page string"),
+        dead_letters.decode_json(clicks, "user string, page string"),
         windows.tumbling("1 minute"),
         keys=["page"],
         allowed_lateness="10 minutes",

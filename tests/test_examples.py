@@ -12,7 +12,7 @@ import pytest
 from penstock.client import Message, Source
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
-from penstock.spark.java import find_java
+from penstock.spark.run.java import find_java
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs
 

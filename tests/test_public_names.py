@@ -33,7 +33,7 @@ def test_the_names_of_the_first_hour_are_shown_before_anything_is_imported(packa
 @pytest.mark.parametrize("package", ["penstock", "penstock.spark"])
 def test_a_name_is_the_same_whatever_was_imported_before_it(package: str) -> None:
     done = python(
-        f"import penstock.spark.spark_watermark, penstock.windows\n"
+        f"import penstock.spark.watermark, penstock.windows\n"
         f"from {package} import begin, pipeline, watermarked, windows\n"
         f"print(callable(begin), callable(pipeline), callable(watermarked), callable(windows.tumbling))"
     )

@@ -1,4 +1,4 @@
-"""script/setup: which Java is good enough for Spark. It asks the same as `penstock.spark.java` does."""
+"""script/setup: which Java is good enough for Spark. It asks the same as `penstock.spark.run.java` does."""
 
 import os
 import re

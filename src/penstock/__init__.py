@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy_names import lazy_name
 
 if TYPE_CHECKING:
-    from penstock import letters, windows
-    from penstock.spark.generation import begin
+    from penstock import dead_letters, windows
     from penstock.spark.pipelines import pipeline
-    from penstock.spark.progress import watch
-    from penstock.spark.spark_watermark import watermarked
+    from penstock.spark.run.generation import begin
+    from penstock.spark.run.progress import watch
+    from penstock.spark.watermark import watermarked
 
-__all__ = ["__version__", "begin", "letters", "pipeline", "watch", "watermarked", "windows"]
+__all__ = ["__version__", "begin", "dead_letters", "pipeline", "watch", "watermarked", "windows"]
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "begin": "penstock.spark.generation:begin",
-    "letters": "penstock.letters",
+    "begin": "penstock.spark.run.generation:begin",
+    "dead_letters": "penstock.dead_letters",
     "pipeline": "penstock.spark.pipelines:pipeline",
-    "watch": "penstock.spark.progress:watch",
-    "watermarked": "penstock.spark.spark_watermark:watermarked",
+    "watch": "penstock.spark.run.progress:watch",
+    "watermarked": "penstock.spark.watermark:watermarked",
     "windows": "penstock.windows",
 }
 """What needs Spark is imported when it is first used: programs that only speak with a worker need none of it."""

@@ -7,7 +7,7 @@ from typing import Self
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark.java import find_java
+from penstock.spark.run.java import find_java
 from tests.spark.test_run_command import EXAMPLES, Run, is_running, ports
 
 

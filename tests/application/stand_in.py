@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import msgpack
 
+from penstock.application.instance import make
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, SinkSpec, Staged, Started
 from penstock.client.segments import SegmentClient
 from penstock.config.deployment import Deployment
 from penstock.core.errors import Fenced, Unavailable
-from penstock.hosting.made import make
 from penstock.protocol.stored import StoredEvent, parse_event
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.event import NO_TIME
 
 WAIT_MS = 50
 AWAY_SECONDS = 60

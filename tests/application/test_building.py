@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import letters
+from penstock import dead_letters
 from penstock.application.building import FUNCTION_COLUMNS, Coded
 from penstock.application.functions import UserFunction
-from penstock.codecs.coding import Coding
-from penstock.codecs.leaving import Outlet
 from penstock.core.errors import RequestError
-from penstock.spark.attempt import _left, _pretended_input, plan_of
+from penstock.spark.codecs.codec import Coding
+from penstock.spark.codecs.outputs import Outlet
 from penstock.spark.pipelines import Pipeline
+from penstock.spark.run.attempt import _left, _pretended_input, plan_of
 from tests.spark.conftest import spark
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def planned(session: SparkSession, call: Callable[..., Any], *inputs: str, codec
 GOOD: dict[str, Callable[[DataFrame], Any]] = {
     "as it came": lambda frame: frame,
     "its columns": lambda frame: frame.drop("value"),
-    "a filter that keeps letters": lambda frame: letters.where(frame, "id > 1"),
-    "good and bad apart": lambda frame: dict(zip(("out", "err"), letters.split(frame), strict=True)),
+    "a filter that keeps letters": lambda frame: dead_letters.where(frame, "id > 1"),
+    "good and bad apart": lambda frame: dict(zip(("out", "err"), dead_letters.split(frame), strict=True)),
     "a window": lambda frame: (
-        letters.split(frame)[0].withWatermark("event_time", "1 minute").groupBy("event_time", "id").count()
+        dead_letters.split(frame)[0].withWatermark("event_time", "1 minute").groupBy("event_time", "id").count()
     ),
     "rows that name their ports": lambda frame: frame.drop("value").selectExpr("*", "'big' AS port"),
 }
@@ -99,7 +99,7 @@ def test_what_cannot_leave_is_said_with_a_hint(spark: SparkSession, what: str) -
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
 def test_what_the_json_of_each_port_holds_is_known(spark: SparkSession, codec: str) -> None:
     def call(frame: DataFrame) -> Any:
-        good = letters.split(frame)[0].drop("value")
+        good = dead_letters.split(frame)[0].drop("value")
         return {"out": good.select("id", "name", "event_time"), "big": good.selectExpr("struct(id, name) AS data")}
 
     outlets = {port: Outlet(port, ((port, codec),)) for port in PORTS}

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.application.diff import changes, links_of, pipeline_view, rebinding
 from penstock.config.deployment import Deployment
 from penstock.coordinator.delivery_messages import SinkSpec
-from penstock.hosting.diffing import changes, links_of, pipeline_view, rebinding
 from tests.application.deployments import connector, deployed, deployments, link, pipeline
 
 _OUT = link("connector/a/out", "pipeline/p/in")

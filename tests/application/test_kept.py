@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.application.deployments import FILE, Application, Kept, Phase
 from penstock.config.deployment import ConnectorSpec, Deployment, End, Link, PipelineSpec
 from penstock.core.errors import Damaged
-from penstock.hosting.kept import FILE, Application, Kept, Phase
 
 DEPLOYMENT = Deployment(
     connectors={"in.eu": ConnectorSpec(name="in.eu", id="in", instance="eu", type="tcp-server", config={"port": 1})},

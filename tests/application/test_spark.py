@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from penstock.cli.app import app
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.core.errors import RequestError
-from penstock.spark.java import find_java
+from penstock.spark.run.java import find_java
 from tests.application.peers import Sender, Taker, until
 from tests.spark.test_run_command import Run
 from tests.worker_process import free_port

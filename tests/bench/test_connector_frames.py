@@ -19,7 +19,7 @@ from penstock.protocol.connector import (
     encode,
 )
 from penstock.protocol.connector.bulk import StreamTable, rewrite, scan
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 
 PAYLOADS = events.payloads(3)
 

@@ -9,8 +9,7 @@ import pytest
 from penstock.bench.contender import BenchmarkFailed
 from penstock.bench.pipeline_events import BEGAN_MS, Events, Part, key_name, last_of_all
 from penstock.bench.pipeline_flow import check
-from penstock.client.sink.log import open_log
-from penstock.client.sink.log_state import Applied, Bound, Committed, Voted
+from penstock.client.sink.log import Applied, Bound, Committed, Voted, open_log
 
 EVENTS = Events(count=200, keys=7, per_ms=1)
 LONG = Events(count=1000, keys=7, per_ms=1)

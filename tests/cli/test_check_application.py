@@ -8,11 +8,11 @@ from typer.testing import CliRunner, Result
 
 from penstock.application.known_types import KnownTypes
 from penstock.cli.app import app
-from penstock.cli.check_windows import windows_over_connectors
+from penstock.cli.check import windows_over_connectors
 from penstock.config import ConfigErrors, load
 from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 from tests.config.test_deploying import RFC
 
 

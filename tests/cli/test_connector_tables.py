@@ -1,14 +1,14 @@
 """Who holds which stream, in sentences."""
 
-from penstock.cli.connector_tables import connector_troubles
-from penstock.hosting.reporting import ClosedStream, ConnectorStatus, HeldStream
+from penstock.application.report import ClosedStream, ConnectorStatus, HeldStream
+from penstock.cli.status import connector_troubles
 
 
 def sentences(**more: object) -> list[str]:
     told = {
         **dict.fromkeys(("name", "id", "instance", "type", "state", "reason", "takes"), ""),
         **dict.fromkeys(("streams", "waiting_streams", "closed_count", "events_in", "bytes_in"), 0),
-        **dict.fromkeys(("events_out", "letters", "held_bytes"), 0),
+        **dict.fromkeys(("events_out", "dead-letters", "held_bytes"), 0),
         "paused": False,
         "held_streams": [],
         "paused_streams": [],

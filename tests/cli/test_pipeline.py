@@ -9,10 +9,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
-from penstock.cli.retention import parse_retention
+from penstock.cli.worker import parse_retention
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
-from penstock.coordinator.machine.retention import Retention
+from penstock.coordinator.machine.state import Retention
 from penstock.core.errors import PipelineError
 from tests.running_worker import RunningWorker, running_worker
 

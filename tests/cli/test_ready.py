@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.cli.ready import ready_lines
+from penstock.cli.run_view import ready_lines
 from penstock.coordinator.messages import PipelineStatus
 
 WEB = {"name": "web", "type": "http-server", "reached_at": "POST to http://127.0.0.1:8080/"}

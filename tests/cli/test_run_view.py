@@ -13,7 +13,7 @@ from penstock.client.coordinator.application import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
 from penstock.spark import pipeline
-from penstock.spark.failures import Failure
+from penstock.spark.run.failures import Failure
 from tests.delivery.front.http_server import Answer, serving
 from tests.delivery.front.merging import Merging
 from tests.running_worker import RunningWorker
@@ -21,10 +21,10 @@ from tests.running_worker import RunningWorker
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from penstock.cli.run_view import RunView
-from penstock.spark.attempt import Planned, RunSettings
-from penstock.spark.progress import Progress
-from penstock.spark.runner import RunningPipeline
-from penstock.spark.state_plan import StatePlan
+from penstock.spark.run.attempt import Planned, RunSettings
+from penstock.spark.run.progress import Progress
+from penstock.spark.run.runner import RunningPipeline
+from penstock.spark.run.state_plan import StatePlan
 
 NOWHERE = "127.0.0.1:1"
 

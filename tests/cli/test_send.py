@@ -13,14 +13,14 @@ import typer
 from typer.testing import CliRunner, Result
 
 from penstock.cli import send
-from penstock.cli.announcement import Announcement
 from penstock.cli.app import app as cli
 from penstock.cli.connect import get_json
-from penstock.cli.line_times import time_us
+from penstock.cli.run_view import Announcement
+from penstock.cli.send import time_us
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
-from penstock.gateway.settings import ConnectorSettings
+from penstock.ingest.settings import ConnectorSettings
 from penstock.protocol.connector import stream_id_of
 from penstock.protocol.stored import parse_event
 from tests.application.peers import until

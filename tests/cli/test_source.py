@@ -10,7 +10,7 @@ from penstock.cli.event_times import parse_event_time, with_event_times
 from penstock.cli.run import _worker_options
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
-from penstock.gateway.settings import ConnectorSettings, GatewaySettings, WhenAllIdle
+from penstock.ingest.settings import ConnectorSettings, GatewaySettings, WhenAllIdle
 from tests.open_stream import open_stream
 from tests.running_worker import RunningWorker
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from penstock.cli import status
 from penstock.cli.connect import get_json
-from penstock.cli.segment.list import segments_of
-from penstock.cli.status_view import view
+from penstock.cli.segment import segments_of
+from penstock.cli.status import view
 from penstock.client.coordinator import CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable

@@ -34,7 +34,7 @@ CHANGING = [
     ["sink", "remove", "p", "file"],
     ["epoch", "retry", "p"],
     ["epoch", "park", "p", "1"],
-    ["letters", "replay", "p"],
+    ["dead-letters", "replay", "p"],
     ["segment", "create", "s"],
     ["segment", "append", "s", "event"],
     ["segment", "seal", "s"],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.segments.event_splitter import EventSplitter
+from penstock.client.segments.clients import EventSplitter
 from penstock.core.errors import ProtocolError
 from penstock.protocol.segment import frame_events
 

@@ -14,7 +14,7 @@ from penstock.protocol.segment import (
     OperationUnsupported,
     WrongHost,
 )
-from penstock.segment_server.failures import failure
+from penstock.segment_server.appends import failure
 
 SAME = [
     errors.NoSuchSegment("it is not there"),

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.segments import SegmentClient
-from penstock.client.segments.address import Address
 from penstock.client.segments.failures import Interrupted
 from penstock.client.segments.range_reader import READ_BYTES, read_range
+from penstock.core.address import Address
 from penstock.core.errors import Damaged, NoSuchSegment, SegmentTruncated
 from penstock.protocol.segment import frame_events
-from penstock.spark.staging_link import Link
+from penstock.spark.sink.staging import Link
 from tests.client.cutting_proxy import CuttingProxy
 from tests.running_worker import RunningWorker
 from tests.spark.asking import get

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.client.segments import AsyncSegmentClient, SegmentClient
-from penstock.client.segments.address import Address
+from penstock.core.address import Address
 from penstock.core.errors import PenstockError, ProtocolError, RequestError, Unavailable
 from penstock.protocol.segment import VERSIONED, ErrorMessage, Hello
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, SecretStr, model_validator
 from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import Capabilities, Options
 from penstock.core.errors import RequestError
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 
 class Tls(Options):

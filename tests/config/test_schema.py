@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from penstock.application.known_types import KnownTypes
+from penstock.config.document import parse
 from penstock.config.json_schema import DIALECT, schema
 from penstock.config.types import Types
-from penstock.config.yaml_document import parse
 from tests.config.schema_checker import SchemaChecker
 from tests.config.small_types import SmallTypes
 from tests.config.test_deploying import EVERYTHING, RFC

@@ -11,19 +11,18 @@ import msgpack
 from penstock.config.deployment import ConnectorSpec, InterceptorSpec
 from penstock.connectors.api import Connector, Outgoing, StreamRef
 from penstock.connectors.making import make_chains, make_connector
-from penstock.gateway.gateway import Gateway
-from penstock.gateway.settings import GatewaySettings
-from penstock.hosting.source.host import SourceHost
+from penstock.ingest.connectors.host import SourceHost
+from penstock.ingest.gateway import Gateway
+from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.stored.names import connector_segment
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings
-from penstock.store.committer import Committer
-from penstock.store.durability import Durability
-from penstock.store.file_journal import FileJournal
-from penstock.store.real_files import RealFiles
+from penstock.store.file_journal import Committer, FileJournal
+from penstock.store.files import RealFiles
+from penstock.store.journal import Durability
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
-from tests.gateway.stored_events import parse
+from tests.ingest.stored_events import parse
 
 NAME = "mine"
 LINES = (InterceptorSpec(type="split", config={"delimiter": "\n"}),)

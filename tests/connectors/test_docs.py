@@ -7,8 +7,8 @@ from typing import Any
 from penstock.config.values import SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options
 from penstock.connectors.streaming import until_draining
-from penstock.core.guarantee import Guarantee
-from penstock.testing.connector_conformance import ConnectorConformance
+from penstock.core.types import Guarantee
+from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame
 
 DOCS = Path(__file__).parents[2] / "docs" / "writing-connectors.md"

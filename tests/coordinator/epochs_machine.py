@@ -6,25 +6,28 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.coordinator.ledger.snapshot import SnapshotReader, encode_state
+from penstock.coordinator.ledger import SnapshotReader, encode_state
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import (
     Ask,
     Command,
     Complete,
     Drop,
+    Effect,
     Merge,
+    Merges,
     Plan,
     Read,
+    Release,
     Reset,
     Retain,
     Start,
+    Truncate,
     decode,
     encode,
     pack,
     unpack,
 )
-from penstock.coordinator.machine.effects import Effect, Merges, Release, Truncate
 from penstock.coordinator.machine.epochs import answer
 from penstock.coordinator.machine.state import Pipeline, Sink, State, source_of
 from penstock.core.errors import RequestError

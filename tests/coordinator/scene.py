@@ -6,19 +6,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.coordinator.connectors import NO_CONNECTORS, Connectors
 from penstock.coordinator.messages import Cut, InputOffset, InputSpec, Limits, PipelineStatus, Staged, Started, Starting
 from penstock.coordinator.service import Coordinator
-from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.core.errors import StoreFailed
+from penstock.protocol.stored.event import HEAD, LENGTH_MIN
 from penstock.protocol.stored.head import Mark, StreamColumns, encode_head
-from penstock.protocol.stored.layout import HEAD, LENGTH_MIN
-from penstock.store.durability import Durability
 from penstock.store.file_journal import FileJournal
 from penstock.store.files import Files
-from penstock.store.memory_files import MemoryFiles
+from penstock.store.journal import Durability
 from penstock.store.settings import KIB, StoreSettings
 from penstock.store.store import SegmentStore
+from penstock.testing.memory_files import MemoryFiles
 
 STORE = StoreSettings(chapter_bytes=64 * KIB, reserve_bytes=128 * KIB)
 SETTINGS = CoordinatorSettings(

@@ -1,6 +1,6 @@
 """When the bytes of segments arrived, from samples."""
 
-from penstock.coordinator.arrivals import SAMPLES_MAX, SPACING_SECONDS, Arrivals
+from penstock.coordinator.flow import SAMPLES_MAX, SPACING_SECONDS, Arrivals
 
 
 def test_the_first_byte_from_an_offset_on_has_the_time_of_its_sample() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.clock_demand import Demand
-from penstock.coordinator.connectors import Connectors, SourceTimes
 from penstock.coordinator.messages import LoadState
+from penstock.coordinator.open_windows import Demand
+from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.window_reports import BucketNumbers
 from tests.coordinator.scene import Scene, opened
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.machine import releasing
+from penstock.coordinator.machine import epochs
 from penstock.coordinator.machine import state as states
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import (
@@ -23,16 +23,17 @@ from penstock.coordinator.machine.commands import (
     Park,
     Plan,
     Read,
+    Release,
     Reset,
     Retain,
     Start,
+    Truncate,
     Unbind,
     decode,
     encode,
     pack,
     unpack,
 )
-from penstock.coordinator.machine.effects import Release, Truncate
 from penstock.coordinator.machine.state import State, source_of
 from penstock.core.errors import Fenced, LimitExceeded, PenstockError, PipelineError
 
@@ -165,7 +166,7 @@ def test_a_command_costs_no_more_for_each_source_when_there_are_many(monkeypatch
         looked.append(name)
         return source_of(name)
 
-    monkeypatch.setattr(releasing, "source_of", counted)
+    monkeypatch.setattr(epochs, "source_of", counted)
     starting = {f"connector/s{number}/0": 0 for number in range(300)}
     sources = tuple(f"s{number}" for number in range(300))
     state, effects = apply(State(), Start("p", "r", {"in": (sources, starting)}, (), NO_LIMITS))

@@ -9,13 +9,12 @@ import pytest
 from penstock.coordinator import deliveries as service
 from penstock.coordinator import reports
 from penstock.coordinator.deliveries import Deliveries
-from penstock.coordinator.machine.delivering import next_round, next_to_follow
-from penstock.coordinator.machine.retention import Retention
-from penstock.coordinator.machine.state import Pipeline, Sink
+from penstock.coordinator.machine.delivery import next_round, next_to_follow
+from penstock.coordinator.machine.state import Pipeline, Retention, Sink
 from penstock.coordinator.messages import InputOffset, Limits
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError, Unavailable
 from penstock.protocol.stored.names import LEDGER
-from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
+from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from tests.coordinator.scene import Scene, opened, raw
 
 A, OUT, PARKED = "connector/s/0", "pipeline/p/out", "pipeline/p/parked.x"
@@ -179,7 +178,7 @@ class TestWaiting:
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(reports, "HELD_BATCHES", 3)
-        monkeypatch.setattr("penstock.coordinator.machine.merging.BATCHES_MAX", 4)
+        monkeypatch.setattr("penstock.coordinator.machine.epochs.BATCHES_MAX", 4)
         await service_of(scene).bind("p", X | {"y": ("late", "file:y", True)})
         await scene.start(outputs=["out", "late"])
         at = await scene.initial()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.machine import delivering
+from penstock.coordinator.machine import delivery
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import (
     Ask,
@@ -16,15 +16,17 @@ from penstock.coordinator.machine.commands import (
     Drop,
     Follow,
     Merge,
+    Merges,
     Park,
     Plan,
+    Release,
     Reset,
     Retain,
     Start,
+    Truncate,
     Unbind,
 )
-from penstock.coordinator.machine.delivering import next_round, next_to_follow, transaction_id, undelivered, voters
-from penstock.coordinator.machine.effects import Merges, Release, Truncate
+from penstock.coordinator.machine.delivery import next_round, next_to_follow, transaction_id, undelivered, voters
 from penstock.coordinator.machine.state import BATCHES_MAX, Pipeline, Sink, State
 from penstock.core.errors import LimitExceeded, PipelineError
 
@@ -132,7 +134,7 @@ class TestBinding:
         assert not book.pipeline.sinks
 
     def test_there_are_not_too_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(delivering, "SINKS_MAX", 2)
+        monkeypatch.setattr(delivery, "SINKS_MAX", 2)
         book = Ledger(bind(x=VOTES, y=VOTES))
         with pytest.raises(LimitExceeded):
             apply(book.state, bind(z=VOTES))

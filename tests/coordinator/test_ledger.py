@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.ledger import ledger as ledgers
-from penstock.coordinator.ledger.ledger import Ledger
-from penstock.coordinator.ledger.snapshot import PIPELINE, SnapshotReader, encode_state
+from penstock.coordinator import ledger as ledgers
+from penstock.coordinator.ledger import PIPELINE, Ledger, SnapshotReader, encode_state
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import Ask, Command, Describe, Merge, Plan, Reset, Start, pack, unpack
 from penstock.coordinator.machine.state import State
 from penstock.core.errors import Damaged, Fenced, StoreFailed
 from penstock.protocol.stored.names import LEDGER
-from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.store.files import Files
-from penstock.store.memory_files import MemoryFiles
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
+from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, journal_of, open_store
 
 A, OUT = "connector/s/0", "pipeline/p/out"

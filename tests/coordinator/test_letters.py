@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator import letters as service
-from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
-from penstock.coordinator.letters import Letters
-from penstock.coordinator.machine.retention import Retention
+from penstock.coordinator import dead_letters as service
+from penstock.coordinator.dead_letter_messages import LetterInfo, LetterList, Replayed
+from penstock.coordinator.dead_letters import Letters
+from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.messages import InputOffset, InputSpec, StoredInput
 from penstock.core.errors import PipelineError, RequestError, Unavailable
-from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
+from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from tests.coordinator.scene import Scene, opened
 from tests.protocol.stored.events import stored
 

@@ -1,8 +1,7 @@
 """Sources that a pipeline reads no more, and again: it goes on behind what it has read."""
 
-from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.apply import apply, left
 from penstock.coordinator.machine.commands import Plan, Reset, Start
-from penstock.coordinator.machine.linking import left
 from penstock.coordinator.machine.state import State
 from penstock.coordinator.messages import Segments
 

@@ -10,14 +10,14 @@ from penstock.coordinator.machine.commands import (
     Command,
     Decide,
     Follow,
+    Merges,
     Park,
     Read,
     Replay,
     Reset,
     Unbind,
 )
-from penstock.coordinator.machine.delivering import next_round, next_to_follow, voters
-from penstock.coordinator.machine.effects import Merges
+from penstock.coordinator.machine.delivery import next_round, next_to_follow, voters
 from penstock.coordinator.machine.state import Pipeline, State
 from tests.coordinator.epochs_machine import NAMES, EpochsMachine
 from tests.coordinator.sinks_model import SinksModel

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from penstock.coordinator.messages import Staged
-from penstock.core.attributes import QUOTA
 from penstock.core.errors import Fenced, PipelineError, QuotaReached, RequestError, Unavailable
-from penstock.store.faulty_files import FaultyFiles
+from penstock.core.types import QUOTA
+from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, raw
 
 A = "connector/s/0"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.connectors import SourceTimes
 from penstock.coordinator.open_windows import Watermarked, why_open
-from penstock.coordinator.watermark.stream_table import Held
+from penstock.coordinator.settings import SourceTimes
+from penstock.coordinator.watermark.source_table import Held
 
 
 def at(text: str) -> int:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from penstock.coordinator.machine import merging
+from penstock.coordinator.machine import epochs
 from penstock.coordinator.messages import AtSegments, InputOffset
 from penstock.coordinator.watermark import output_log
 from penstock.coordinator.watermark.output_log import OutputLog, log_segment
 from penstock.core.errors import PipelineError
+from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
-from penstock.protocol.stored.layout import END_OF_TIME
 from tests.coordinator.scene import Scene, raw
 
 A, OUT = "connector/s/0", "pipeline/p/out"
@@ -17,7 +17,7 @@ A, OUT = "connector/s/0", "pipeline/p/out"
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few batches are remembered that most of them are only in the log."""
-    monkeypatch.setattr(merging, "BATCHES_MAX", 6)
+    monkeypatch.setattr(epochs, "BATCHES_MAX", 6)
     monkeypatch.setattr(output_log, "CHUNK_BATCHES", 3)
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.coordinator import records as reading
 from penstock.coordinator.messages import AtSegments, Limits, Range
-from penstock.coordinator.reading import records as reading
-from penstock.coordinator.reading.records import Records, count_events
-from penstock.coordinator.reading.splitting import split
+from penstock.coordinator.readers import split
+from penstock.coordinator.records import Records, count_events
 from penstock.core.errors import DataLoss, RequestError
-from penstock.protocol.stored.layout import NO_TIME
-from penstock.store.memory_files import MemoryFiles
+from penstock.protocol.stored.event import NO_TIME
+from penstock.testing.memory_files import MemoryFiles
 from tests.coordinator.scene import Scene, raw, stored
 from tests.store.small import commit, open_store
 

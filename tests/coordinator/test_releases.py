@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.coordinator.machine.retention import Retention
+from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.messages import InputOffset, Limits, Range, StoredInput
 from penstock.core.errors import DataLoss, PipelineError
 from tests.coordinator.scene import Scene, opened, raw

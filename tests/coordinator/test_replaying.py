@@ -3,8 +3,19 @@
 import pytest
 
 from penstock.coordinator.machine.apply import apply
-from penstock.coordinator.machine.commands import Command, Complete, Drop, Merge, Plan, Replay, Reset, Start
-from penstock.coordinator.machine.effects import Effect, Merges, Truncate
+from penstock.coordinator.machine.commands import (
+    Command,
+    Complete,
+    Drop,
+    Effect,
+    Merge,
+    Merges,
+    Plan,
+    Replay,
+    Reset,
+    Start,
+    Truncate,
+)
 from penstock.coordinator.machine.state import Pipeline, State
 from penstock.core.errors import PipelineError
 

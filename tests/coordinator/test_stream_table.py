@@ -5,9 +5,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.watermark.stream_table import Held, StreamTable, Terms, advanced
+from penstock.coordinator.watermark.source_table import Held, StreamTable, Terms, advanced
+from penstock.protocol.stored.event import END_OF_TIME, NO_TIME
 from penstock.protocol.stored.head import Mark, MarkKind, StreamColumns, encode_head
-from penstock.protocol.stored.layout import END_OF_TIME, NO_TIME
 from tests.coordinator.scene import u64s
 
 STARTED, ENDED, IDLE, AGAIN = MarkKind.STARTED, MarkKind.ENDED, MarkKind.IDLE, MarkKind.ACTIVE_AGAIN

@@ -6,10 +6,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.connectors import Connectors
-from penstock.coordinator.watermark.stream_table import StreamTable, Terms, advanced
+from penstock.coordinator.settings import Connectors
+from penstock.coordinator.watermark.source_table import StreamTable, Terms, advanced
+from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.head import OF_SEGMENTS, Mark, MarkKind
-from penstock.protocol.stored.layout import NO_TIME
 from tests.coordinator import watermark_reference as reference
 from tests.coordinator.scene import SETTINGS, Scene
 from tests.coordinator.test_stream_table import head

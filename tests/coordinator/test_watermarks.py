@@ -5,12 +5,12 @@ from dataclasses import asdict
 
 import msgpack
 
-from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.messages import AtSegments, InputSpec, Limits, PipelineStatus, WatermarkHeld
+from penstock.coordinator.settings import Connectors
 from penstock.coordinator.watermark import table_log
 from penstock.coordinator.watermark.source_table import SourceTable
+from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
-from penstock.protocol.stored.layout import END_OF_TIME
 from tests.coordinator.scene import Scene, opened, raw, u64s
 
 A, B = "connector/s/0", "connector/s/1"

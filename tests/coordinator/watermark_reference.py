@@ -5,8 +5,8 @@ It shares nothing with the tables but the words of the marks.
 
 from dataclasses import dataclass, field
 
+from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
-from penstock.protocol.stored.layout import END_OF_TIME
 
 
 @dataclass

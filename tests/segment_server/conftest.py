@@ -11,10 +11,9 @@ import pytest
 from penstock.protocol.segment import DOCUMENT, VERSIONED, Decoder, Dialect, Hello, Incoming, Message, Role
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings
-from penstock.store.committer import Committer
-from penstock.store.durability import Durability
-from penstock.store.file_journal import FileJournal
-from penstock.store.real_files import RealFiles
+from penstock.store.file_journal import Committer, FileJournal
+from penstock.store.files import RealFiles
+from penstock.store.journal import Durability
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 

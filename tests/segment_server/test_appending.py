@@ -4,8 +4,7 @@ import uuid
 
 import pytest
 
-from penstock.core.attributes import QUOTA
-from penstock.core.types import Buffer
+from penstock.core.types import QUOTA, Buffer
 from penstock.protocol.segment import (
     DOCUMENT,
     NO_EVENT_NUMBER,
@@ -28,7 +27,7 @@ from penstock.protocol.segment import (
     encode_append_at,
     frame_events,
 )
-from penstock.protocol.segment.codes import ErrorCode
+from penstock.protocol.segment.messages import ErrorCode
 from penstock.store.plan import AttributeUpdate
 from tests.segment_server.conftest import Connect, Peer, Running
 

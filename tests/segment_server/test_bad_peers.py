@@ -28,7 +28,7 @@ from penstock.protocol.segment import (
     SegmentCreated,
     SetupAppend,
 )
-from penstock.store.real_files import RealFile, RealFiles
+from penstock.store.files import RealFile, RealFiles
 from tests.segment_server.conftest import Connect, Peer, Running, Serve, hang_up
 from tests.segment_server.test_appending import WRITER, block, set_up
 

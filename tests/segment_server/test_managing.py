@@ -2,7 +2,7 @@
 
 import uuid
 
-from penstock.core.attributes import NO_VALUE
+from penstock.core.types import NO_VALUE
 from penstock.protocol.segment import (
     Attribute,
     AttributeUpdate,

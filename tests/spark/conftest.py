@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark.java import use_java
+from penstock.spark.run.java import use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2], with the settings that `penstock run` gives. Tests must stop the queries that they start."""
     pytest.importorskip("pyspark", reason="PySpark is not installed")
-    from penstock.spark.session import build_session
+    from penstock.spark.run.session import build_session
 
     try:
         use_java()

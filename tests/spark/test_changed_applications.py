@@ -27,7 +27,7 @@ from tests.worker_process import free_port
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -94,8 +94,8 @@ class Stage:
         """What is in the file is deployed, and a driver follows, as in `penstock run`."""
         from penstock.application.driver import Driver
         from penstock.application.pipelines import pipelines_of
-        from penstock.spark.attempt import RunSettings
-        from penstock.spark.runner import Runner
+        from penstock.spark.run.attempt import RunSettings
+        from penstock.spark.run.runner import Runner
 
         deployment = load(self.file, KnownTypes(), os.environ).deployment
         with ApplicationClient(self.http) as client:

@@ -21,7 +21,7 @@ from tests.spark.sending import outputs, send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
 pytestmark = pytest.mark.spark
 
@@ -44,8 +44,8 @@ class Bench:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        from penstock.spark.attempt import RunSettings
-        from penstock.spark.runner import Runner
+        from penstock.spark.run.attempt import RunSettings
+        from penstock.spark.run.runner import Runner
 
         http = f"127.0.0.1:{self.worker.ports['http']}"
         settings = RunSettings(worker=http, checkpoints=str(self.folder / "checkpoints"), cores=2)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import CheckpointFailed, RequestError
-from penstock.spark.checkpoints import HadoopCheckpoint, LocalCheckpoint, checkpoint_of, is_fresh
+from penstock.spark.run.checkpoints import HadoopCheckpoint, LocalCheckpoint, checkpoint_of, is_fresh
 
 
 def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ def load(spark: SparkSession, **options: str) -> DataFrame:
 def test_every_batch_has_a_row_for_each_bucket_beside_the_events(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.spark.control import control_rows
-    from penstock.spark.progress import Progress
+    from penstock.spark.run.progress import Progress
+    from penstock.spark.source.control import control_rows
 
     sensors = load(spark, worker=f"127.0.0.1:{worker.ports['http']}", pipeline="p", input="left", columns="value")
     control = control_rows(sensors.where("value is not null"), [0, 7])
@@ -54,7 +54,7 @@ def test_every_batch_has_a_row_for_each_bucket_beside_the_events(
 
 
 def test_the_origin_of_a_frame_is_its_load(spark: SparkSession) -> None:
-    from penstock.spark.control import origin_of
+    from penstock.spark.source.control import origin_of
 
     sensors = load(spark, PIPELINE="p", generation="3", columns="value,key", worker="here:9")
     assert origin_of(sensors.groupBy("key").count()) == {
@@ -71,7 +71,7 @@ def test_the_origin_of_a_frame_is_its_load(spark: SparkSession) -> None:
     ("pipelines", "said"), [([None], "names no pipeline"), (["p", "q"], "several pipelines: p, q"), ([], "not made")]
 )
 def test_a_frame_without_one_watermark_is_refused(spark: SparkSession, pipelines: list[str | None], said: str) -> None:
-    from penstock.spark.control import origin_of
+    from penstock.spark.source.control import origin_of
 
     frame = spark.readStream.format("rate").load().selectExpr("cast(null as binary) as value")
     for name in pipelines:
@@ -81,8 +81,8 @@ def test_a_frame_without_one_watermark_is_refused(spark: SparkSession, pipelines
 
 
 def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
-    from penstock.spark.attempt import plan_of
-    from penstock.spark.control import control_rows, origin_of
+    from penstock.spark.run.attempt import plan_of
+    from penstock.spark.source.control import control_rows, origin_of
 
     origins = []
 

@@ -5,7 +5,7 @@ import pytest
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.core.errors import RequestError
 from penstock.spark import pipeline
-from penstock.spark.declared_sinks import Declared, check_ports, sinks_of
+from penstock.spark.pipelines import Declared, check_ports, sinks_of
 
 
 def test_a_url_several_or_urls_by_name() -> None:

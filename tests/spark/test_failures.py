@@ -3,7 +3,7 @@
 import penstock
 from penstock.coordinator.messages import BatchRanges, Range
 from penstock.core.errors import DataLoss, Fenced
-from penstock.spark.failures import failure_of, ranges_text
+from penstock.spark.run.failures import failure_of, ranges_text
 
 SPARK = penstock.__file__.replace("penstock/__init__.py", "penstock/spark/source.py")
 
@@ -67,7 +67,7 @@ def test_the_same_mistake_at_the_same_line_has_the_same_cause_whatever_the_row()
     failure = failure_of(told(USERS))
     assert failure.cause == "ValueError /home/me/count.py:12"
     assert failure.cause == failure_of(told(USERS.replace("literal", "number"))).cause
-    assert "penstock.letters.apply" in failure.hint
+    assert "penstock.dead_letters.apply" in failure.hint
     assert failure_of(told(USERS.replace("line 12", "line 13"))).cause != failure.cause
 
 

@@ -23,8 +23,8 @@ from tests.spark.sending import outputs, send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.attempt import RunSettings
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.attempt import RunSettings
+    from penstock.spark.run.runner import Runner
 
 pytestmark = pytest.mark.spark
 
@@ -57,8 +57,7 @@ class Bench:
 
     @property
     def settings(self) -> RunSettings:
-        from penstock.spark.attempt import RunSettings
-        from penstock.spark.restarts import RestartPolicy
+        from penstock.spark.run.attempt import RestartPolicy, RunSettings
 
         quick = RestartPolicy(restarts_max=1, pause_seconds_first=0.1)
         checkpoints = str(self.folder / "checkpoints")
@@ -76,13 +75,13 @@ class Bench:
         send(f"127.0.0.1:{self.worker.ports['connector']}", "numbers", "s", [b"%d" % n for n in range(count)])
 
     def runner(self, *pipelines: Pipeline, **options: Any) -> Runner:
-        from penstock.spark.runner import Runner
+        from penstock.spark.run.runner import Runner
 
         return Runner(self.spark, pipelines, self.settings, **options)
 
     def run_all(self, given: Pipeline) -> None:
         """All that is there now."""
-        from penstock.spark.runner import Runner
+        from penstock.spark.run.runner import Runner
 
         Runner(self.spark, [given], replace(self.settings, available_now=True)).run(WAIT_SECONDS_MAX)
 
@@ -151,8 +150,8 @@ def test_windows_with_other_keys_are_refused_with_what_differs_and_a_reset_start
 
 def test_a_checkpoint_is_left_alone_where_the_worker_knows_of_no_reset(bench: Bench) -> None:
     """It may be the one of the same name at another worker."""
-    from penstock.spark.checkpoints import LocalCheckpoint
-    from penstock.spark.generation import is_outdated
+    from penstock.spark.run.checkpoints import LocalCheckpoint
+    from penstock.spark.run.generation import is_outdated
 
     bench.send(1)
     bench.run_all(counting("stream"))
@@ -164,7 +163,7 @@ def test_a_checkpoint_is_left_alone_where_the_worker_knows_of_no_reset(bench: Be
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_checkpoints_are_read_and_moved_wherever_spark_can(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
-    from penstock.spark.checkpoints import HadoopCheckpoint, LocalCheckpoint, incarnation_of
+    from penstock.spark.run.checkpoints import HadoopCheckpoint, LocalCheckpoint, incarnation_of
 
     folder = tmp_path / "p"
     (folder / "offsets").mkdir(parents=True)
@@ -187,7 +186,7 @@ def test_checkpoints_are_read_and_moved_wherever_spark_can(spark: SparkSession, 
 
 
 def test_what_a_file_system_of_sparks_refuses_names_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    from penstock.spark.checkpoints import HadoopCheckpoint
+    from penstock.spark.run.checkpoints import HadoopCheckpoint
 
     (tmp_path / "p" / "penstock.json").mkdir(parents=True)
     with pytest.raises(CheckpointFailed, match=f"the checkpoint file://{tmp_path}/p cannot be used: ") as caught:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark import java
+from penstock.spark.run import java
 
 
 def program(path: Path, text: str) -> Path:

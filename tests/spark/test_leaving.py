@@ -13,7 +13,7 @@ from penstock.core.errors import RequestError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from penstock.spark.leaving import Leaving
+    from penstock.spark.outputs import Leaving
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +31,7 @@ def events(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 
 def left(given: object, declared: tuple[str, ...] | None = None) -> Leaving:
-    from penstock.spark.leaving import leaving
+    from penstock.spark.outputs import leaving
 
     return leaving(given, declared)
 

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from penstock.spark.restarts import RestartPolicy, Restarts
+from penstock.spark.run.attempt import RestartPolicy, Restarts
 
 POLICY = RestartPolicy(restarts_max=4, pause_seconds_first=1, pause_seconds_max=5, healthy_seconds=60)
 

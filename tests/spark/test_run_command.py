@@ -20,7 +20,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
-from penstock.spark.java import find_java
+from penstock.spark.run.java import find_java
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
 

@@ -15,7 +15,7 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.delivery.file.sink import read_committed_parts
-from penstock.spark.java import find_java
+from penstock.spark.run.java import find_java
 from tests.core.test_logs import LINE
 from tests.running_worker import RunningWorker
 from tests.spark.asking import get

@@ -18,15 +18,15 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineStatus
 from penstock.core.errors import PipelineError, RequestError
 from penstock.spark import Pipeline, pipeline
-from penstock.spark.restarts import RestartPolicy
+from penstock.spark.run.attempt import RestartPolicy
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.attempt import RunSettings
-    from penstock.spark.runner import Runner, RunningPipeline
+    from penstock.spark.run.attempt import RunSettings
+    from penstock.spark.run.runner import Runner, RunningPipeline
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +47,7 @@ class Bench:
 
     @property
     def settings(self) -> RunSettings:
-        from penstock.spark.attempt import RunSettings
+        from penstock.spark.run.attempt import RunSettings
 
         quick = RestartPolicy(restarts_max=3, pause_seconds_first=0.1)
         return RunSettings(worker=self.http, checkpoints=str(self.folder / "checkpoints"), cores=2, restarts=quick)
@@ -56,7 +56,7 @@ class Bench:
         send(f"127.0.0.1:{self.worker.ports['connector']}", source, stream, payloads, key=key)
 
     def runner(self, *pipelines: Pipeline, settings: RunSettings | None = None) -> Runner:
-        from penstock.spark.runner import Runner
+        from penstock.spark.run.runner import Runner
 
         return Runner(self.spark, pipelines, settings or self.settings)
 
@@ -177,7 +177,7 @@ def test_several_ports_leave_together(bench: Bench) -> None:
     assert [json.loads(row)["number"] for row in bench.out("sort", "odd")] == [1, 3]
 
 
-@pipeline(inputs={"copied": "pipeline:copy/out", "others": ["letters", "numbers"]})
+@pipeline(inputs={"copied": "pipeline:copy/out", "others": ["dead-letters", "numbers"]})
 def join(copied: DataFrame, others: DataFrame) -> DataFrame:
     return copied.union(others)
 
@@ -271,7 +271,7 @@ def test_an_error_in_the_users_code_is_one_message_with_the_line_the_events_and_
     assert "ValueError: invalid literal for int() with base 10: b'two'" in text
     assert re.search(r"at an event of epoch 1: connector/numbers/\d @ 0 to \d+$", text)
     assert "\tat " not in text, "no stack of the JVM"
-    assert "penstock.letters.apply" in caught.value.hint
+    assert "penstock.dead_letters.apply" in caught.value.hint
     assert "skip them" in caught.value.hint
     assert runner.pipelines[0].restarts.in_a_row == 2, "it was given one more chance"
     assert bench.out("strict") == []
@@ -294,7 +294,7 @@ def test_a_python_worker_that_ends_is_called_so(bench: Bench) -> None:
 
 
 def test_one_that_fails_does_not_end_the_others(bench: Bench) -> None:
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
     @pipeline
     def broken(numbers: DataFrame) -> DataFrame:
@@ -329,7 +329,7 @@ def test_one_that_fails_does_not_end_the_others(bench: Bench) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_used_holds_up_its_own_pipeline_alone(bench: Bench) -> None:
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
     blocked = replace(copy, name="blocked")
     folder = bench.folder / "checkpoints" / "blocked"
@@ -362,7 +362,7 @@ def failing_with(error: Exception) -> Callable[[], None]:
 def test_only_a_connection_that_fails_is_taken_for_the_end_of_sparks_jvm(bench: Bench) -> None:
     from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
     for gone in (Py4JNetworkError("no answer"), Py4JError("An error occurred while calling"), ConnectionRefusedError()):
         with pytest.raises(RequestError, match="Spark's JVM is gone"):
@@ -376,7 +376,7 @@ def test_an_application_none_of_whose_pipelines_can_be_built_ends_at_once(bench:
     def broken(numbers: DataFrame) -> DataFrame:
         return numbers.select("no_such_column")
 
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
     runner = Runner(bench.spark, [broken], bench.settings, until_stopped=True)
     with pytest.raises(RequestError, match="no_such_column"):

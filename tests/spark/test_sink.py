@@ -13,10 +13,10 @@ from penstock.client.coordinator import Staged
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced, RequestError
 from penstock.protocol.stored.bulk import decode
-from penstock.spark import sink
-from penstock.spark.sink import StagedOutput, StreamSink, Task, in_order, stage
-from penstock.spark.sink_options import SinkOptions
-from penstock.spark.staging import StagedPort
+from penstock.spark.sink import writer
+from penstock.spark.sink.options import SinkOptions
+from penstock.spark.sink.staging import StagedPort
+from penstock.spark.sink.writer import StagedOutput, StreamSink, Task, in_order, stage
 from tests.running_worker import RunningWorker
 from tests.spark.asking import segment_names
 from tests.spark.kept import kept_for
@@ -121,8 +121,8 @@ class Coordinator:
 
 def merging(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, refusal: Exception | None = None) -> list[Any]:
     log: list[Any] = []
-    monkeypatch.setattr(sink, "coordinator", lambda _: Coordinator(log, refusal))
-    monkeypatch.setattr(sink, "sync_checkpoint", lambda location: log.append(("sync", location)))
+    monkeypatch.setattr(writer, "coordinator", lambda _: Coordinator(log, refusal))
+    monkeypatch.setattr(writer, "sync_checkpoint", lambda location: log.append(("sync", location)))
     return log
 
 

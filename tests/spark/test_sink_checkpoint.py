@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import StoreFailed
-from penstock.spark import sink_checkpoint
-from penstock.spark.sink_checkpoint import sync_checkpoint
+from penstock.spark.sink import writer
+from penstock.spark.sink.writer import sync_checkpoint
 
 
 class Calls:
@@ -17,7 +17,7 @@ class Calls:
         self.synced: list[str] = []
         self._result = result
         monkeypatch.setattr(os, "sync", lambda: self.synced.append("everything"))
-        monkeypatch.setattr(sink_checkpoint, "_syncfs", lambda: self._syncfs if has_syncfs else None)
+        monkeypatch.setattr(writer, "_syncfs", lambda: self._syncfs if has_syncfs else None)
 
     def _syncfs(self, descriptor: int) -> int:
         self.synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
@@ -62,7 +62,7 @@ def test_a_disk_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_system_s_own_syncfs_takes_a_directory(tmp_path: Path) -> None:
-    real = sink_checkpoint._syncfs()
+    real = writer._syncfs()
     assert real is not None
     descriptor = os.open(tmp_path, os.O_RDONLY)
     assert real(descriptor) == 0

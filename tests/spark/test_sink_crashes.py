@@ -10,8 +10,8 @@ import pytest
 
 from penstock.client.segments import SegmentClient
 from penstock.protocol.stored.bulk import decode
-from penstock.spark.sink import Task, stage
-from penstock.spark.sink_options import SinkOptions
+from penstock.spark.sink.options import SinkOptions
+from penstock.spark.sink.writer import Task, stage
 from tests.spark.kept import kept_for
 from tests.worker_process import WorkerProcess
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock.client.segments import SegmentClient
-from penstock.client.segments.address import Address
 from penstock.client.segments.failures import Interrupted
+from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, NoSuchSegment, RequestError, SegmentExists
 from penstock.protocol.segment import frame_events
-from penstock.spark.staging import PORTS_MAX, Staging
-from penstock.spark.staging_link import Link, segment_address
+from penstock.spark.sink.staging import PORTS_MAX, Link, Staging, segment_address
 from tests.client.cutting_proxy import CuttingProxy
 from tests.client.test_tls import client_context, server_context
 from tests.running_worker import RunningWorker, running_worker

@@ -19,9 +19,8 @@ from pyspark.sql.types import (
 from penstock.core.errors import RequestError
 from penstock.protocol.stored import NO_TIME
 from penstock.protocol.stored.bulk import decode
-from penstock.spark.source_arrow import SegmentBatches
-from penstock.spark.source_schema import COLUMNS, arrow_schema, columns_of, spark_schema
-from penstock.spark.stream_names import StreamNames
+from penstock.spark.source.arrow import SegmentBatches, StreamNames
+from penstock.spark.source.schema import COLUMNS, arrow_schema, columns_of, spark_schema
 from tests.protocol.stored.events import raw, stored
 
 SPARK_TYPES = {"string": StringType(), "bigint": LongType(), "timestamp": TimestampType(), "binary": BinaryType()}

@@ -5,7 +5,7 @@ import json
 import msgpack
 import pyarrow as pa
 
-from penstock.spark.source_metadata import content_types, metadata_json
+from penstock.spark.source.arrow import content_types, metadata_json
 
 
 def array(*maps: object) -> object:

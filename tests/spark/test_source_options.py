@@ -4,8 +4,8 @@ import pytest
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits
 from penstock.core.errors import RequestError
-from penstock.spark.source_options import OPTIONS, SourceOptions
-from penstock.spark.source_schema import COLUMNS
+from penstock.spark.source.options import OPTIONS, SourceOptions
+from penstock.spark.source.schema import COLUMNS
 
 
 def parse(**options: str) -> SourceOptions:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.client.coordinator import InputOffset, Range
 from penstock.core.errors import DataLoss
-from penstock.spark.source_partitions import PARTITION_BYTES_MIN, packed, ranges_between
+from penstock.spark.source.partitions import PARTITION_BYTES_MIN, packed, ranges_between
 
 MIB = 1 << 20
 

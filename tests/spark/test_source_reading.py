@@ -7,14 +7,13 @@ import pytest
 
 from penstock.client.coordinator import Range
 from penstock.client.segments import SegmentClient
-from penstock.client.segments.address import Address
+from penstock.core.address import Address
 from penstock.core.errors import Damaged, DataLoss, RequestError
 from penstock.spark import python_worker
-from penstock.spark.source_arrow import SegmentBatches
-from penstock.spark.source_options import SourceOptions
-from penstock.spark.source_partitions import SegmentRanges
-from penstock.spark.source_reading import read_events, read_partition
-from penstock.spark.staging_link import Link
+from penstock.spark.sink.staging import Link
+from penstock.spark.source.arrow import SegmentBatches
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.partitions import SegmentRanges, read_events, read_partition
 from tests.client.test_tls import CA, server_context
 from tests.protocol.stored.events import raw, stored
 from tests.running_worker import RunningWorker, running_worker

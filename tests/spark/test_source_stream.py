@@ -10,12 +10,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from penstock.client.coordinator import Range
 from penstock.core.errors import DataLoss, PipelineError, Unavailable
-from penstock.spark import source_stream
-from penstock.spark.source_loads import driver_identity
-from penstock.spark.source_options import SourceOptions
-from penstock.spark.source_partitions import ControlRows, SegmentRanges
-from penstock.spark.source_schema import COLUMNS
-from penstock.spark.source_stream import StreamReader
+from penstock.spark.source import stream
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.partitions import ControlRows, SegmentRanges
+from penstock.spark.source.schema import COLUMNS
+from penstock.spark.source.stream import StreamReader, driver_identity
 from tests.spark.scripted_coordinator import ScriptedCoordinator
 
 ALL = ReadAllAvailable()
@@ -97,7 +96,7 @@ def test_with_a_generation_its_cuts_are_asked_for(coordinator: ScriptedCoordinat
         "start": offset(0, 0),
         "upto": None,
         "limits": None,
-        "wait_ms": source_stream.WAIT_MS,
+        "wait_ms": stream.WAIT_MS,
         "state": None,
     }
     assert not coordinator.bodies("/pipelines/p/start")
@@ -205,7 +204,7 @@ def test_available_now_ends_at_what_was_there(coordinator: ScriptedCoordinator, 
 def test_available_now_waits_for_what_is_only_held_back(
     coordinator: ScriptedCoordinator, reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_stream, "WAIT_MS", 1)
+    monkeypatch.setattr(stream, "WAIT_MS", 1)
     held = iter([True, True, False])
     coordinator.answers["/pipelines/p/cut"] = lambda body: (
         {"offset": body["start"], "held": "a sink is slow"} if next(held) else cut(body)
@@ -218,8 +217,8 @@ def test_available_now_waits_for_what_is_only_held_back(
 def test_available_now_does_not_wait_for_ever(
     coordinator: ScriptedCoordinator, reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_stream, "WAIT_MS", 1)
-    monkeypatch.setattr(source_stream, "HELD_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(stream, "WAIT_MS", 1)
+    monkeypatch.setattr(stream, "HELD_SECONDS_MAX", 0.05)
     coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "held": "a sink is slow"}
     now = reader(pipeline="p", generation="1")
     now.prepareForTriggerAvailableNow()

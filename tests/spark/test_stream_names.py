@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from penstock.spark import stream_names
-from penstock.spark.stream_names import StreamNames
+from penstock.spark.source import arrow
+from penstock.spark.source.arrow import StreamNames
 
 
 class Asked:
@@ -44,14 +44,14 @@ def test_one_stream_alone_is_a_column_of_one_name(number: int) -> None:
 
 
 def test_many_ids_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_names, "ASK_MAX", 7)
+    monkeypatch.setattr(arrow, "ASK_MAX", 7)
     asked = Asked()
     assert len(StreamNames(asked).of(np.arange(20))) == 20
     assert asked.requests == 3
 
 
 def test_the_names_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_names, "STREAMS_MAX", 10)
+    monkeypatch.setattr(arrow, "STREAMS_MAX", 10)
     asked = Asked()
     names = StreamNames(asked)
     for start in (0, 6, 3, 0):

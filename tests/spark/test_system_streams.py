@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.spark import pipeline
-from penstock.spark.attempt import RunSettings
+from penstock.spark.run.attempt import RunSettings
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
 
@@ -32,7 +32,7 @@ def told(events: DataFrame) -> DataFrame:
 def test_a_pipeline_reads_which_streams_have_started_and_ended(
     worker: RunningWorker, client: CoordinatorClient, spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
     http = f"127.0.0.1:{worker.ports['http']}"
     settings = RunSettings(worker=http, checkpoints=str(tmp_path / "checkpoints"), cores=2)

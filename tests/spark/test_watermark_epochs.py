@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec
-from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.protocol.stored.event import END_OF_TIME
 from tests.open_stream import open_stream
 from tests.running_worker import RunningWorker
 

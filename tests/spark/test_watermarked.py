@@ -29,7 +29,7 @@ STEPS = [
 @pytest.fixture(scope="module")
 def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Following]]:
     """A query for each operator, behind all steps."""
-    from penstock.spark.spark_watermark import watermarked
+    from penstock.spark.watermark import watermarked
 
     folder = tmp_path_factory.mktemp("watermarked")
     operators = {"window": windows, "session": sessions, "timers": timers, "duplicates": without_duplicates}

@@ -56,7 +56,7 @@ def test_the_columns_stay_what_they_are(spark: SparkSession) -> None:
 
 
 def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
-    from penstock.spark.attempt import plan_of
+    from penstock.spark.run.attempt import plan_of
 
     @pipeline
     def minutes(clicks: DataFrame) -> DataFrame:

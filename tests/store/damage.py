@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from penstock.core.errors import Damaged
 from penstock.core.types import Position, SegmentId
 from penstock.store.chapters import chapter_name, file_offset
-from penstock.store.reading import pieces
+from penstock.store.reader import pieces
 from penstock.store.record import CHAPTER_HEADER_BYTES
 from penstock.store.scan import Entry
 from penstock.store.segment import Segment

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from crc32c import crc32c
 
-from penstock.core.attributes import QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     DiskFull,
@@ -21,10 +20,9 @@ from penstock.core.errors import (
     SegmentTruncated,
     StoreFailed,
 )
-from penstock.core.types import Position
+from penstock.core.types import QUOTA, Position
 from penstock.store.chapters import file_offset
 from penstock.store.compaction import Compactor
-from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.store.file_journal import FileJournal
 from penstock.store.operations import Index, pack
 from penstock.store.plan import AttributeUpdate
@@ -33,6 +31,7 @@ from penstock.store.segment import Segment
 from penstock.store.settings import KIB, StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.store.verify import verify
+from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from tests.store import model
 from tests.store.model import State
 

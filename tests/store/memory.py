@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.store.file_journal import FileJournal
-from penstock.store.real_files import RealFiles
+from penstock.store.files import RealFiles
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 

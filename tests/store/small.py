@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset
-from penstock.store.faulty_files import FaultyFiles
 from penstock.store.file_journal import FileJournal
 from penstock.store.files import Files
 from penstock.store.scan import Entry
 from penstock.store.settings import KIB, StoreSettings
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles
 
 SETTINGS = StoreSettings(chapter_bytes=8 * KIB, reserve_bytes=16 * KIB)
 

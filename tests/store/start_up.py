@@ -16,10 +16,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from penstock.store.committer import Committer
-from penstock.store.file_journal import FileJournal
-from penstock.store.files import File, Files
-from penstock.store.real_files import RealFiles
+from penstock.store.file_journal import Committer, FileJournal
+from penstock.store.files import File, Files, RealFiles
 from penstock.store.settings import MIB, StoreSettings
 from penstock.store.store import SegmentStore
 

@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.core.errors import ConditionFailed, Damaged, LimitExceeded, NoSuchSegment, QuotaReached, SegmentSealed
-from penstock.store.faulty_files import FaultyFiles
 from penstock.store.plan import Addition
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles
 from tests.store.small import commit, entries, flip, heads, open_store
 
 BOTH = [Addition("a", [b"one", b"two"], b"head of a"), Addition("b", [b"three"], b"head of b")]

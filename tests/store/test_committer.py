@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import StoreFailed, StoreInUse
-from penstock.store.committer import Committer
-from penstock.store.file_journal import FileJournal
-from penstock.store.memory_files import os_error
-from penstock.store.real_files import RealFile, RealFiles
+from penstock.store.file_journal import Committer, FileJournal
+from penstock.store.files import RealFile, RealFiles
 from penstock.store.store import SegmentStore
+from penstock.testing.memory_files import os_error
 from tests.store.small import SETTINGS, entries, journal_of
 
 

@@ -2,8 +2,8 @@
 
 from penstock.store.chapters import chapter_name
 from penstock.store.compaction import Compactor
-from penstock.store.faulty_files import FaultyFiles
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles
 from tests.store.small import commit, flip, heads, next_chapter, open_store
 
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.store.files import File
+from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 
 SEEDS = range(200)
 OLD, NEW = b"o" * 2000, b"n" * 2000

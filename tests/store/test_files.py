@@ -9,10 +9,9 @@ from typing import TypeAlias
 import pytest
 
 from penstock.core.errors import StoreInUse
-from penstock.store.faulty_files import FaultyFiles
-from penstock.store.files import File, Files
-from penstock.store.memory_files import MemoryFiles
-from penstock.store.real_files import RealFiles
+from penstock.store.files import File, Files, RealFiles
+from penstock.testing.faulty_files import FaultyFiles
+from penstock.testing.memory_files import MemoryFiles
 
 KINDS = ["real", "memory", "faulty"]
 Act: TypeAlias = Callable[[File], object]

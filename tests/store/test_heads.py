@@ -7,9 +7,9 @@ import pytest
 from penstock.core.errors import Damaged
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name
-from penstock.store.faulty_files import FaultyFiles
 from penstock.store.record import HEAD_CHECKSUM_BYTES
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles
 from tests.store.small import commit, flip, heads, next_chapter, open_store
 
 KIB = 1024

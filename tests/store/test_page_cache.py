@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from penstock.store.page_cache import SECTOR_BYTES, CachedDirectory, CachedFile, Entries, luck
+from penstock.testing.memory_files import SECTOR_BYTES, CachedDirectory, CachedFile, Entries, luck
 
 SEEDS = range(200)
 OLD, NEW = b"o" * 2000, b"n" * 2000

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import DiskFull
-from penstock.store.committer import Committer
 from penstock.store.compaction import Compactor
-from penstock.store.file_journal import FileJournal
-from penstock.store.real_files import RealFiles
+from penstock.store.file_journal import Committer, FileJournal
+from penstock.store.files import RealFiles
 from penstock.store.settings import KIB, MIB, StoreSettings
 from penstock.store.store import SegmentStore
 from tests.store.small import journal_of

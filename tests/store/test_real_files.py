@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import StoreInUse
-from penstock.store.real_files import RealFiles
+from penstock.store.files import RealFiles
 
 HOLD_THE_LOCK = """
 import pathlib, sys

@@ -7,9 +7,9 @@ import pytest
 from penstock.core.errors import Damaged, StoreFailed
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset
-from penstock.store.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.store.record import CHAPTER_HEADER_BYTES, checksum
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from tests.store.small import commit, entries, flip, journal_of, next_chapter, open_store, prove
 
 

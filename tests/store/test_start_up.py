@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store.memory_files import MemoryFiles
-from penstock.store.real_files import RealFiles
+from penstock.store.files import RealFiles
 from penstock.store.settings import KIB, StoreSettings
 from penstock.store.store import SegmentStore
+from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, open_store
 from tests.store.start_up import open_counting, write_journal
 

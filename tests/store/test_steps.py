@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from penstock.core.errors import StoreFailed
-from penstock.store.faulty_files import FaultyFiles
-from penstock.store.memory_files import os_error
+from penstock.testing.faulty_files import FaultyFiles
+from penstock.testing.memory_files import os_error
 from tests.store.small import commit, journal_of, next_chapter, open_store
 
 

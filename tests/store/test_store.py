@@ -4,7 +4,6 @@ from contextlib import suppress
 
 import pytest
 
-from penstock.core.attributes import NO_VALUE, QUOTA
 from penstock.core.errors import (
     ConditionFailed,
     DiskFull,
@@ -16,12 +15,13 @@ from penstock.core.errors import (
     SegmentTruncated,
     StoreFailed,
 )
+from penstock.core.types import NO_VALUE, QUOTA
 from penstock.store.compaction import Compactor
-from penstock.store.faulty_files import FaultyFiles
-from penstock.store.memory_files import MemoryFiles
 from penstock.store.plan import AttributeUpdate
 from penstock.store.settings import KIB
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles
+from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, entries, heads, journal_of, next_chapter, open_store
 
 WRITER = b"w" * 16

@@ -1,8 +1,8 @@
 """Live bytes, and the snapshot."""
 
-from penstock.store.memory_files import MemoryFiles
 from penstock.store.plan import AttributeUpdate
 from penstock.store.table import SegmentTable
+from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, next_chapter, open_store
 
 

@@ -6,13 +6,12 @@ import pytest
 
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset
-from penstock.store.committer import Committer
 from penstock.store.compaction import Compactor
-from penstock.store.faulty_files import FaultyFiles
-from penstock.store.file_journal import FileJournal
-from penstock.store.real_files import RealFiles
+from penstock.store.file_journal import Committer, FileJournal
+from penstock.store.files import RealFiles
 from penstock.store.store import SegmentStore
 from penstock.store.verify import verify
+from penstock.testing.faulty_files import FaultyFiles
 from tests.store.small import SETTINGS, entries, flip, journal_of, next_chapter, open_store, prove
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.protocol.stored.event import END_OF_TIME
 from penstock.windows.kinds import Session, Window
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.windows import state as states
-from penstock.windows.state import SparkState
+from penstock.windows import processor as states
+from penstock.windows.processor import SparkState
 
 
 class Handle:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock.application.deployments import FILE
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.core.errors import RequestError
-from penstock.hosting.kept import FILE
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.running_worker import RunningWorker, running_worker
 

@@ -1,6 +1,6 @@
 """Rates over a short time, from counters."""
 
-from penstock.worker.rates import SAMPLES_MAX, WINDOW_SECONDS, Key, Rates
+from penstock.worker.flow import SAMPLES_MAX, WINDOW_SECONDS, Key, Rates
 
 EVENTS: Key = ("source", "shops", "events")
 

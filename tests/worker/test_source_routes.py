@@ -11,7 +11,7 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient, InputSpec, WatermarkHeld
 from penstock.core.errors import RequestError
 from penstock.protocol.connector import stream_id_of
-from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.protocol.stored.event import END_OF_TIME
 from tests.open_stream import open_stream
 from tests.running_worker import RunningWorker
 from tests.spark.sending import send

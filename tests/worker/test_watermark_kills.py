@@ -8,8 +8,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, Limits, LoadState
 from penstock.client.segments import SegmentClient
-from penstock.protocol.stored.event import parse_event
-from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.protocol.stored.event import END_OF_TIME, parse_event
 from tests.open_stream import open_stream
 from tests.worker_process import WorkerProcess
 

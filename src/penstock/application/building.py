@@ -8,10 +8,10 @@ from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from penstock.codecs.coding import Coding, branches
-from penstock.codecs.leaving import Outlet
 from penstock.core.errors import RequestError
-from penstock.spark.source_schema import COLUMNS
+from penstock.spark.codecs.codec import Coding, branches
+from penstock.spark.codecs.outputs import Outlet
+from penstock.spark.source.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,8 +35,8 @@ class Passing:
     outlets: Mapping[str, Outlet]
 
     def __call__(self, **inputs: DataFrame) -> DataFrame:
-        from penstock.codecs.decoding import decode
-        from penstock.codecs.passing import passed
+        from penstock.spark.codecs.decoder import decode
+        from penstock.spark.codecs.outputs import passed
 
         (frame,) = inputs.values()
         return passed(decode(frame, branches(self.codings)), self.outlets, OUT)
@@ -55,8 +55,8 @@ class Coded:
         from pyspark.sql import DataFrame
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        from penstock.codecs.leaving import attributes, leave, schemas
-        from penstock.spark.leaving import Encoded
+        from penstock.spark.codecs.outputs import attributes, leave, schemas
+        from penstock.spark.outputs import Encoded
 
         frames = {port: self._arrived(port, frame) for port, frame in inputs.items()}
         given = frozenset(text for frame in frames.values() for text in attributes(frame).values())
@@ -81,7 +81,7 @@ class Coded:
     def _arrived(self, port: str, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions
 
-        from penstock.codecs.decoding import decode
+        from penstock.spark.codecs.decoder import decode
 
         told = frame.withColumn("metadata", functions.try_parse_json(frame["metadata_json"])).drop("metadata_json")
         return decode(told, branches(self.codings[port])).public()

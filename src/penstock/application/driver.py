@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError, RequestError, Unavailable
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline
-    from penstock.spark.runner import Runner
+    from penstock.spark.run.runner import Runner
 
 LOOK_SECONDS = 0.5
 """Between two looks at what is deployed: `penstock apply` and `stop` are people's, and need be no faster."""

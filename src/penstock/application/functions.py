@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.core.errors import RequestError
 from penstock.spark.pipelines import Pipeline
-from penstock.spark.user_code import shown_at_the_users_line
+from penstock.spark.run.user_code import shown_at_the_users_line
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,9 +2,9 @@
 
 from pydantic import BaseModel
 
-from penstock import codecs
 from penstock.config.types import AboutConnector, AboutInterceptor, CapabilitiesOf
 from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, require
+from penstock.spark import codecs
 
 
 class KnownTypes:

@@ -6,19 +6,25 @@ from typing import Any
 
 from penstock.application.building import FUNCTION_COLUMNS, OUT, PASSING_COLUMNS, Coded, Passing
 from penstock.application.functions import load_function
-from penstock.codecs.about import CODECS
-from penstock.codecs.coding import AS_IT_IS, Coding
-from penstock.codecs.leaving import Outlet
-from penstock.config.deployment import PASSTHROUGH, SYSTEM_STREAMS, Deployment, End, PipelineSpec
-from penstock.config.outlets import PLAIN_CODECS, port_for
+from penstock.application.instance import HOSTED_SCHEME
+from penstock.application.registration import starting_in
+from penstock.config.deployment import (
+    PASSTHROUGH,
+    PLAIN_CODECS,
+    SYSTEM_STREAMS,
+    Deployment,
+    End,
+    PipelineSpec,
+    port_for,
+)
 from penstock.connectors.api import Connector, Options
 from penstock.connectors.making import parse_options
 from penstock.connectors.registry import CONNECTORS, Registry
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.core.durations import parse_duration_ms
-from penstock.hosting.made import HOSTED_SCHEME
-from penstock.hosting.registering import starting_in
-from penstock.spark.letter import LETTER_PORTS
+from penstock.spark.codecs.codec import AS_IT_IS, CODECS, Coding
+from penstock.spark.codecs.outputs import Outlet
+from penstock.spark.dead_letters.column import LETTER_PORTS
 from penstock.spark.pipelines import Pipeline, limits_of
 
 Types = Registry[Connector[Any]]

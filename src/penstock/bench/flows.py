@@ -16,7 +16,7 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.protocol.stored.names import OUTPUT_PREFIX
 from penstock.spark import begin
-from penstock.spark.source_schema import COLUMNS, spark_schema
+from penstock.spark.source.schema import COLUMNS, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

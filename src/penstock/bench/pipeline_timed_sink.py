@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.spark.python_worker import hinted
-from penstock.spark.sink import StreamSink
-from penstock.spark.sink_options import SinkOptions
+from penstock.spark.sink.options import SinkOptions
+from penstock.spark.sink.writer import StreamSink
 
 FORMAT = "penstock_timed"
 TIMINGS = "timings"

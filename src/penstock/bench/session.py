@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 @contextmanager
 def bench_session(directory: Path | None, master: str) -> Iterator[tuple[SparkSession, Path]]:
     """Raises RequestError where PySpark or Java are missing."""
-    from penstock.spark.driver import spark_driver
-    from penstock.spark.java import use_java
-    from penstock.spark.requirements import check_installed
+    from penstock.spark.run.driver import spark_driver
+    from penstock.spark.run.java import check_installed, use_java
 
     check_installed()
     use_java()

@@ -11,7 +11,7 @@ from penstock.bench.contenders.connector_frames import Batch
 from penstock.bench.contenders.ingest import spread
 from penstock.bench.measurement import Measurement
 from penstock.protocol.connector.bulk import StreamTable, encode_acks, rewrite, scan
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.stored.head import encode_head
 from penstock.store.record import checksum
 

@@ -12,9 +12,9 @@ from penstock.cli import (
     bench,
     check,
     connectors,
+    dead_letters,
     epoch,
     init,
-    letters,
     new,
     pipeline,
     run,
@@ -50,7 +50,7 @@ app.add_typer(source.app, name="source")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(sink.app, name="sink")
 app.add_typer(epoch.app, name="epoch")
-app.add_typer(letters.app, name="letters")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(bench.app, name="bench")
 
 

@@ -1,21 +1,159 @@
 """`penstock check`: what pipelines read, where they go, and all that is wrong; nothing is started."""
 
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.check_application import SUFFIXES, check_application
-from penstock.cli.check_windows import windows_over_programs
 from penstock.cli.pipeline_sinks import CheckedSink, SinkOption, bound_to, checked
+from penstock.cli.texts import printable
+from penstock.config.deployment import PASSTHROUGH
 from penstock.core.errors import RequestError
-from penstock.spark.user_code import load_pipelines
+from penstock.protocol.stored.names import Form, Source
+from penstock.spark.run.user_code import load_pipelines
 
 if TYPE_CHECKING:
+    from penstock.config import Loaded
+    from penstock.config.deployment import ConnectorSpec, Deployment, End
     from penstock.spark.pipelines import Pipeline
+
+# What closes windows over each source, for `penstock check`.
+
+_NO_STREAMS = "segment"
+"""A type of connector whose events are of no stream: nothing holds a watermark back."""
+
+
+def windows_over_connectors(loaded: "Loaded") -> Iterator[str]:
+    """A sentence for each connector of an application whose events reach a pipeline that may have windows."""
+    deployment = loaded.deployment
+    for name, spec in deployment.connectors.items():
+        functions = {deployment.pipelines[reached].spark for reached in deployment.pipelines_of(name)}
+        if functions - {PASSTHROUGH} and spec.type != _NO_STREAMS:
+            yield _closing(spec, own_event_times=loaded.capabilities[name].own_event_times)
+
+
+def _closing(spec: "ConnectorSpec", *, own_event_times: bool | None) -> str:
+    over = f"windows over {spec.name}"
+    if own_event_times is None:
+        return f"{over} close by the worker's clock, unless the connector gives event times of its own"
+    if not own_event_times:
+        return f"{over} close by the worker's clock"
+    if spec.event_time_ingest:
+        return f"{over} close by the worker's clock, unless programs send event times of their own"
+    slowest = f"{over} wait for the slowest stream"
+    if spec.idle_timeout_seconds is None:
+        return f"{slowest}; a silent stream holds them back, idle_timeout is off"
+    silent = f"{slowest}; one that is silent for {spec.idle_timeout_seconds:g} s is left out"
+    if spec.when_all_idle == "clock":
+        return f"{silent}; when all are, they close by the worker's clock"
+    return f"{silent}; when all are, they wait for the next event, when_all_idle is wait"
+
+
+def windows_over_programs(inputs: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Of the sources of a Python file's pipeline, in one sentence: the worker that it will run with decides."""
+    sources = [*filter(_is_connector, dict.fromkeys(source for sources in inputs for source in sources))]
+    if sources:
+        yield (
+            f"windows over {', '.join(sources)} wait for the slowest stream; a silent stream holds them back, "
+            "unless the worker has an --idle-timeout"
+        )
+
+
+def _is_connector(source: str) -> bool:
+    try:
+        return Source.parse(source).form is Form.CONNECTOR
+    except RequestError:  # it is reported where the pipeline is started
+        return False
+
+
+# `penstock check app.yaml`: what would be deployed, or all that is wrong with the file.
+
+_WIDTH = 140
+"""Of what goes to a file or a pipe: no column is cut short."""
+SUFFIXES = (".yaml", ".yml")
+"""Of files that hold an application."""
+
+
+def check_application(file: Path) -> None:
+    """Raises ConfigErrors. Nothing of what stands in a `config` is printed: it may be secret."""
+    from penstock.application.known_types import KnownTypes
+    from penstock.config import load
+
+    loaded = load(file, KnownTypes(), os.environ)
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(width=_WIDTH, highlight=False)
+    for table in _tables(loaded):
+        console.print(table)
+    for sentence in windows_over_connectors(loaded):
+        console.print(escape(printable(sentence)), soft_wrap=True)
+    for note in loaded.notes:
+        console.print(f"[yellow]note:[/] {escape(printable(note))}", soft_wrap=True)
+    console.print(f"[green]{escape(printable(str(file)))} is valid[/]", soft_wrap=True)
+
+
+def _tables(loaded: "Loaded") -> Iterator[Table]:
+    deployment = loaded.deployment
+    if deployment.connectors:
+        yield _connectors(loaded)
+    if deployment.pipelines:
+        yield _pipelines(loaded)
+    if deployment.links:
+        yield _links(deployment)
+
+
+def _connectors(loaded: "Loaded") -> Table:
+    table = Table("connector", "type", "as a source", "as a sink", "codec", "interceptors")
+    for name, spec in loaded.deployment.connectors.items():
+        can = loaded.capabilities[name]
+        linked = {end.port for end in _ends(loaded.deployment) if (end.kind, end.name) == ("connector", name)}
+        source = can.source.value if can.source is not None and linked & {"out", "err"} else ""
+        sink = can.sink.value if can.sink is not None and "in" in linked else ""
+        others = ", ".join(dict.fromkeys(spec.codec_map.values()))
+        codecs = [loaded.shown("connector", name, "codec", spec.codec or "")]
+        codecs.append(loaded.shown("connector", name, "codec_map", others))
+        chain = [f"in: {one.type}" for one in spec.interceptors_in] + [
+            f"out: {one.type}" for one in spec.interceptors_out
+        ]
+        kind = loaded.shown("connector", name, "type", spec.type)
+        table.add_row(name, escape(kind), source, sink, escape(", ".join(filter(None, codecs))), ", ".join(chain))
+    return table
+
+
+def _pipelines(loaded: "Loaded") -> Table:
+    table = Table("pipeline", "function", "settings")
+    for name, spec in loaded.deployment.pipelines.items():
+        shown = {key: loaded.shown("pipeline", name, key, _plain(value)) for key, value in spec.settings.items()}
+        settings = ", ".join(f"{key}: {value}" for key, value in shown.items())
+        table.add_row(name, escape(loaded.shown("pipeline", name, "spark", spec.spark)), escape(settings))
+    return table
+
+
+def _plain(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _links(deployment: "Deployment") -> Table:
+    table = Table("from", "to")
+    for link in deployment.links:
+        table.add_row(_shown(link.source), _shown(link.target))
+    return table
+
+
+def _shown(end: "End") -> str:
+    return f"{end.kind}/{end.name}/{end.port}"
+
+
+def _ends(deployment: "Deployment") -> "Iterator[End]":
+    for link in deployment.links:
+        yield link.source
+        yield link.target
 
 
 def register(app: typer.Typer) -> None:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from penstock.client.segments import SegmentClient
-from penstock.client.segments.retrying import retrying
+from penstock.client.segments.failures import retrying
 from penstock.core.errors import RequestError, Unavailable
 
 HTTP_SECONDS_MAX = 10

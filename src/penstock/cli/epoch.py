@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
-from penstock.cli.sizes import show_size
+from penstock.cli.texts import show_size
 from penstock.client.coordinator import CoordinatorClient, EpochStatus, Waiting
 from penstock.core.errors import PipelineError
 

@@ -9,7 +9,7 @@ import typer
 
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
-from penstock.gateway.settings import ConnectorSettings, WhenAllIdle
+from penstock.ingest.settings import ConnectorSettings, WhenAllIdle
 
 _SOURCES = "Sources"
 _METAVAR = "[NAME=]TIME"

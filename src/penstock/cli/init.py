@@ -71,7 +71,7 @@ and in another terminal:
     echo '{"room": "attic", "celsius": 31.5}' > /dev/tcp/127.0.0.1/9000    # in bash
     cat warm/part-*
 
-A line that is no reading is a letter: `penstock letters list too-warm`.
+A line that is no reading is a letter: `penstock dead-letters list too-warm`.
 """
 
 _FILES = {"app.yaml": APP, "pipeline.py": PIPELINE, "README.md": README}

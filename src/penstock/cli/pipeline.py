@@ -23,8 +23,7 @@ from penstock.cli.connect import (
     worker_to_read,
 )
 from penstock.cli.embedded_worker import embedded_worker
-from penstock.cli.sizes import show_size
-from penstock.cli.watermarks import watermark_table
+from penstock.cli.texts import show_size, watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import PipelineError, Unavailable
 

@@ -10,7 +10,7 @@ import typer
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
-from penstock.spark.declared_sinks import DEFAULT_PORT, check_ports, with_sinks
+from penstock.spark.pipelines import DEFAULT_PORT, check_ports, with_sinks
 
 if TYPE_CHECKING:
     from penstock.coordinator.delivery_messages import SinkSpec

@@ -17,14 +17,14 @@ from penstock.cli.embedded_worker import FoundWorker, embedded_worker
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.logs import log_line
-from penstock.spark.checkpoints import DEFAULT_FOLDER, local_path
-from penstock.spark.session import cores_of, sets_partitions
+from penstock.spark.run.checkpoints import DEFAULT_FOLDER, local_path
+from penstock.spark.run.session import cores_of, sets_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.attempt import RunSettings
-    from penstock.spark.runner import Runner, RunningPipeline
+    from penstock.spark.run.attempt import RunSettings
+    from penstock.spark.run.runner import Runner, RunningPipeline
 
 _WORKER_SECONDS_MAX = 10.0
 """For a worker that is being started again, or together with us; a wrong address is still told soon."""
@@ -70,7 +70,7 @@ class RunOptions:
         return self.place.folder / "spark.log"
 
     def settings(self, worker: str, session: "SparkSession") -> "RunSettings":
-        from penstock.spark.attempt import RunSettings
+        from penstock.spark.run.attempt import RunSettings
 
         return RunSettings(
             worker=worker,

@@ -1,26 +1,68 @@
 """What `penstock run` shows: a live table on a terminal, a line now and then elsewhere."""
 
 import logging
+import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from penstock import codecs
-from penstock.cli.ready import ready_lines
 from penstock.cli.run_setup import report
-from penstock.cli.sizes import show_size
-from penstock.cli.texts import printable
-from penstock.cli.times import show_time
+from penstock.cli.texts import printable, show_size, show_time
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
-from penstock.spark.runner import RunningPipeline
+from penstock.spark import codecs
+from penstock.spark.run.runner import RunningPipeline
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines import Pipeline
+
+# What `penstock run` says when pipelines take events: what to do next, for each source.
+
+_REQUESTS = "http-server"
+_PROGRAMS = "connector-protocol"
+_ELSEWHERE = ("pipeline:", "segment:")
+"""How sources begin that nobody sends to directly."""
+
+
+def ready_lines(
+    names: Collection[str], known: Iterable[PipelineStatus], connectors: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """Of these pipelines. A request is answered when every pipeline that reads it has it, so all of them must run."""
+    connector_of = {one["name"]: one for one in connectors}
+    reads = {one.name: _sources(one) for one in known}
+    running = {one.name for one in known if one.state == "RUNNING"}
+    lines: dict[str, None] = {}
+    for name in sorted(running.intersection(names)):
+        requests = [source for source in reads[name] if connector_of.get(source, {}).get("type") == _REQUESTS]
+        for source in requests:
+            if all(reader in running for reader, sources in reads.items() if source in sources):
+                lines[f"ready: {connector_of[source]['reached_at']}"] = None
+        others = [f"{source}{_how(source, connector_of)}" for source in reads[name] if source not in requests]
+        if others:
+            lines[f"ready: {name} reads {', '.join(others)}"] = None
+    return list(lines)
+
+
+def _sources(pipeline: PipelineStatus) -> list[str]:
+    return list(dict.fromkeys(source for sources in pipeline.inputs.values() for source in sources))
+
+
+def _how(source: str, connector_of: Mapping[str, Mapping[str, Any]]) -> str:
+    """In parentheses: how events come into it."""
+    if source.startswith(_ELSEWHERE):
+        return ""
+    connector = connector_of.get(source)
+    if connector is None or connector["type"] == _PROGRAMS:
+        return f" (penstock send --source {source})"
+    return f" ({connector.get('reached_at') or connector['type']})"
+
 
 _LINE_SECONDS = 5.0
 _ASK_SECONDS = 1.0
@@ -171,3 +213,57 @@ def _shown(running: RunningPipeline) -> list[str]:
     """Its ports, but for those in other codecs that no sink is bound to."""
     ports, bound = running.ports or (), {sink.port for sink in running.pipeline.sinks.values()}
     return [port for port in ports if port in bound or port.rpartition(".")[2] not in codecs.names() or "." not in port]
+
+
+# While `penstock run` starts Spark, the worker knows for which pipelines: whoever sends to them can be told.
+
+_AGAIN_SECONDS = 3.0
+"""A few may be lost before the worker takes the start for given up."""
+
+_ANNOUNCEMENT_SECONDS_MAX = 5.0
+
+
+class Announcement:
+    """Until `stop`, the worker hears again and again that Spark is being started for these pipelines."""
+
+    def __init__(self, worker: str, pipelines: Mapping[str, Sequence[str]]) -> None:
+        self._worker = worker
+        self._pipelines = pipelines
+        self._over = threading.Event()
+        self._say()  # at once: a program that is started right behind us finds it said
+        self._thread = threading.Thread(target=self._go_on, name="announcement of pipelines", daemon=True)
+        self._thread.start()
+
+    def look(self, pipelines: "Sequence[RunningPipeline]") -> None:
+        """Stop when all of them have been started."""
+        if all(one.is_running or one.is_done for one in pipelines):
+            self.stop()
+
+    def stop(self) -> None:
+        """The pipelines speak for themselves now, or will never. Idempotent."""
+        self._over.set()
+
+    def _go_on(self) -> None:
+        while not self._over.wait(_AGAIN_SECONDS):
+            self._say()
+
+    def _say(self) -> None:
+        """A worker that is away is told the next time."""
+        with (
+            suppress(PenstockError),
+            CoordinatorClient(self._worker, 0, timeout_seconds=_ANNOUNCEMENT_SECONDS_MAX) as coordinator,
+        ):
+            coordinator.announce(self._pipelines)
+
+
+@contextmanager
+def announced(worker: str, pipelines: "Sequence[Pipeline]") -> Iterator[Announcement]:
+    announcement = Announcement(worker, {one.name: _announced_sources(one) for one in pipelines})
+    try:
+        yield announcement
+    finally:
+        announcement.stop()
+
+
+def _announced_sources(pipeline: "Pipeline") -> list[str]:
+    return list(dict.fromkeys(source for sources in pipeline.inputs.values() for source in sources))

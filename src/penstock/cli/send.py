@@ -1,23 +1,198 @@
 """`penstock send`: the lines of a file as a stream, each once, however often it is run."""
 
-from collections.abc import Generator
-from contextlib import closing
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, get_json, tls_context, worker_to_change
-from penstock.cli.line_times import LineTime, line_times
-from penstock.cli.waiting import wait_for_start, watching
+from penstock.cli.event_times import parse_event_time
 from penstock.client import Message, Source, SourceStream
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.protocol.connector import FRAME_SIZE_MAX
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
+
+# What `penstock send` waits for: pipelines on its source that take no events yet, or no more.
+
+_LOOK_SECONDS = 0.5
+
+_WATCH_SECONDS = 2.0
+"""Between two looks at a worker while acknowledgements are awaited."""
+
+
+def starting_on(status: Mapping[str, Any], source: str) -> dict[str, str]:
+    """By name: the pipelines on a source whose Spark is starting, and what to say of each."""
+    return {
+        one["name"]: f"waiting for {one['name']}: Spark is starting{_soon(one['ready_in_seconds'])}"
+        for one in status.get("starting", ())
+        if source in one["sources"]
+    }
+
+
+def _soon(seconds: float | None) -> str:
+    return "" if seconds is None else f", ready in about {math.ceil(seconds)} s"
+
+
+def stalled_on(status: Mapping[str, Any], source: str) -> dict[str, str]:
+    """By name: the pipelines on a source that do not run, or that are held, and what to say of each."""
+    return {
+        one["name"]: sentence
+        for one in status.get("pipelines", ())
+        if source in {name for sources in one["inputs"].values() for name in sources} and (sentence := _stalled(one))
+    }
+
+
+def _stalled(pipeline: Mapping[str, Any]) -> str:
+    name, state = pipeline["name"], pipeline["state"]
+    if state in ("FAILING", "STOPPED"):
+        return (
+            f"waiting for {name}: it is {state}; start it with penstock run, or forget it with penstock pipeline drop"
+        )
+    return f"waiting for {name}: {pipeline['held']}" if pipeline["held"] else ""
+
+
+def wait_for_start(http: str, source: str, say: Callable[[str], None]) -> None:
+    """Return when no pipeline on the source is starting any more. What is sent before one is registered would be
+    acknowledged without its result. Returns at once where acknowledgements do not wait for pipelines. Raises
+    Unavailable.
+    """
+    said: set[str] = set()
+    while True:
+        status = get_json(http, "/status")
+        starting = {} if _acks_at_once(status, source) else starting_on(status, source)
+        for name in starting.keys() - said:
+            say(starting[name])
+        if not starting:
+            _say_unread(status, source, say)
+            return
+        said |= starting.keys()
+        time.sleep(_LOOK_SECONDS)
+
+
+def _acks_at_once(status: Mapping[str, Any], source: str) -> bool:
+    return bool(status["gateway"]["sources"].get(source, {}).get("ack") == "durable")
+
+
+def _say_unread(status: Mapping[str, Any], source: str, say: Callable[[str], None]) -> None:
+    inputs = [name for one in status.get("pipelines", ()) for sources in one["inputs"].values() for name in sources]
+    if source not in inputs:
+        say(f"no pipeline reads {source}: lines are acknowledged when they are stored")
+
+
+@contextmanager
+def watching(http: str | None, source: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Meanwhile it is said what acknowledgements wait for, in a thread, whenever that is something new."""
+    over = threading.Event()
+    thread = threading.Thread(target=_watch, args=(http, source, say, over), name="what send waits for", daemon=True)
+    if http is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if http is not None:
+            thread.join()
+
+
+def _watch(http: str, source: str, say: Callable[[str], None], over: threading.Event) -> None:
+    said: dict[str, str] = {}
+    while not over.wait(_WATCH_SECONDS):
+        try:
+            status = get_json(http, "/status")
+        except Unavailable:  # the client says so itself, if it stays away
+            continue
+        now = {} if _acks_at_once(status, source) else starting_on(status, source) | stalled_on(status, source)
+        for name, sentence in now.items():
+            if name not in said:
+                say(sentence)
+        said = now
+
+
+# The event times of lines that `penstock send` sends: the time of sending, or a field of each line.
+
+LineTime: TypeAlias = Callable[[bytes, int], int]
+"""Of a line and its number: its event time, in the source's unit. Raises RequestError that names the line."""
+
+_FIELD = "field="
+
+_UNITS_US = ((10**11, Decimal(1_000_000)), (10**14, Decimal(1000)), (10**17, Decimal(1)))
+"""Numbers below the first limit are seconds, which ends in the year 5138; then ms, µs, and beyond the last one ns."""
+
+_TIMES = "A time is ISO 8601, like 2026-01-31T12:00:00Z, or a number since 1970 in s, ms, µs or ns."
+
+
+_ON_ARRIVAL = 0
+
+
+def line_times(given: str, unit: EventTimeUnit, *, ingest: bool = False) -> LineTime:
+    """`now`, or `field=NAME`. With `ingest` the worker gives lines without a time that of their arrival: `now` leaves
+    it to the worker, for a time of the line's own would keep windows from closing by the clock. Raises RequestError.
+    """
+    if given == "now" and ingest:
+        return lambda _, __: _ON_ARRIVAL
+    if given == "now":
+        return lambda _, __: _in_unit(time.time_ns() // 1000, unit)
+    if given.startswith(_FIELD) and (name := given.removeprefix(_FIELD)):
+        return lambda line, number: _in_unit(_field_us(line, number, name), unit)
+    raise RequestError(f"--event-time {given!r} is not valid", "Write now, or field=NAME for a field of JSON lines.")
+
+
+def _in_unit(us: int, unit: EventTimeUnit) -> int:
+    multiplier, divisor = unit.value
+    return us * divisor // multiplier
+
+
+def _field_us(line: bytes, number: int, name: str) -> int:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise _wrong(number, f"is not JSON: {error}", f"--event-time field={name} takes lines of JSON.") from None
+    if not isinstance(found, dict):
+        raise _wrong(number, "is not a JSON object", f"--event-time field={name} takes a JSON object on each line.")
+    if name not in found:
+        has = f"It has: {', '.join(map(str, found))}." if found else _TIMES
+        raise _wrong(number, f"has no field {name!r}", has)
+    try:
+        return time_us(found[name])
+    except RequestError:
+        raise _wrong(number, f"has no time in its field {name!r}: {found[name]!r:.100}", _TIMES) from None
+
+
+def time_us(given: Any) -> int:
+    """Microseconds since 1970. Raises RequestError."""
+    if isinstance(given, str) and not _is_number(given):
+        return parse_event_time(given)
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        raise RequestError(f"{given!r:.100} is not a time")
+    if isinstance(given, float) and not math.isfinite(given):
+        raise RequestError(f"{given} is not a time")
+    number = Decimal(str(given))
+    scale = next((scale for limit, scale in _UNITS_US if abs(number) < limit), Decimal("0.001"))
+    return math.floor(number * scale)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return Decimal(text).is_finite()
+    except InvalidOperation:
+        return False
+
+
+def _wrong(number: int, what: str, hint: str) -> RequestError:
+    sent = "nothing was sent" if number == 1 else "the lines before it are sent"
+    return RequestError(f"line {number} {what}; {sent}", hint)
+
 
 _LINE_BYTES_MAX = FRAME_SIZE_MAX - 1024
 """A line is a frame; so much is left for its head."""

@@ -6,7 +6,7 @@ import typer
 
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
 from penstock.cli.event_times import parse_event_time
-from penstock.cli.times import show_time
+from penstock.cli.texts import show_time
 from penstock.client.coordinator import CoordinatorClient
 
 _RETRY_SECONDS = 3.0

@@ -2,19 +2,352 @@
 
 import json
 import time
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
 from penstock.cli.open_windows import open_window_notes
-from penstock.cli.segment.list import segments_of
-from penstock.cli.status_view import view
+from penstock.cli.screen import Column, Level, Row, Section, rendered, shares
+from penstock.cli.segment import segments_of
+from penstock.cli.sink import sink_table
+from penstock.cli.texts import printable, show_clock_time, show_seconds, show_size, watermark_table
+from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.core.errors import Unavailable
+from penstock.protocol.stored.names import (
+    CONNECTOR_PREFIX,
+    COORDINATOR_PREFIX,
+    OUTPUT_PREFIX,
+    STAGING_PREFIX,
+    SYSTEM_PREFIX,
+)
+
+# How people see the connectors of an application: what each does, and who keeps its streams from sending.
+
+_COLOURS = {"connected": "green", "disconnected": "red", "failed": "red", "paused": "yellow", "draining": "yellow"}
+
+
+def connector_table(connectors: Sequence[dict[str, Any]], application: dict[str, Any]) -> Table:
+    title = f"application, revision {application['revision']}: {application['state']}"
+    columns = ("connector", "type", "state", "streams", "waiting", "in", "out", "letters", "held", "guarantee")
+    table = Table(*columns, title=title, title_justify="left", title_style="bold")
+    for one in connectors:
+        state = "paused" if one["paused"] else one["state"]
+        shown = f"[{_COLOURS.get(state, 'default')}]{state}[/]"
+        counts = (f"{one[key]:,}" for key in ("streams", "waiting_streams", "events_in", "events_out", "letters"))
+        table.add_row(
+            *(escape(one["name"]), escape(one["type"]), shown, *counts),
+            *(show_size(one["held_bytes"]), _guarantee(one["guarantee"])),
+        )
+    return table
+
+
+def connector_troubles(connectors: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentences: what is wrong with a connector, and who holds which stream."""
+    return [sentence for one in connectors for sentence in _sentences(one)]
+
+
+def _sentences(one: dict[str, Any]) -> Iterator[str]:
+    if one["reason"]:
+        yield f"connector {one['name']} is {one['state']}: {one['reason']}"
+    if one["takes"] and one["takes"] not in one["reason"]:
+        yield f"connector {one['name']} takes nothing: {one['takes']}"
+    for closed in one["closed_streams"]:
+        stream = f"stream #{closed['stream_id']} of {closed['connector']}"
+        yield f"connector {one['name']} has closed {stream}: {closed['why']}"
+    if (more := one["closed_count"] - len(one["closed_streams"])) > 0:
+        yield f"connector {one['name']} has closed {more:,} more streams"
+    for held in one["held_streams"]:
+        yield f"stream {held['stream']} of {one['name']} waits: {held['why']}"
+    if (more := one["waiting_streams"] - len(one["held_streams"])) > 0:
+        yield f"and {more:,} more streams of {one['name']}"
+
+
+def _guarantee(guarantee: dict[str, str]) -> str:
+    return ", ".join(f"{port}: {promise}" for port, promise in guarantee.items())
+
+
+# What `penstock status` shows of a worker's /status: what is wrong, then pipelines, sources and sinks, compactly.
+
+INTERNAL = (CONNECTOR_PREFIX, COORDINATOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX)
+"""Segments of the worker's own: what is in them is shown as sources and pipelines."""
+
+_SENTENCE_LINES = 2
+"""Of one problem on a screen; all of it is in --all and in --json."""
+
+_NOTHING_BLOCKED = "nothing is blocked"
+
+_NOT_RUNNING = (
+    ("FAILING", "red", "its query has failed, or its driver is gone: see penstock run"),
+    ("STOPPED", "yellow", "start it with penstock run"),
+)
+_NAMED = 3
+"""Pipelines in one sentence; the table has them all."""
+
+_BAD_STATES = ("disconnected", "failed")
+_BAD_SINKS = ("REFUSED", "WAITING")
+
+_PIPELINE_COLUMNS = (
+    Column("PIPELINE", is_name=True),
+    Column("STATE", is_left=True),
+    Column("IN/S"),
+    Column("OUT/S"),
+    Column("LAG"),
+    Column("LATENCY"),
+    Column("EPOCH"),
+    Column("WATERMARK", is_optional=True),
+    Column("UNDELIVERED", is_optional=True),
+    Column("READS", is_name=True, is_optional=True),
+)
+_SOURCE_COLUMNS = (
+    Column("SOURCE", is_name=True),
+    Column("STATE", is_left=True),
+    Column("EVENTS/S"),
+    Column("BYTES/S"),
+    Column("STREAMS"),
+    Column("STORED"),
+    Column("TYPE", is_optional=True, is_left=True),
+    Column("WAITING", is_optional=True),
+    Column("DEAD LETTERS", is_optional=True),
+)
+_SINK_COLUMNS = (
+    Column("SINK", is_name=True),
+    Column("OF PIPELINE", is_name=True),
+    Column("STATE", is_left=True),
+    Column("ROWS/S"),
+    Column("BEHIND"),
+    Column("TO", is_name=True, is_optional=True),
+    Column("PARKED", is_optional=True),
+)
+_SEGMENT_COLUMNS = (Column("SEGMENT", is_name=True), Column("SIZE"), Column("START"), Column("END"))
+
+
+def view(
+    address: str,
+    status: Mapping[str, Any],
+    segments: Sequence[Mapping[str, Any]],
+    *,
+    width: int,
+    height: int | None = None,
+    is_all: bool = False,
+    notes: Sequence[str] = (),
+) -> RenderableType:
+    """In `height` lines at most, if that is possible. `is_all`: everything, the worker's own segments included. `notes`
+    are sentences about what is not wrong, but worth knowing.
+    """
+    height = None if is_all else height
+    troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status)]
+    said = [*troubles, *((printable(note), "") for note in notes)]
+    if not said and status.get("pipelines"):
+        said = [(_NOTHING_BLOCKED, "green")]
+    top = [*_worker(address, status, width), *_limited(said, width, height)]
+    sections = _sections(status, segments, is_all=is_all)
+    room = None if height is None else height - len(top)
+    parts: list[RenderableType] = [*top]
+    for section, shown in zip(sections, shares(sections, room), strict=True):
+        parts += rendered(section, shown, width)
+    return Group(*parts, *(_details(status) if is_all else ()))
+
+
+def _sections(
+    status: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], *, is_all: bool
+) -> tuple[Section, Section, Section, Section]:
+    rates = status.get("rates", {})
+    pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
+    sinks = [SinkStatus(**told) for told in status.get("sinks", [])]
+    shown = [one for one in segments if is_all or not one["name"].startswith(INTERNAL)]
+    return (
+        _pipelines(pipelines, rates.get("pipelines", {})),
+        _sources(status, rates.get("sources", {}), is_all=is_all),
+        _sinks(sinks, rates.get("sinks", {})),
+        _segments(shown),
+    )
+
+
+# What is at the top.
+
+
+def _worker(address: str, status: Mapping[str, Any], width: int) -> list[Text]:
+    """One line: what does not fit is left out."""
+    application = status.get("application") or {"revision": 0}
+    parts = [f"penstock {status['version']} on {address}"]
+    if "uptime_seconds" in status:
+        parts.append(f"up {show_seconds(status['uptime_seconds'])}")
+    parts.append(f"{show_size(status['store']['live_bytes'])} stored")
+    if application["revision"]:
+        parts.append(f"application {application['state']}, revision {application['revision']}")
+    if "rates" in status:
+        parts.append(f"rates: last {show_seconds(status['rates']['seconds'])}")
+    while len(parts) > 1 and len(" · ".join(parts)) > width:
+        parts.pop()
+    return [Text(" · ".join(parts), "bold")]
+
+
+def _limited(sentences: Sequence[tuple[str, str]], width: int, height: int | None) -> list[Text]:
+    """With their styles, wrapped; on a screen in a third of it at most, each in a few lines."""
+    lines_max = None if height is None else _SENTENCE_LINES
+    room = max(height // 3, _SENTENCE_LINES) if height is not None else None
+    shown: list[Text] = []
+    for number, (sentence, style) in enumerate(sentences):
+        lines = wrap(sentence, width, subsequent_indent="  ", max_lines=lines_max, placeholder=" …")
+        if room is not None and len(shown) + len(lines) > room:
+            return [*shown, Text(f"… and {len(sentences) - number} more: penstock status --all", "yellow")]
+        shown += [Text(line, style) for line in lines]
+    return shown
+
+
+def _status_sentences(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for problem in status["problems"]:
+        yield printable(problem), "bold red"
+    for name, why in status["gateway"].get("damaged_sources", {}).items():
+        yield printable(f"source {name!r}: {why}"), "bold red"
+    pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
+    for state, style, why in _NOT_RUNNING:
+        away = [one for one in pipelines if one.state == state and (one.lag_bytes or state == "FAILING")]
+        if away:
+            lag = show_size(sum(one.lag_bytes for one in away))
+            yield f"{_named(away)} {state} ({why}): {lag} behind", style
+    own = tuple(f"pipeline {one.name} is {one.state}: " for one in pipelines)
+    blocked = [sentence for sentence in status.get("holds", []) if not sentence.startswith(own)]
+    for sentence in [*blocked, *connector_troubles(status.get("connectors", []))]:
+        yield printable(sentence), "yellow"
+
+
+def _named(pipelines: Sequence[PipelineStatus]) -> str:
+    if len(pipelines) == 1:
+        return f"pipeline {pipelines[0].name} is"
+    named = ", ".join(one.name for one in pipelines[:_NAMED])
+    more = f" and {len(pipelines) - _NAMED} more" if len(pipelines) > _NAMED else ""
+    return f"pipelines {named}{more} are"
+
+
+# The tables.
+
+
+def _pipelines(pipelines: Sequence[PipelineStatus], rates: Mapping[str, Any]) -> Section:
+    rows = [_pipeline(one, rates.get(one.name, {})) for one in pipelines]
+    return Section("pipeline", _PIPELINE_COLUMNS, rows, "running")
+
+
+def _pipeline(one: PipelineStatus, rates: Mapping[str, Any]) -> Row:
+    level = Level.OK
+    if one.state not in ("RUNNING", "STARTING") or one.held:
+        level = Level.BAD if one.state == "FAILING" else Level.WARNING
+    reads = ", ".join(dict.fromkeys(source for sources in one.inputs.values() for source in sources))
+    cells = (
+        *(one.name, "BLOCKED" if one.held and one.state == "RUNNING" else one.state),
+        *(_rate(rates.get("rows_in_per_second", 0.0)), _rate(rates.get("rows_out_per_second", 0.0))),
+        *(show_size(one.lag_bytes), _latency(rates.get("latency_seconds")), str(one.complete)),
+        *(show_clock_time(one.watermark), show_size(one.undelivered_bytes), reads),
+    )
+    return Row(cells, level)
+
+
+def _sources(status: Mapping[str, Any], rates: Mapping[str, Any], *, is_all: bool) -> Section:
+    connectors = {one["name"]: one for one in status.get("connectors", [])}
+    sources = status["gateway"]["sources"]
+    hosted = [name for name, one in connectors.items() if "out" in one["guarantee"] and name not in sources]
+    names = [name for name in sources if is_all or not name.startswith(SYSTEM_PREFIX)]
+    rows = [
+        _source(name, sources.get(name), connectors.get(name), rates.get(name, {}))
+        for name in sorted([*names, *hosted])
+    ]
+    return Section("source", _SOURCE_COLUMNS, rows, "no trouble")
+
+
+def _source(
+    name: str, source: Mapping[str, Any] | None, connector: Mapping[str, Any] | None, rates: Mapping[str, Any]
+) -> Row:
+    """`source` is None before its first event; `connector` is None for one that programs send to."""
+    source = source or {"has_room": True, "streams": 0, "held_bytes": 0}
+    connector = connector or {"state": "", "paused": False, "waiting_streams": 0, "letters": 0, "type": "programs"}
+    state, level = _source_state(source, connector)
+    waiting, letters = connector["waiting_streams"], connector["letters"]
+    cells = (
+        *(
+            name,
+            state,
+            _rate(rates.get("events_per_second", 0.0)),
+            show_size(round(rates.get("bytes_per_second", 0.0))),
+        ),
+        *(f"{source['streams']:,}", show_size(source["held_bytes"])),
+        *(connector["type"], f"{waiting:,}" if waiting else "", f"{letters:,}" if letters else ""),
+    )
+    return Row(cells, level)
+
+
+def _source_state(source: Mapping[str, Any], connector: Mapping[str, Any]) -> tuple[str, Level]:
+    if connector["state"] in _BAD_STATES:
+        return str(connector["state"]), Level.BAD
+    if not source["has_room"]:
+        return "full", Level.WARNING
+    if connector["paused"] or connector["waiting_streams"]:
+        return "paused" if connector["paused"] else "waiting", Level.WARNING
+    if source.get("has_finished"):
+        return "ended", Level.OK
+    return str(connector["state"]) or "ready", Level.OK
+
+
+def _sinks(sinks: Sequence[SinkStatus], rates: Mapping[str, Any]) -> Section:
+    rows = [_sink(one, rates.get(one.pipeline, {}).get(one.sink, {})) for one in sinks]
+    return Section("sink", _SINK_COLUMNS, rows, "ready")
+
+
+def _sink(one: SinkStatus, rates: Mapping[str, Any]) -> Row:
+    level = Level.BAD if one.state in _BAD_SINKS else Level.WARNING if one.lacking and one.reason else Level.OK
+    behind = "" if not one.lacking else "1 epoch" if one.lacking == 1 else f"{one.lacking:,} epochs"
+    rate = _rate(rates.get("rows_per_second", 0.0))
+    return Row((one.sink, one.pipeline, one.state, rate, behind, one.url, str(one.parked or "")), level)
+
+
+def _segments(segments: Sequence[Mapping[str, Any]]) -> Section:
+    """The largest first."""
+    by_size = sorted(segments, key=lambda segment: segment["start"] - segment["length"])
+    rows = [
+        Row((one["name"], show_size(one["length"] - one["start"]), f"{one['start']:,}", f"{one['length']:,}"))
+        for one in by_size
+    ]
+    return Section("segment", _SEGMENT_COLUMNS, rows, "penstock segment list")
+
+
+def _details(status: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Tables with all there is to know of connectors, watermarks and sinks."""
+    application = status.get("application") or {"revision": 0}
+    if application["revision"]:
+        yield connector_table(status.get("connectors", []), application)
+    if pipelines := [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]:
+        yield watermark_table(pipelines)
+    if sinks := [SinkStatus(**told) for told in status.get("sinks", [])]:
+        yield sink_table(sinks, "sinks")
+
+
+# Numbers.
+
+
+def _rate(value: float) -> str:
+    """With two or three digits that matter: 0.4, 12, 3.4k, 1.2M."""
+    if value and value < 10:
+        return f"{value:.1f}"
+    for unit in ("", "k", "M"):
+        if value < 1000 or unit == "M":
+            break
+        value /= 1000
+    return f"{value:.1f}{unit}" if unit and value < 100 else f"{value:.0f}{unit}"
+
+
+def _latency(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.1f} s" if seconds < 60 else show_seconds(seconds)
+
 
 _WATCH_SECONDS = 1.0
 _WIDTH = 140

@@ -1,6 +1,17 @@
 """Texts that others have written, on a terminal."""
 
 import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.coordinator.messages import PipelineStatus
+from penstock.core import sizes
+from penstock.core.errors import RequestError
+from penstock.protocol.stored.event import END_OF_TIME
 
 _LAYOUT = "\n\t\r"
 """Control characters that text has."""
@@ -30,3 +41,75 @@ def shortened_in_the_middle(text: str, length: int) -> str:
 
 def _is_control(character: str) -> bool:
     return unicodedata.category(character) == "Cc"
+
+
+# Event times as people read them, in UTC.
+
+
+def show_time(us: int | None) -> str:
+    """Those beyond the calendar as they are."""
+    if us is None:
+        return ""
+    if us == END_OF_TIME:
+        return "end of time"
+    try:
+        return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{us} µs"
+
+
+def show_clock_time(us: int | None) -> str:
+    """Short: the time of day for today's, else the date and the minute."""
+    if us == END_OF_TIME:
+        return "end"
+    shown = show_time(us)
+    today = datetime.now(UTC).strftime("%Y-%m-%d ")
+    return shown.removeprefix(today) if shown.startswith(today) else shown[:16]
+
+
+# Sizes on the command line.
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes, for a typer option."""
+    if isinstance(text, int):
+        return text
+    try:
+        return sizes.parse_size(text)
+    except RequestError as error:
+        raise typer.BadParameter(f"{error}: {error.hint[0].lower()}{error.hint[1:].rstrip('.')}") from None
+
+
+def show_size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+# Pipelines' watermarks as people see them: where each is, what holds it back, and since when.
+
+
+def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:
+    columns = ("pipeline", "watermark", "held back by", "its time", "not moved for")
+    table = Table(*columns, title="watermarks", title_justify="left", title_style="bold")
+    for each in pipelines:
+        held = each.watermark_held
+        who = "" if held is None else printable(held.text())
+        time = "" if held is None else show_time(held.time)
+        unmoved = show_seconds(each.watermark_unmoved_seconds)
+        table.add_row(escape(each.name), show_time(each.watermark) or "not known", escape(who), time, unmoved)
+    return table
+
+
+def show_seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import re
 import resource
 import signal
 import ssl
@@ -16,17 +17,44 @@ from typing import Any
 import typer
 
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
-from penstock.cli.retention import parse_retention
-from penstock.cli.sizes import parse_size
+from penstock.cli.texts import parse_size
+from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.errors import RequestError, StoreFailed
 from penstock.core.logs import log_line, set_up_logging
-from penstock.gateway.settings import AckMode, ConnectorSettings, GatewaySettings
+from penstock.ingest.settings import AckMode, ConnectorSettings, GatewaySettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
-from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import WorkerSettings
+
+# Retention on the command line: complete, keep, 7d, 10GiB.
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_retention(text: str | Retention) -> Retention:
+    """For a typer option."""
+    if isinstance(text, Retention):
+        return text
+    match text.strip().lower():
+        case "complete":
+            return Retention("complete")
+        case "keep":
+            return Retention("keep")
+        case duration if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", duration):
+            return Retention("time", int(float(found[1]) * _SECONDS[found[2]] * 1_000_000))
+        case size:
+            return Retention("size", _size(text, size))
+
+
+def _size(text: str, size: str) -> int:
+    try:
+        return parse_size(size)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"{text!r}: write complete, keep, a time like 7d, or a size like 10GiB") from None
+
 
 log = logging.getLogger("penstock.worker")
 
@@ -35,7 +63,7 @@ _TLS = "TLS"
 _SOURCES = "Sources"
 
 
-def _size(default: str | None, text: str) -> Any:
+def _option_size(default: str | None, text: str) -> Any:
     return typer.Option(default, parser=parse_size, metavar="SIZE", help=text, rich_help_panel=_LIMITS)
 
 
@@ -87,14 +115,14 @@ def worker(
         help="Keep data until they are complete, or keep them (keep), or for a time (7d) or a size (10GiB).",
         rich_help_panel=_LIMITS,
     ),
-    chapter_size: int = _size("64MiB", "Size of a journal file."),
-    reserve: int = _size("256MiB", "Disk kept for draining a full store."),
-    segment_quota: int | None = _size(None, "Bytes that a segment may hold (default: no limit)."),
+    chapter_size: int = _option_size("64MiB", "Size of a journal file."),
+    reserve: int = _option_size("256MiB", "Disk kept for draining a full store."),
+    segment_quota: int | None = _option_size(None, "Bytes that a segment may hold (default: no limit)."),
     connections: int = typer.Option(250, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
-    block_size: int = _size("9MiB", "Largest append."),
-    source_quota: int | None = _size(None, "Bytes that a source's segments may hold (default: no limit)."),
+    block_size: int = _option_size("9MiB", "Largest append."),
+    source_quota: int | None = _option_size(None, "Bytes that a source's segments may hold (default: no limit)."),
     sessions: int = typer.Option(1000, min=1, help="Sources connected at the same time.", rich_help_panel=_LIMITS),
-    frame_size: int = _size("4MiB", "Largest frame of a source."),
+    frame_size: int = _option_size("4MiB", "Largest frame of a source."),
     streams: int = typer.Option(100_000, min=1, help="Open streams of one session.", rich_help_panel=_LIMITS),
 ) -> None:
     """Run a worker: the durable store of segments and its servers.

@@ -4,7 +4,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.config.outlets import port_for
+# Which port of a pipeline holds what a sink wants. It depends on the sink's own codec alone: others may come and go
+# beside it, and it stays where it is.
+
+PLAIN_CODECS = (None, "json", "binary")
+"""What the port itself holds; rows in any other codec are in a port beside it."""
+
+_LETTERS = ("err", "late")
+"""Their ports hold original bytes, in no codec of ours."""
+
+
+def port_for(port: str, codec: str | None) -> str:
+    """Where the rows of a pipeline's port are for a sink with this codec."""
+    return port if codec in PLAIN_CODECS or port in _LETTERS else f"{port}.{codec}"
+
 
 DEFAULT_INSTANCE = "01"
 PASSTHROUGH = "system::passthrough"

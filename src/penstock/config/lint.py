@@ -3,16 +3,24 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.config.mistakes import nearest
-from penstock.config.names import NAME_PATTERN, PORT_PATTERN
-from penstock.config.yaml_document import Document, KeyPath
+from penstock.config.document import (
+    ERR_SUFFIX,
+    NAME_PATTERN,
+    PASSTHROUGH_NAME,
+    PORT_PATTERN,
+    RESERVED_PREFIX,
+    Document,
+    KeyPath,
+    nearest,
+)
+from penstock.config.models import BindingSection
 
 M = TypeVar("M", bound=BaseModel)
 Errors: TypeAlias = list[ErrorDetails]
@@ -181,15 +189,15 @@ def _described(model: type[BaseModel], inner: KeyPath) -> str:
     """What the documentation says of a key."""
     owners = list(_models(model, inner[:-1]))
     for owner in owners:
-        for name, field in owner.model_fields.items():
-            if inner and (field.alias or name) == inner[-1] and field.description:
-                return " ".join(field.description.split())
+        for name, option in owner.model_fields.items():
+            if inner and (option.alias or name) == inner[-1] and option.description:
+                return " ".join(option.description.split())
     return ""
 
 
 def keys_of(model: type[BaseModel], inner: KeyPath) -> list[str]:
     """The keys that a file may have there."""
-    return [field.alias or name for owner in _models(model, inner) for name, field in owner.model_fields.items()]
+    return [option.alias or name for owner in _models(model, inner) for name, option in owner.model_fields.items()]
 
 
 def _is_secret(model: type[BaseModel], inner: KeyPath) -> bool:
@@ -197,7 +205,7 @@ def _is_secret(model: type[BaseModel], inner: KeyPath) -> bool:
         return True
     fields = (owner.model_fields.items() for owner in _models(model, inner[:-1]))
     types = [
-        field.annotation for found in fields for name, field in found if inner and (field.alias or name) == inner[-1]
+        option.annotation for found in fields for name, option in found if inner and (option.alias or name) == inner[-1]
     ]
     return any({SecretStr, SecretBytes} & {each, *get_args(each)} for each in types)
 
@@ -208,9 +216,9 @@ def _models(model: type[BaseModel], inner: KeyPath) -> Iterator[type[BaseModel]]
         yield model
         return
     head, rest = inner[0], inner[1:]
-    for name, field in model.model_fields.items():
-        if (field.alias or name) == head:
-            for each in _within(field.annotation):
+    for name, option in model.model_fields.items():
+        if (option.alias or name) == head:
+            for each in _within(option.annotation):
                 yield from _models(each, tuple(one for one in rest if isinstance(one, str)))
 
 
@@ -221,3 +229,152 @@ def _within(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _within(each)
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
+
+
+# The three sections of a file, cut into items; and the bindings, understood.
+
+SECTIONS = ("connector", "pipeline", "binding")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_WRITTEN_OUT = "Everybody sees names: write it out, without ${…}."
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A connector or a pipeline as it stands in the file."""
+
+    kind: str
+    id: str
+    value: Mapping[str, Any]
+    path: KeyPath
+
+    @property
+    def what(self) -> str:
+        return f'{self.kind} "{self.id}"' if self.id else f"a {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """`variables` has what is filled in, `outside` which of them hold what nobody may print."""
+
+    name: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    outside: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    id: str
+    path: KeyPath
+    links: Mapping[str, str | tuple[str, ...]]
+    instances: Mapping[str, Instance] | None
+    """None: there is one, and what it links is named plainly."""
+    guarantee: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    items: tuple[Item, ...]
+    bindings: tuple[Binding, ...]
+
+    def find(self, kind: str, id: str) -> Item | None:  # noqa: A002  the key
+        return next((item for item in self.items if (item.kind, item.id) == (kind, id)), None)
+
+    def ids(self, kind: str) -> list[str]:
+        return [item.id for item in self.items if item.kind == kind and item.id]
+
+
+def cut(document: Document) -> Sections:
+    """What cannot be understood is left out, and among the document's mistakes."""
+    if not isinstance(document.value, dict):
+        seen = as_seen(document, (), document.value)
+        text = f"an application is a mapping with the keys {', '.join(SECTIONS)}, found {seen}"
+        document.complain((), text)
+        return Sections((), ())
+    for key in document.value:
+        if key not in SECTIONS:
+            document.complain((key,), f'unknown key "{key}" in the file', nearest(key, SECTIONS), key=True)
+    items = [item for kind in SECTIONS for item in _items(document, kind)]
+    _check_ids(document, items)
+    bindings = [_binding(document, item) for item in items if item.kind == "binding"]
+    rest = tuple(item for item in items if item.kind != "binding")
+    return Sections(rest, tuple(binding for binding in bindings if binding is not None))
+
+
+def _items(document: Document, kind: str) -> Iterator[Item]:
+    given = document.value.get(kind, [])
+    found = enumerate(given) if isinstance(given, list) else [(None, given)]
+    for index, value in found:
+        path: KeyPath = (kind,) if index is None else (kind, index)
+        if isinstance(value, dict):
+            name = value.get("id")
+            known = name if isinstance(name, str) and not document.is_outside((*path, "id")) else ""
+            yield Item(kind, known, value, path)
+        else:
+            document.complain(path, f"{kind}: expected a mapping (key: value), found {as_seen(document, path, value)}")
+
+
+def _check_ids(document: Document, items: list[Item]) -> None:
+    seen: dict[tuple[str, str], Item] = {}
+    for item in items:
+        where = (*item.path, "id")
+        if document.is_outside(where):
+            document.complain(where, f"a {item.kind} has its name from outside", _WRITTEN_OUT)
+        if reason := _reserved(item):
+            document.complain(where, f"{item.what}: {reason}")
+        first = seen.setdefault((item.kind, item.id), item)
+        if item.id and first is not item:
+            line = document.place((*first.path, "id")).line
+            document.complain(where, f"there are two: {item.what}", f"The other one stands in line {line}.")
+
+
+def _reserved(item: Item) -> str:
+    """Why it cannot be called so."""
+    if item.id.startswith(RESERVED_PREFIX):
+        return f"names that begin with {RESERVED_PREFIX} are Penstock's own"
+    if item.kind == "connector" and item.id.endswith(ERR_SUFFIX):
+        return f"names that end in {ERR_SUFFIX} are those of the ports err"
+    if item.kind == "pipeline" and f"{item.id}.".startswith(f"{PASSTHROUGH_NAME}."):
+        return f"names that begin with {PASSTHROUGH_NAME}. are those of system::passthrough"
+    return ""
+
+
+def _binding(document: Document, item: Item) -> Binding | None:
+    instances = item.value.get("instances")
+    if document.is_outside(links := (*item.path, "links")):
+        document.complain(links, f"{item.what} has links from outside", _WRITTEN_OUT, key=True)
+        return None
+    if isinstance(instances, list) and document.is_outside(path := (*item.path, "instances")):
+        document.complain(path, f"{item.what} has names of instances from outside", _WRITTEN_OUT, key=True)
+        return None
+    return _understood(document, item)
+
+
+def _understood(document: Document, item: Item) -> Binding | None:
+    section = validated(document, BindingSection, item.value, item.path, (), item.what)
+    if section is None:
+        return None
+    instances = None if section.instances is None else _instances(document, item, section)
+    if instances is not None and not instances:
+        document.complain((*item.path, "instances"), f"{item.what} has no instance", "Leave the key out for one.")
+    return Binding(section.id, item.path, section.links, instances, section.guarantee)
+
+
+def _instances(document: Document, item: Item, section: BindingSection) -> dict[str, Instance]:
+    given = section.instances
+    if not isinstance(given, dict):
+        assert given is not None
+        for index, name in enumerate(given):
+            if name in given[:index]:
+                document.complain((*item.path, "instances", index), f'the instance "{name}" stands here twice')
+        return {name: Instance(name, {"instance": name}) for name in given}
+    found = {}
+    for name, variables in given.items():
+        path = (*item.path, "instances", name)
+        for variable in variables or {}:
+            if variable == "instance" or not _VARIABLE.fullmatch(variable):
+                document.complain(
+                    (*path, variable), f'"{variable}" cannot be the name of a variable', "Take another one.", key=True
+                )
+        outside = frozenset(each for each in variables or {} if document.is_outside((*path, each)))
+        found[name] = Instance(name, {**(variables or {}), "instance": name}, outside)
+    return found

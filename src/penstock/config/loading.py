@@ -4,18 +4,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.config.bounded import TooLarge, read_bounded
 from penstock.config.connectors import CheckedConnector, ConnectorCheck
 from penstock.config.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
-from penstock.config.expansion import Reached, Route, expand, fill
-from penstock.config.guarantees import check_guarantees
-from penstock.config.linking import Linking
-from penstock.config.mistakes import ConfigErrors, Mistake, Place
+from penstock.config.document import (
+    FILE_BYTES_MAX,
+    TOO_LARGE,
+    ConfigErrors,
+    Document,
+    Mistake,
+    Place,
+    TooLarge,
+    parse,
+    read_bounded,
+)
+from penstock.config.links import Linking, Reached, Route, check_guarantees, expand, fill
+from penstock.config.lint import Instance, Item, Sections, cut
 from penstock.config.pipelines import CheckedPipeline, check_pipeline, passthrough
 from penstock.config.secrets import from_environment
-from penstock.config.sections import Instance, Item, Sections, cut
 from penstock.config.types import CapabilitiesOf, Types
-from penstock.config.yaml_document import FILE_BYTES_MAX, TOO_LARGE, Document, parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 
-from penstock.config.names import Name, PortName
+from penstock.config.document import Name, PortName
 from penstock.config.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, refuse_truths, unexpected
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 SEGMENTS_MAX = 1000
 """Of one connector; each is an open log with its own buffers."""

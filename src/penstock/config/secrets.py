@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config.bounded import TooLarge, read_bounded
-from penstock.config.mistakes import nearest
-from penstock.config.yaml_document import Unset
+from penstock.config.document import TooLarge, Unset, nearest, read_bounded
 from penstock.core.errors import RequestError
 
 SECRET_BYTES_MAX = 1 << 20

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 
 class CapabilitiesOf(Protocol):

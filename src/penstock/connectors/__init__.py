@@ -15,7 +15,7 @@ from penstock.connectors.api import (
     StreamLost,
     StreamRef,
 )
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 __all__ = [
     "About",

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from penstock.config.values import refuse_truths
 from penstock.coordinator.readiness import NotReady
 from penstock.core.errors import PenstockError
-from penstock.core.guarantee import Guarantee
-from penstock.core.types import Buffer
+from penstock.core.types import Buffer, Guarantee
 
 
 class Port(Enum):

@@ -1,12 +1,13 @@
 """Answers Spark's question for the latest offset: where the next epoch ends."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
+from dataclasses import dataclass, field
 
+from penstock.coordinator import readers
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
-from penstock.coordinator.machine.epochs import answer, check_offset
-from penstock.coordinator.machine.replaying import own_sources
+from penstock.coordinator.machine.epochs import answer, check_offset, own_sources
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.messages import (
     BatchRanges,
@@ -18,14 +19,77 @@ from penstock.coordinator.messages import (
     Running,
     Segments,
 )
-from penstock.coordinator.queries import ONE_EACH, Queries
-from penstock.coordinator.reading import cutting
-from penstock.coordinator.reading.cutting import Allowance
-from penstock.coordinator.reading.sources import normalised
+from penstock.coordinator.readers import Allowance
+from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
-from penstock.core.errors import DataLoss, PipelineError
-from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.core.errors import DataLoss, Fenced, PipelineError
+from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.names import replay_source
+
+# Which loads the running query of a pipeline has, and how far each wants to go: kept in memory, told again by each.
+
+ONE_EACH = "Give each load an `input` of its own."
+
+
+@dataclass(slots=True)
+class Query:
+    generation: int
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each input that a load has attached to."""
+    upto: dict[str, Segments] = field(default_factory=dict)
+    """Where each input ends; one that is not named goes on for ever."""
+    loads: set[str] = field(default_factory=set)
+    state: set[LoadState] = field(default_factory=set)
+    """What its loads of control rows say of the operators that they are for; none, if it has no such operator."""
+    past: set[str] = field(default_factory=set)
+    """Loads of the queries before it in the same generation."""
+
+
+class Queries:
+    """All loads of a query attach before the first of them asks for a cut: what attaches later is a new query."""
+
+    def __init__(self) -> None:
+        self._queries: dict[str, Query] = {}
+
+    def attach(self, name: str, generation: int, key: str, load: str, sources: Sequence[str], *, begins: bool) -> None:
+        """`begins`: a query has asked in this generation already. Raises PipelineError for a second load of the same
+        input with other sources: only one of the two would be read.
+        """
+        query = self.of(name, generation)
+        if begins:
+            query = self._queries[name] = Query(generation, past=query.past | query.loads)
+        known = query.sources.setdefault(key, tuple(sources))
+        if known != tuple(sources):
+            raise PipelineError(
+                f"input {key!r} of pipeline {name!r} is {', '.join(known)} in one load of the query, and "
+                f"{', '.join(sources)} in another",
+                ONE_EACH,
+            )
+        query.loads.add(load)
+
+    def of(self, name: str, generation: int) -> Query:
+        """What is known of the generation's query; nothing, if the worker was started after it."""
+        query = self._queries.get(name)
+        if query is None or query.generation != generation:
+            query = self._queries[name] = Query(generation)
+        return query
+
+    def state(self, name: str, generation: int) -> Collection[LoadState]:
+        """Of the generation's query; empty if nothing is known of it."""
+        query = self._queries.get(name)
+        return query.state if query is not None and query.generation == generation else ()
+
+    def check(self, name: str, generation: int, load: str) -> None:
+        """Raises Fenced for a load of a query that another one has followed in the same generation."""
+        if load in self.of(name, generation).past:
+            raise Fenced(
+                f"another query of pipeline {name!r} has begun in generation {generation}",
+                "Stop the older query, or begin a generation for each.",
+            )
+
+    def keep(self, names: Container[str]) -> None:
+        """Forget all but these pipelines."""
+        self._queries = {name: query for name, query in self._queries.items() if name in names}
 
 
 class Cuts:
@@ -116,14 +180,14 @@ class Cuts:
         self._check_there(name, pipeline)
         segments = shared.sources.all_segments(pipeline.sources)
         positions = {segment: pipeline.position(pipeline.planned, segment) for segment in segments}
-        waiting = cutting.backlogs(shared.records, positions, self._limit(name, pipeline, segments))
+        waiting = readers.backlogs(shared.records, positions, self._limit(name, pipeline, segments))
         if not waiting:
             return self._plan_watermark(name, pipeline, asker)
         allowed = Allowance(
             _first(limits.bytes, pipeline.limits.bytes, shared.settings.epoch_bytes),
             limits.rows if limits.rows is not None else pipeline.limits.rows,
         )
-        ends = await cutting.ends(shared.records, waiting, allowed)
+        ends = await readers.ends(shared.records, waiting, allowed)
         folded = await shared.watermarks.fold(shared.state, name, ends)
         shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Mapping
 from uuid import uuid4
 
-from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.commands import Attempt, Bind, Decide, Follow, Park, Unbind
-from penstock.coordinator.machine.delivering import check_park
+from penstock.coordinator.machine.delivery import check_park
 from penstock.coordinator.machine.state import Pipeline, Sink, State
-from penstock.coordinator.news import News
-from penstock.coordinator.reading.records import Records
-from penstock.coordinator.shared import Shared
+from penstock.coordinator.records import Records
+from penstock.coordinator.shared import News, Shared
 from penstock.core.errors import PipelineError
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, check_pipeline_name, output_segment
 

@@ -3,12 +3,10 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.coordinator.ledger.ledger import NO_QUOTA
-from penstock.coordinator.machine.apply import check_fresh, check_initial, current, known
+from penstock.coordinator.ledger import NO_QUOTA
+from penstock.coordinator.machine.apply import check_fresh, check_initial, current, known, left
 from penstock.coordinator.machine.commands import Complete, Describe, Drop, Reset, Start
-from penstock.coordinator.machine.epochs import SEGMENTS_MAX
-from penstock.coordinator.machine.linking import left
-from penstock.coordinator.machine.replaying import own_sources
+from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.messages import (
     AtSegments,
@@ -20,7 +18,7 @@ from penstock.coordinator.messages import (
     Starting,
     StoredInput,
 )
-from penstock.coordinator.reading.sources import normalised
+from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
 from penstock.protocol.stored.names import REPLAY_PREFIX, check_pipeline_name, output_segment

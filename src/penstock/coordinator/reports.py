@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 
-from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.heartbeats import Heartbeats
-from penstock.coordinator.machine.delivering import undelivered
+from penstock.coordinator.machine.delivery import undelivered
 from penstock.coordinator.machine.state import BATCHES_MAX, CUTS_MAX, State, source_of
 from penstock.coordinator.messages import PipelineStatus, WatermarkHeld
-from penstock.coordinator.reading.records import Records
-from penstock.coordinator.reading.sources import Sources
-from penstock.coordinator.settings import CoordinatorSettings
-from penstock.coordinator.watermark.stream_table import Held
+from penstock.coordinator.records import Records, Sources
+from penstock.coordinator.settings import Connectors, CoordinatorSettings
+from penstock.coordinator.watermark.source_table import Held
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.protocol.stored.names import Form, Source, output_segment
 

@@ -5,40 +5,78 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from penstock.coordinator.arrivals import SPACING_SECONDS
-from penstock.coordinator.clock_demand import ClockDemand
-from penstock.coordinator.completions import Completions, Releases
-from penstock.coordinator.connectors import NO_CONNECTORS, Connectors
 from penstock.coordinator.cuts import Cuts
+from penstock.coordinator.dead_letters import Letters
 from penstock.coordinator.deliveries import Deliveries
-from penstock.coordinator.flow import Flow
+from penstock.coordinator.flow import SPACING_SECONDS, Flow
 from penstock.coordinator.heartbeats import Heartbeats, StartTimes
-from penstock.coordinator.ledger.keeper import Keeper
-from penstock.coordinator.letters import Letters
+from penstock.coordinator.ledger import Keeper
 from penstock.coordinator.lifecycle import Lifecycle
-from penstock.coordinator.machine.commands import Retain
-from penstock.coordinator.machine.effects import Effect, Release, Sweep, Truncate
-from penstock.coordinator.machine.releasing import truncatable
-from penstock.coordinator.merger import Merger
+from penstock.coordinator.machine.commands import Effect, Release, Retain, Sweep, Truncate
+from penstock.coordinator.machine.epochs import truncatable
+from penstock.coordinator.merger import Merger, Sweeper
 from penstock.coordinator.messages import PipelineStatus
-from penstock.coordinator.news import News
-from penstock.coordinator.open_windows import OpenWindows
+from penstock.coordinator.open_windows import ClockDemand, OpenWindows
+from penstock.coordinator.readers import Readers
 from penstock.coordinator.readiness import Readiness
-from penstock.coordinator.reading.readers import Readers
-from penstock.coordinator.reading.records import Records
-from penstock.coordinator.reading.sources import Sources, normalised
+from penstock.coordinator.records import Records, Sources, normalised
 from penstock.coordinator.reports import Reports
-from penstock.coordinator.retaining import Retaining
-from penstock.coordinator.settings import CoordinatorSettings
-from penstock.coordinator.shared import Shared
-from penstock.coordinator.sweeping import Sweeper
+from penstock.coordinator.retention import Retaining
+from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
+from penstock.coordinator.shared import News, Shared
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.coordinator.window_reports import WindowReports
 from penstock.core.errors import PenstockError, StoreFailed
-from penstock.protocol.stored.names import check_pipeline_name
-from penstock.store.durability import Durability
+from penstock.protocol.stored.names import Form, Source, check_pipeline_name
+from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
+
+# What the coordinator needs of whoever acknowledges messages to sources, and how it is told.
+
+
+class Completion(Protocol):
+    """The acknowledgements of one connector. Offsets are those of its segments; one that is not named is at 0."""
+
+    def hold(self, start: Mapping[str, int]) -> None:
+        """Pipelines read the connector: acknowledge no more than what they have completed, which is this."""
+        ...
+
+    def advance(self, ends: Mapping[str, int]) -> None:
+        """All of them have completed this."""
+        ...
+
+    def let_go(self) -> None:
+        """No pipeline reads it any more."""
+        ...
+
+
+Completions = Callable[[str], Completion]
+"""A connector's, by its name; also before there is such a connector."""
+
+
+class Releases:
+    """Tells each connector when it is held, how far it is released, and when it is held no more."""
+
+    def __init__(self, completions: Completions) -> None:
+        self._completions = completions
+        self._held: set[str] = set()
+
+    def perform(self, release: Release) -> None:
+        source = Source.parse(release.source)
+        if source.form is not Form.CONNECTOR:
+            return
+        completion = self._completions(source.name)
+        if release.segments is None:
+            self._held.discard(source.name)
+            completion.let_go()
+        elif source.name in self._held:
+            completion.advance(release.segments)
+        else:
+            self._held.add(source.name)
+            completion.hold(release.segments)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,6 @@
 """The types that cross the borders between parts."""
 
+from enum import Enum
 from typing import NewType, TypeAlias
 
 Position = NewType("Position", int)
@@ -12,3 +13,31 @@ SegmentId = NewType("SegmentId", int)
 """A segment's number inside its journal; never used again, unlike its name."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+# What a sink promises of every epoch, and a source of every event.
+
+
+class Guarantee(Enum):
+    EXACTLY_ONCE = "exactly-once"
+    IDEMPOTENT = "idempotent"
+    """It may be told twice, and the result is the same."""
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+    """Of a source whose peer cannot send again: what it had not handed over is lost with the connection."""
+
+
+# Attributes of segments that have a meaning: 16-byte keys, i64 values.
+
+QUOTA = b"penstock.quota\0\0"
+"""A segment's own quota in bytes."""
+
+INCARNATION = b"penstock.incarn\0"
+"""Of a connector's table of streams: how often ids have been given anew to streams that cannot resume."""
+
+OWN_TIMES = b"penstock.owntime"
+"""Of a connector's table of streams: 1 once an event has come with a time of its own; 0 while all that have come since
+this is recorded got the time of their arrival; not there while that is unknown."""
+
+NO_VALUE = -(2**63)
+"""Stands for an attribute that is not there. No attribute can have this value."""

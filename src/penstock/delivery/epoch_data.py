@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from penstock.coordinator.reading.records import Records
+from penstock.coordinator.records import Records
 from penstock.core.errors import Damaged
 from penstock.delivery.block import Block
 from penstock.delivery.sink import PLAIN, Transaction

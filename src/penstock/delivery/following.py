@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.coordinator.deliveries import Deliveries
-from penstock.coordinator.machine.delivering import next_to_follow
+from penstock.coordinator.machine.delivery import next_to_follow
 from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.core.errors import PipelineError
 from penstock.delivery.backing_off import BackingOff

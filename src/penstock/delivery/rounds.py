@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from penstock.coordinator.deliveries import Deliveries
-from penstock.coordinator.machine.delivering import next_round, transaction_id, voters
+from penstock.coordinator.machine.delivery import next_round, transaction_id, voters
 from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.core.errors import NoRoom, PipelineError
 from penstock.delivery.backing_off import BackingOff

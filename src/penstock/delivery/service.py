@@ -9,7 +9,7 @@ from typing import Any
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
 from penstock.coordinator.machine.apply import known
-from penstock.coordinator.machine.delivering import sink_of, undelivered, voters
+from penstock.coordinator.machine.delivery import sink_of, undelivered, voters
 from penstock.coordinator.machine.state import Batch, Pipeline, Sink
 from penstock.core.errors import PenstockError, PipelineError, RequestError, StoreFailed, Unavailable
 from penstock.delivery.backing_off import BackingOff

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penstock.core.errors import PenstockError
-from penstock.core.guarantee import Guarantee as Guarantee
 from penstock.delivery.block import Block
 from penstock.protocol.stored.bulk import Wanted
 

@@ -2,20 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from penstock.core import errors
 from penstock.core.errors import Damaged, PenstockError, ProtocolError
-from penstock.core.types import Buffer, Position
+from penstock.core.types import NO_VALUE, Buffer, Position
 from penstock.protocol.segment import (
     VERSIONED,
     AppendByNumber,
     AppendByOffset,
+    Attribute,
+    AttributeUpdated,
+    CreateSegment,
     Decoder,
     DeleteSegment,
     Dialect,
     ErrorMessage,
+    GetAttribute,
+    GetSegmentInfo,
     Hello,
     Incoming,
     KeepAlive,
@@ -25,20 +32,142 @@ from penstock.protocol.segment import (
     ReadSegment,
     Role,
     SealSegment,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentInfo,
     SegmentRead,
+    SegmentSealed,
+    SegmentsMerged,
+    SegmentTruncated,
     SetupAppend,
     TruncateSegment,
+    UpdateAttribute,
 )
-from penstock.protocol.segment.codes import VERSION_HIGH, VERSION_LOW, ErrorCode
-from penstock.segment_server.appending import Appending
-from penstock.segment_server.failures import failure
-from penstock.segment_server.managing import Managing
-from penstock.segment_server.outbox import Outbox, Slot
-from penstock.segment_server.protection import check_change
-from penstock.store.results import Located
+from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
+from penstock.segment_server.appends import Appending, failure
+from penstock.segment_server.protection import attributes_of_new, check_change
+from penstock.store.plan import AttributeUpdate
+from penstock.store.reader import Located
+from penstock.store.store import SegmentStore
 
 if TYPE_CHECKING:
     from penstock.segment_server.server import SegmentServer
+
+# Replies leave in the order of their requests, each when it may.
+
+
+class Slot:
+    """The place of one reply; empty until it is known and may be sent."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data: Sequence[Buffer] | None = None
+
+
+class Outbox:
+    """One connection's replies. A slot that is filled goes out when all before it have gone."""
+
+    def __init__(self, send: Callable[[Iterable[Buffer]], None]) -> None:
+        self._send = send
+        self._slots: deque[Slot] = deque()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def reserve(self) -> Slot:
+        slot = Slot()
+        self._slots.append(slot)
+        return slot
+
+    def give_up(self, slot: Slot) -> None:
+        """Let the replies behind it pass; its own will be sent when it is there."""
+        self._slots.remove(slot)
+        self.flush()
+
+    def flush(self) -> None:
+        ready: list[Buffer] = []
+        while self._slots and self._slots[0].data is not None:
+            ready.extend(self._slots.popleft().data or ())
+        if ready:
+            self._send(ready)
+
+
+# Requests about segments as a whole: each is one change of the store, or one look at it.
+
+Handled = tuple[Message, Position]
+"""A reply, and how far the journal must be durable before it is sent."""
+
+
+class Managing:
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self.handlers: dict[type[Message], Callable[[Any], Handled]] = {
+            CreateSegment: self._create,
+            DeleteSegment: self._delete,
+            GetAttribute: self._get_attribute,
+            GetSegmentInfo: self._info,
+            MergeSegments: self._merge,
+            SealSegment: self._seal,
+            TruncateSegment: self._truncate,
+            UpdateAttribute: self._update_attribute,
+        }
+
+    def _create(self, request: CreateSegment) -> Handled:
+        position = self._store.create(request.segment, attributes_of_new(request.segment))
+        return SegmentCreated(request.segment, request.request_id), position
+
+    def _seal(self, request: SealSegment) -> Handled:
+        return SegmentSealed(request.segment, request.request_id), self._store.seal(request.segment)
+
+    def _delete(self, request: DeleteSegment) -> Handled:
+        return SegmentDeleted(request.segment, request.request_id), self._store.delete(request.segment)
+
+    def _truncate(self, request: TruncateSegment) -> Handled:
+        position = self._store.truncate(request.segment, request.offset)
+        return SegmentTruncated(request.segment, request.request_id), position
+
+    def _info(self, request: GetSegmentInfo) -> Handled:
+        info = self._store.info(request.segment)
+        reply = SegmentInfo(
+            segment=info.name,
+            exists=True,
+            sealed=info.sealed,
+            deleted=False,
+            modified=0,
+            # What is not durable yet will be when the reply leaves.
+            write_offset=self._store.length(request.segment),
+            start_offset=info.start,
+            request_id=request.request_id,
+        )
+        return reply, self._store.journal.end
+
+    def _get_attribute(self, request: GetAttribute) -> Handled:
+        value = self._store.attribute(request.segment, request.attribute_id)
+        reply = Attribute(NO_VALUE if value is None else value, request.request_id)
+        return reply, self._store.journal.end
+
+    def _update_attribute(self, request: UpdateAttribute) -> Handled:
+        update = AttributeUpdate(request.segment, request.attribute_id, request.value, request.expected)
+        try:
+            position = self._store.update_attributes([update])
+        except errors.ConditionFailed:
+            return AttributeUpdated(success=False, request_id=request.request_id), self._store.journal.end
+        return AttributeUpdated(success=True, request_id=request.request_id), position
+
+    def _merge(self, request: MergeSegments) -> Handled:
+        updates = []
+        for update in request.updates:
+            if update.kind not in (AttributeUpdateKind.REPLACE, AttributeUpdateKind.REPLACE_IF_EQUALS):
+                reply = OperationUnsupported("attribute update", f"kind {update.kind}", request.request_id)
+                return reply, self._store.journal.end
+            conditional = update.kind == AttributeUpdateKind.REPLACE_IF_EQUALS
+            expected = update.expected if conditional else None
+            updates.append(AttributeUpdate(request.target, update.attribute_id, update.value, expected))
+        position = self._store.merge([(request.target, request.source)], updates)
+        length = self._store.length(request.target)
+        return SegmentsMerged(request.target, request.source, length, request.request_id), position
+
 
 log = logging.getLogger(__name__)
 

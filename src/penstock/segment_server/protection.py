@@ -1,7 +1,7 @@
 """What may be changed over the segment port: everything, except what belongs to the worker's other parts."""
 
-from penstock.core.attributes import QUOTA
 from penstock.core.errors import RequestError
+from penstock.core.types import QUOTA
 from penstock.protocol.segment import (
     CreateSegment,
     DeleteSegment,

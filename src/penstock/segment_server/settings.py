@@ -1,6 +1,6 @@
 """The segment server's limits, each with its reason."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from ssl import SSLContext
 
 MIB = 1 << 20
@@ -47,3 +47,22 @@ class ServerSettings:
 
     drain_seconds: float = 10.0
     """How long a stop waits for what was received to become durable and acknowledged."""
+
+
+# What the server has done since it started: plain numbers, read by /status and /metrics.
+
+
+@dataclass(slots=True)
+class Counters:
+    connections: int = 0
+    connections_refused: int = 0
+    protocol_errors: int = 0
+    appends: int = 0
+    appended_bytes: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    reads: int = 0
+    read_bytes: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)

@@ -30,8 +30,8 @@ class PenstockDataSource(DataSource):
     def schema(self) -> str:
         """The source's columns. Spark asks a sink too, whose options are checked when it is made."""
         from penstock.spark.python_worker import hinted
-        from penstock.spark.source_options import SourceOptions
-        from penstock.spark.source_schema import COLUMNS, spark_schema
+        from penstock.spark.source.options import SourceOptions
+        from penstock.spark.source.schema import COLUMNS, spark_schema
 
         with hinted():
             columns = SourceOptions.parse(self.options).columns if "source" in self.options else tuple(COLUMNS)
@@ -39,9 +39,9 @@ class PenstockDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's names
         from penstock.spark.python_worker import hinted
-        from penstock.spark.source_options import SourceOptions
-        from penstock.spark.source_schema import check_control, columns_of
-        from penstock.spark.source_stream import StreamReader
+        from penstock.spark.source.options import SourceOptions
+        from penstock.spark.source.schema import check_control, columns_of
+        from penstock.spark.source.stream import StreamReader
 
         with hinted():
             options = SourceOptions.for_stream(self.options)
@@ -49,17 +49,17 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.spark.python_worker import hinted
-        from penstock.spark.source_batch import BatchReader
-        from penstock.spark.source_options import SourceOptions
-        from penstock.spark.source_schema import columns_of
+        from penstock.spark.source.options import SourceOptions
+        from penstock.spark.source.partitions import BatchReader
+        from penstock.spark.source.schema import columns_of
 
         with hinted():
             return BatchReader(SourceOptions.for_batch(self.options), columns_of(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         from penstock.spark.python_worker import hinted
-        from penstock.spark.sink import StreamSink
-        from penstock.spark.sink_options import SinkOptions
+        from penstock.spark.sink.options import SinkOptions
+        from penstock.spark.sink.writer import StreamSink
 
         with hinted():
             return StreamSink(SinkOptions.parse(self.options), schema)

@@ -10,7 +10,7 @@ from ssl import SSLContext, create_default_context
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import set_up_logging
-from penstock.spark.staging_link import Link, segment_address
+from penstock.spark.sink.staging import Link, segment_address
 
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
 """PEM files: the authority of the worker's certificate; our own certificate and its key, where it wants one."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from penstock.core.errors import Damaged, DiskFull
 from penstock.core.types import Buffer, Offset, Position
 from penstock.store.operations import Move
-from penstock.store.reading import Piece, fetch_rows, pieces
+from penstock.store.reader import Piece, fetch_rows, pieces
 from penstock.store.segment import Segment
 from penstock.store.store import SegmentStore
 

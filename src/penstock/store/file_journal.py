@@ -1,27 +1,86 @@
 """The journal on a local disk: records queued by the store's thread, written and synced in groups by `commit`."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from threading import Condition
+from typing import NamedTuple
 
 from penstock.core.errors import DiskFull, PenstockError, StoreFailed
 from penstock.core.types import Buffer, Position
 from penstock.store.chapters import OpenChapters, chapter_name, file_offset, locate
-from penstock.store.files import Files
+from penstock.store.files import File, Files
 from penstock.store.journal import Recovered
 from penstock.store.operations import Index, Snapshot, pack
 from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
     RECORD_HEADER_BYTES,
+    TRAILER_BYTES,
     chapter_header,
     checksum,
     record_head,
+    trailer,
 )
 from penstock.store.recovery import Opened, recover
 from penstock.store.scan import Found
 from penstock.store.settings import StoreSettings
 from penstock.store.spares import OUT_OF_SPACE, Spare, Spares
-from penstock.store.steps import TurnStep, WriteStep
+
+# What the journal does to its files, step by step: write a group of records, or turn to the next chapter.
+
+
+@dataclass(slots=True)
+class WriteStep:
+    """A group of records for one chapter: one write, one fsync. It grows until it is committed."""
+
+    file: File
+    offset: int
+    buffers: list[Buffer]
+    end: Position
+
+    def perform(self, _files: Files) -> bool:
+        """False when there is no room: perform it again later. Raises OSError when it cannot be trusted any more."""
+        if not _write(self.file, self.offset, self.buffers):
+            return False
+        self.file.sync()
+        return True
+
+
+class TurnStep(NamedTuple):
+    """The end of one chapter and the beginning of the next."""
+
+    old: File
+    old_size: int
+    index_position: Position
+    spare: Spare
+    base: Position
+    first: bytes
+    end: Position
+
+    def perform(self, files: Files) -> bool:
+        """As a WriteStep. The old chapter is whole and durable before the new one has a name."""
+        if not _write(self.old, self.old_size, [trailer(self.index_position)]):
+            return False
+        if not _write(self.spare.file, 0, [self.first]):
+            return False
+        self.old.truncate(self.old_size + TRAILER_BYTES)
+        self.old.sync()
+        self.spare.file.sync()
+        files.rename(self.spare.name, chapter_name(self.base))
+        files.sync()
+        return True
+
+
+def _write(file: File, offset: int, buffers: list[Buffer]) -> bool:
+    try:
+        file.write(offset, buffers)
+    except OSError as error:
+        if error.errno not in OUT_OF_SPACE:
+            raise
+        return False
+    return True
+
 
 log = logging.getLogger(__name__)
 
@@ -307,3 +366,49 @@ def _snapshot_record(
         meta, chain=chain, term=term, position=position, durable=durable, data_length=len(snapshot)
     )
     return head + snapshot, value
+
+
+# The thread that writes and syncs what the store has queued: many appends, one fsync.
+
+# How long to wait before a group is tried again that did not fit on the disk.
+_RETRY_SECONDS = 0.2
+
+
+class Committer:
+    """Runs `journal.commit` until it is stopped or the journal fails; proves the last records when all is quiet."""
+
+    def __init__(self, journal: FileJournal, idle_proof_seconds: float) -> None:
+        self._journal = journal
+        self._idle_proof_seconds = idle_proof_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-journal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is queued, prove it, and end."""
+        self._stop.set()
+        self._journal.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._once()
+            if self._journal.commit():
+                self._journal.prove()
+                self._journal.commit()
+        except Exception as error:
+            # Without this thread nothing becomes durable: whatever ended it must end the waiting, too.
+            if not self._journal.failed:
+                self._journal.fail(error)
+            log.critical("%s", error)
+
+    def _once(self) -> None:
+        journal = self._journal
+        if journal.wait_for_work(None if journal.proved else self._idle_proof_seconds):
+            if not journal.commit():
+                self._stop.wait(_RETRY_SECONDS)
+        else:
+            journal.prove()

@@ -5,9 +5,15 @@ not synced, tears writes, flips bits, fails fsync and runs out of space. One con
 for all of them.
 """
 
+import fcntl
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from errno import EIO
+from pathlib import Path
 from typing import Protocol
 
+from penstock.core.errors import StoreInUse
 from penstock.core.types import Buffer
 
 
@@ -106,3 +112,185 @@ class Files(Protocol):
     def close(self) -> None:
         """Give up the lock. Open files stay open."""
         ...
+
+
+# The disk itself: one system call for each method wherever that is possible.
+
+IOV_MAX = 1024
+"""Buffers that Linux takes in one call."""
+
+LOCK = "lock"
+
+_CLOSED = 0x7FFF_FFFF
+"""No file ever has this number: using it is EBADF. (-1 means "no number given" to some calls.)"""
+
+# Linux writes a new size with fdatasync too, and leaves out only what a reader does not need.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class RealFile:
+    """An open file descriptor. Threads may read, write and sync at the same time."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length:
+            return data
+        return self._read_on(data, offset, length)
+
+    def _read_on(self, data: bytes, offset: int, length: int) -> bytes:
+        """The kernel may stop early anywhere; only no bytes at all mean the end of the file."""
+        parts = [data]
+        while data and length > len(data):
+            offset += len(data)
+            length -= len(data)
+            data = os.pread(self._fd, length, offset)
+            parts.append(data)
+        return b"".join(parts)
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        written = 0
+        if len(buffers) <= IOV_MAX:
+            written = os.pwritev(self._fd, buffers, offset)
+            if written == sum(map(len, buffers)):
+                return
+        self._write_on(written, offset, buffers)
+
+    def _write_on(self, written: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write the rest of the buffers when the first `written` bytes of them are there."""
+        views = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        first = 0
+        while True:
+            offset += written
+            while first < len(views) and written >= len(views[first]):
+                written -= len(views[first])
+                first += 1
+            if first == len(views):
+                return
+            views[first] = views[first][written:]
+            written = os.pwritev(self._fd, views[first : first + IOV_MAX], offset)
+            if not written:
+                raise OSError(EIO, "the disk took no bytes, and gave no reason")
+
+    def sync(self) -> None:
+        _sync_data(self._fd)
+
+    def allocate(self, size: int) -> None:
+        old = self.size()
+        if size <= old:
+            return
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError:
+            # ext4 keeps what it had allocated when it ran out of room, and the size with it.
+            os.ftruncate(self._fd, old)
+            raise
+
+    def truncate(self, size: int) -> None:
+        if size < self.size():
+            os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        # The number may soon be another file's: this object must not keep it.
+        fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealFiles:
+    """The plain files of one directory; what else is in it is left alone.
+
+    `create` makes the directory, durably, where it is missing. Nobody but the owner may read it or
+    what is in it.
+    """
+
+    def __init__(self, directory: Path, create: bool = True) -> None:
+        if create:
+            _make_directory(directory)
+        self._directory = directory
+        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._lock_fd = _CLOSED
+
+    def list(self) -> list[str]:
+        with os.scandir(self._fd) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        return sorted(name for name in names if name != LOCK)
+
+    def create(self, name: str) -> RealFile:
+        return RealFile(self._open(name, os.O_CREAT | os.O_EXCL))
+
+    def open(self, name: str) -> RealFile:
+        return RealFile(self._open(name))
+
+    def _open(self, name: str, flags: int = 0) -> int:
+        return os.open(name, os.O_RDWR | os.O_CLOEXEC | flags, mode=0o600, dir_fd=self._fd)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def remove(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._fd)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def free_bytes(self) -> int:
+        disk = os.statvfs(self._fd)
+        return disk.f_bavail * disk.f_frsize
+
+    def lock(self) -> None:
+        fd = self._open(LOCK, os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read_holder(fd)
+            os.close(fd)
+            raise StoreInUse(f"{self._directory} is in use by {holder}") from None
+        except OSError:
+            os.close(fd)
+            raise
+        self._lock_fd = fd
+        # The lock holds without the number in it, and must hold on a full disk.
+        with suppress(OSError):
+            _write_holder(fd)
+
+    def close(self) -> None:
+        # The lock file stays: removing it would let two others lock two different files.
+        for fd in (self._lock_fd, self._fd):
+            if fd != _CLOSED:
+                os.close(fd)
+        self._lock_fd = self._fd = _CLOSED
+
+
+def _make_directory(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    parent = directory.parent
+    _make_directory(parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_holder(fd: int) -> None:
+    pid = b"%d\n" % os.getpid()
+    os.pwrite(fd, pid, 0)
+    os.ftruncate(fd, len(pid))
+
+
+def _read_holder(fd: int) -> str:
+    pid = os.pread(fd, 32, 0).strip()
+    return f"process {int(pid)}" if pid.isdigit() else "another process"

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from penstock.core.attributes import NO_VALUE, QUOTA
 from penstock.core.errors import ConditionFailed, Damaged, LimitExceeded, NoSuchSegment, QuotaReached, SegmentSealed
-from penstock.core.types import Buffer, Offset
+from penstock.core.types import NO_VALUE, QUOTA, Buffer, Offset
 from penstock.store.operations import NO_WRITER, Append, Merge, SetAttribute
 from penstock.store.record import HEAD_CHECKSUM_BYTES, checksum, head_checksum
 from penstock.store.segment import Segment

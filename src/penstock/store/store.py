@@ -39,9 +39,19 @@ from penstock.store.plan import (
     plan_note,
     plan_updates,
 )
-from penstock.store.reading import Indexes, Piece, fetch, fetch_heads, pieces
+from penstock.store.reader import (
+    Appended,
+    Indexes,
+    Located,
+    Piece,
+    Record,
+    SegmentInfo,
+    fetch,
+    fetch_heads,
+    info_of,
+    pieces,
+)
 from penstock.store.replay import replay
-from penstock.store.results import Appended, Located, Record, SegmentInfo, info_of
 from penstock.store.scan import Entry
 from penstock.store.segment import Segment
 from penstock.store.settings import StoreSettings

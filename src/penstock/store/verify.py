@@ -13,7 +13,7 @@ from penstock.store.chapters import chapter_bases, chapter_name, file_offset, re
 from penstock.store.files import File, Files
 from penstock.store.index import ClosedIndex, OpenIndex, Row
 from penstock.store.journal import Damage
-from penstock.store.reading import add_rows
+from penstock.store.reader import add_rows
 from penstock.store.record import TRAILER_BYTES, OtherFormat
 from penstock.store.recovery import SoundRecords, sound_records
 from penstock.store.replay import replay

@@ -8,21 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RequestError
-from penstock.spark.control import control_rows, origin_of
-from penstock.spark.letter import LETTER, LETTER_DDL
-from penstock.spark.lettered import check_letters, has_letters
-from penstock.spark.source_options import SourceOptions
-from penstock.spark.state_plan import StatefulOperator, described
-from penstock.windows.choosing import CARRIED, Chosen, choose
+from penstock.spark.dead_letters.column import LETTER, LETTER_DDL, check_letters, has_letters
+from penstock.spark.run.state_plan import StatefulOperator, described
+from penstock.spark.source.control import control_rows, options_of, origin_of
+from penstock.spark.source.options import SourceOptions
 from penstock.windows.durations import written
 from penstock.windows.engine import BUCKET, TIME, Plan
 from penstock.windows.kinds import Session, Window
 from penstock.windows.operator import ENTERING, LEAVING, Kind, Operator
-from penstock.windows.plans import one_row_each, row_by_row
 from penstock.windows.repeats import tells_events_apart
+from penstock.windows.selection import CARRIED, Chosen, choose
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +29,63 @@ if TYPE_CHECKING:
 
     from penstock.windows.api import Late, LateRule
     from penstock.windows.measures import ColumnLike, Measure
+
+# What a frame's plan says of its rows, before anything is run.
+
+_ROW_BY_ROW = {
+    "StreamingRelationV2",
+    "Project",
+    "Filter",
+    "SubqueryAlias",
+    "EventTimeWatermark",
+    "Repartition",
+    "RepartitionByExpression",
+    "RebalancePartitions",
+    "CollectMetrics",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+}
+"""Nodes that make of a row one or none. Of all others that is not known: to be wrong about them costs a shuffle."""
+
+
+def row_by_row(frame: DataFrame) -> bool:
+    """Whether it is one load, of which each row became one or none: what it says of its event it says in all rows."""
+    return _only(_plan(frame), _ROW_BY_ROW)
+
+
+def one_row_each(frame: DataFrame) -> bool:
+    """Whether of each event there is one row at most: of a load, or a union of loads that read different sources."""
+    return _sources(_plan(frame)) is not None
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001  no public way to the plan
+
+
+def _only(node: Any, kinds: set[str]) -> bool:
+    return _kind(node) in kinds and all(_only(child, kinds) for child in _children(node))
+
+
+def _sources(node: Any) -> list[str] | None:
+    """What is read, without any of it read twice; None where an event may have several rows."""
+    kind = _kind(node)
+    if kind == "StreamingRelationV2":
+        options = options_of(node)
+        return None if options is None else [*SourceOptions.parse(options).sources]
+    below = [_sources(child) for child in _children(node)]
+    found = [name for sources in below if sources is not None for name in sources]
+    known = kind == "Union" or kind in _ROW_BY_ROW
+    return found if known and None not in below and len(set(found)) == len(found) else None
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.children()
+    return [children.apply(index) for index in range(children.size())]
+
 
 _BOUNDS = "window_start timestamp, window_end timestamp, pane string, revision int"
 _REPLACES = "replaces array<struct<window_start: timestamp, window_end: timestamp>>"
@@ -123,7 +178,7 @@ def _stages(
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from penstock.windows.processing import WindowProcessor
+    from penstock.windows.processor import WindowProcessor
 
     def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from penstock.windows.mapping import map_rows
@@ -162,7 +217,7 @@ def _check_session(spark: SparkSession) -> None:
     if not provider.endswith("RocksDBStateStoreProvider"):
         raise RequestError(
             "the session keeps state in its heap: windows need RocksDB's state store",
-            f"Give the session the settings of penstock.spark.session.spark_settings(), {_PROVIDER} among them.",
+            f"Give the session the settings of penstock.spark.run.session.spark_settings(), {_PROVIDER} among them.",
         )
 
 

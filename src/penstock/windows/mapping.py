@@ -8,12 +8,12 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.letter import LETTER, letter_arrow
+from penstock.spark.dead_letters.column import LETTER, letter_arrow
 from penstock.spark.python_worker import coordinator, freeze, hinted
-from penstock.windows.choosing import CARRIED
 from penstock.windows.engine import TIME, prepare
 from penstock.windows.operator import Kind, Operator, as_batch, written
 from penstock.windows.repeats import parted
+from penstock.windows.selection import CARRIED
 
 ROWS_AT_ONCE = 1 << 20
 """Rows that are brought down to partials together: the more of them, the fewer partials a key has."""

@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.windows.choosing import CARRIED, PLACE, TIES
 from penstock.windows.engine import TIME
 from penstock.windows.engine.keys import codes_of, grouped
-from penstock.windows.engine.partials import pieces_of
-from penstock.windows.engine.rows import one_array
+from penstock.windows.engine.rows import one_array, pieces_of
+from penstock.windows.selection import CARRIED, PLACE, TIES
 
 if TYPE_CHECKING:
     from penstock.windows.operator import Operator

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.hosting.reporting import ConnectorStatus
+from penstock.application.report import ConnectorStatus
 
 _LABELS = ["connector", "type"]
 _GAUGES = {

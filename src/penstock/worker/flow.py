@@ -1,15 +1,64 @@
 """What flows through the worker, as /status and /metrics show it: counters, rates, and how long epochs take."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from penstock.coordinator.flow import BUCKETS, Distribution, Flow
-from penstock.gateway.gateway import Gateway
-from penstock.worker.rates import Key, Rates
+from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
+from penstock.ingest.gateway import Gateway
+
+# How fast everything flows now: counters as they were a moment ago, in a small ring, and as they are.
+
+SAMPLE_SECONDS = 1.0
+WINDOW_SECONDS = 10.0
+"""Rates are over so long: an epoch of a few seconds shows as a rate, and what has stopped is 0 soon."""
+
+SAMPLES_MAX = int(WINDOW_SECONDS / SAMPLE_SECONDS) + 1
+
+Key: TypeAlias = tuple[str, ...]
+"""What is counted, like ("source", "orders", "events")."""
+
+
+class _Sample(NamedTuple):
+    time: float
+    counts: Mapping[Key, int]
+
+
+class Rates:
+    """`count` reads all counters as they are. They never go back, but one may go away and begin again at 0."""
+
+    def __init__(self, count: Callable[[], Mapping[Key, int]], clock: Callable[[], float]) -> None:
+        self._count = count
+        self._clock = clock
+        self._samples: deque[_Sample] = deque(maxlen=SAMPLES_MAX)
+        self.sample()
+
+    def sample(self) -> None:
+        """Every SAMPLE_SECONDS."""
+        self._samples.append(_Sample(self._clock(), self._count()))
+
+    @property
+    def seconds(self) -> float:
+        """What the rates are over: the window, or the time since the start."""
+        return self._clock() - self._samples[0].time
+
+    def per_second(self) -> dict[Key, float]:
+        """Of each counter that there is now. One that was not there at the beginning of the window began at 0."""
+        before, seconds = self._samples[0].counts, max(self.seconds, SAMPLE_SECONDS)
+        return {key: _grown(before.get(key, 0), now) / seconds for key, now in self._count().items()}
+
+
+def _grown(before: int, now: int) -> int:
+    return now - before if now >= before else now
+
 
 _SOURCE, _PIPELINE, _SINK = "source", "pipeline", "sink"
 
@@ -124,3 +173,44 @@ def _buckets(one: Distribution) -> list[tuple[str, float]]:
     """Cumulative, as Prometheus wants them."""
     bounds = [*map(str, BUCKETS), "+Inf"]
     return [(bound, float(total)) for bound, total in zip(bounds, accumulate(one.counts), strict=True)]
+
+
+# How long the starts of pipelines took: DATA/starts.json, so that a start can be told how long it will take.
+
+log = logging.getLogger(__name__)
+
+_FILE = "starts.json"
+
+_PIPELINES_MAX = 1000
+"""Pipelines that are remembered; the one measured longest ago goes first."""
+
+
+class StartTimes:
+    """An estimate, and no more: a file that cannot be read or written is as none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+        self._seconds = _read(self._path)
+
+    def seconds(self, name: str) -> float:
+        """Its last start; of one that was never measured, the longest of the others: most of a start is Spark's."""
+        return self._seconds.get(name) or max(self._seconds.values(), default=DEFAULT_START_SECONDS)
+
+    def keep(self, name: str, seconds: float) -> None:
+        self._seconds.pop(name, None)
+        self._seconds[name] = round(seconds, 1)
+        while len(self._seconds) > _PIPELINES_MAX:
+            del self._seconds[next(iter(self._seconds))]
+        partial = self._path.with_suffix(".tmp")
+        try:
+            partial.write_text(json.dumps(self._seconds) + "\n")
+            partial.replace(self._path)
+        except OSError as error:
+            log.warning("%s is not written: %s", self._path, error)
+
+
+def _read(path: Path) -> dict[str, float]:
+    try:
+        return {str(name): float(seconds) for name, seconds in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}

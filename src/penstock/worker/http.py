@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from penstock.store.results import SegmentInfo
+from penstock.store.reader import SegmentInfo
 from penstock.worker import (
     application_routes,
     coordinator_routes,
+    dead_letter_routes,
     delivery_routes,
-    letter_routes,
     source_routes,
     window_routes,
 )
@@ -79,7 +79,7 @@ def application(worker: Watched) -> Starlette:
             *application_routes.routes(worker),
             *coordinator_routes.routes(worker),
             *delivery_routes.routes(worker),
-            *letter_routes.routes(worker),
+            *dead_letter_routes.routes(worker),
             *source_routes.routes(worker),
             *window_routes.routes(worker),
         ]

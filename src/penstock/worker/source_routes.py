@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from penstock.core.errors import PenstockError, RequestError
-from penstock.gateway.declaring import Declaring
+from penstock.ingest.declaring import Declaring
 from penstock.worker.coordinator_routes import failure
 from penstock.worker.json_body import Body, read_body
 

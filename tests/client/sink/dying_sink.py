@@ -13,8 +13,7 @@ from typing import Any
 
 from penstock.client import AsyncSink, DataFile, Sink
 from penstock.client.sink import Transaction, lines
-from penstock.client.sink.log import TransactionLog
-from penstock.client.sink.log_record import encode_record
+from penstock.client.sink.log import TransactionLog, encode_record
 from penstock.client.sink.target import DataTarget
 from penstock.core.types import Buffer
 

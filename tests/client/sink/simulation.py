@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.client.sink.effects import perform
 from penstock.client.sink.log import TransactionLog
-from penstock.client.sink.participant import Transaction, lines
+from penstock.client.sink.participant import Transaction, lines, perform
 from penstock.client.sink.session import Desk, SinkSession, Terms
 from penstock.client.sink.target import DataTarget, ParticipantTarget, Target
 from penstock.client.sink.transactions import Transactions
@@ -33,7 +32,7 @@ from penstock.protocol.connector import (
     encode,
     encode_messages,
 )
-from penstock.store.faulty_files import Faults, FaultyFiles, SimulatedCrash
+from penstock.testing.faulty_files import Faults, FaultyFiles, SimulatedCrash
 
 TERMS = Terms(b"", None, None, 2**20)
 UNCOMMITTED_BYTES_MAX = 2**20

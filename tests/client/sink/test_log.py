@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.sink import log_record, read_committed
-from penstock.client.sink.log import LOG, LOG_BYTES, NEW_LOG, TransactionLog, open_log
-from penstock.client.sink.log_record import HEADER, MAGIC, decode_records, encode_record
-from penstock.client.sink.log_state import (
+from penstock.client.sink import log, read_committed
+from penstock.client.sink.log import (
     ENDED_MAX,
+    HEADER,
+    LOG,
+    LOG_BYTES,
+    MAGIC,
+    NEW_LOG,
     Aborted,
     Applied,
     Bound,
@@ -21,12 +24,16 @@ from penstock.client.sink.log_state import (
     LogState,
     Record,
     Refused,
+    TransactionLog,
     Voted,
+    decode_records,
+    encode_record,
+    open_log,
 )
 from penstock.client.sink.participant import Transaction
 from penstock.core.errors import Damaged, RequestError
-from penstock.store.faulty_files import FaultyFiles
-from penstock.store.memory_files import MemoryFiles
+from penstock.testing.faulty_files import FaultyFiles
+from penstock.testing.memory_files import MemoryFiles
 
 ROUND: list[Record] = [
     Bound("orders"),
@@ -181,7 +188,7 @@ def test_a_record_that_cannot_be_is_damage() -> None:
 def test_a_format_of_another_version_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     files = MemoryFiles()
     with monkeypatch.context() as later:
-        later.setattr(log_record, "FORMAT", 2)
+        later.setattr(log, "FORMAT", 2)
         files.create(LOG).write(0, (encode_record(0, 0, LogState()),))
     with pytest.raises(Damaged, match="format 2, this version reads 1"):
         TransactionLog(files)

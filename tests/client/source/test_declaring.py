@@ -11,7 +11,7 @@ import pytest
 from penstock.client import Message
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec
 from penstock.core.errors import RequestError
-from penstock.protocol.stored.layout import END_OF_TIME
+from penstock.protocol.stored.event import END_OF_TIME
 from tests.client.source.test_endings import wait_until
 from tests.client.source.test_real_worker import connector
 from tests.client.source.test_streams import MakeSource

@@ -4,14 +4,9 @@ import math
 
 import pytest
 
-from penstock.client.segments.address import Address
 from penstock.client.source.failures import Lost, Restarted, parse_address
-from penstock.client.source.reconnecting import (
-    PAUSE_SECONDS_FIRST,
-    PAUSE_SECONDS_MAX,
-    RESTARTS_MAX,
-    Reconnecting,
-)
+from penstock.client.source.session import PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX, RESTARTS_MAX, Reconnecting
+from penstock.core.address import Address
 from penstock.core.errors import ProtocolError, RequestError
 
 HOME = Address("home", 1)

@@ -3,12 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.segments.address import Address
-from penstock.client.source.iterator_feed import IteratorFeed
-from penstock.client.source.outflow import BATCH_BYTES, Outflow
-from penstock.client.source.reconnecting import STEADY_SECONDS
-from penstock.client.source.session import SourceSession, Terms
-from penstock.client.source.stream import SourceStream
+from penstock.client.source.feed import IteratorFeed
+from penstock.client.source.message import SourceStream
+from penstock.client.source.session import BATCH_BYTES, STEADY_SECONDS, Outflow, SourceSession, Terms
+from penstock.core.address import Address
 from penstock.protocol.connector import (
     SOURCE_VERSION,
     Ack,

@@ -16,8 +16,8 @@ import trustme
 import uvloop
 
 from penstock.client import AsyncSource, Source
-from penstock.client.source import supply
-from penstock.client.source.pumps import SKIPS_MAX
+from penstock.client.source import feed
+from penstock.client.source.feed import SKIPS_MAX
 from penstock.core.errors import RequestError, Unavailable
 from penstock.protocol.connector import Message as ProtocolMessage
 from penstock.protocol.connector import Notify, NotifyAck, stream_id_of
@@ -130,7 +130,7 @@ async def test_a_stream_reads_ahead_a_little_only(make_async: bool) -> None:
         running = asyncio.create_task(source.run())
         await asyncio.to_thread(wait_until, lambda: given > 10)
         await asyncio.sleep(0.2)
-        assert 10 < given <= supply.SUPPLY_BYTES // 1000 + 1
+        assert 10 < given <= feed.SUPPLY_BYTES // 1000 + 1
         source.stop()
         await running
 

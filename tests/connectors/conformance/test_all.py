@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from penstock.connectors.registry import CONNECTORS
-from penstock.testing.connector_conformance import ConnectorConformance
+from penstock.testing.conformance import ConnectorConformance
 from tests.connectors.conformance import test_http, test_small_ones, test_sockets, test_stores
 
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.connectors.api import Port
 from penstock.connectors.types.http_client import HttpClient
 from penstock.connectors.types.http_server import HttpServer
-from penstock.testing.connector_conformance import ConnectorConformance
+from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame, Setup
 from penstock.testing.peer import Peer
 from tests.connectors.conformance.http_peers import HttpClients, HttpServing

@@ -10,7 +10,7 @@ import pytest
 from penstock.connectors.types.metronome import Metronome
 from penstock.connectors.types.null import Null
 from penstock.connectors.types.stdio import Stdio
-from penstock.testing.connector_conformance import ConnectorConformance
+from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
 

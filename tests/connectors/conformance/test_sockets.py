@@ -10,7 +10,7 @@ from penstock.connectors.types.tcp_client import TcpClient
 from penstock.connectors.types.tcp_server import TcpServer
 from penstock.connectors.types.ws_client import WsClient
 from penstock.connectors.types.ws_server import WsServer
-from penstock.testing.connector_conformance import ConnectorConformance
+from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Peer
 from tests.connectors.conformance.tcp_peers import TcpConnecting, TcpListening

@@ -5,7 +5,7 @@ from pathlib import Path
 from penstock.connectors.types.connector_protocol import ConnectorProtocol
 from penstock.connectors.types.file import File
 from penstock.connectors.types.segment import Segment
-from penstock.testing.connector_conformance import ConnectorConformance
+from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.peer import Peer
 from tests.connectors.conformance.stored_peers import AnotherWorker, AppendedFile, GrowingFiles
 

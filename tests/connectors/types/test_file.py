@@ -13,7 +13,7 @@ from penstock.connectors.api import Capabilities, Lost
 from penstock.connectors.making import make_connector
 from penstock.connectors.types.file import File, FileOptions
 from penstock.core.errors import RequestError
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 from penstock.delivery.urls.spec import parse_sink
 from tests.connectors.real_host import LINES, NAME, Hosted, eventually, hosting
 

@@ -12,7 +12,7 @@ from penstock.connectors.api import Lost, StreamGone
 from penstock.connectors.making import make_connector
 from penstock.connectors.types.segment import Segment, SegmentOptions
 from penstock.core.errors import RequestError
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 from tests.connectors.real_host import Hosted, eventually, hosting
 
 

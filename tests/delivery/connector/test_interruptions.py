@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.segments.address import Address
+from penstock.core.address import Address
 from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
 from penstock.delivery.sink import SinkLost, Vote
 from tests.client.sink.recorder import Recorder

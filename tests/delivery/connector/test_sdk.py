@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.client import DataFile
-from penstock.client.segments.address import Address
 from penstock.client.sink import lines, read_committed
+from penstock.core.address import Address
 from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
 from penstock.delivery.sink import YES, SinkLost
 from tests.client.sink.recorder import Recorder

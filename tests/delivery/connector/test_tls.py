@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trustme
 
-from penstock.client.segments.address import Address
+from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
 from penstock.delivery.sink import YES, SinkLost

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark.java import find_java
+from penstock.spark.run.java import find_java
 from tests.delivery.crasher.campaign import crash_and_check
 from tests.delivery.crasher.killers import Scripted
 from tests.delivery.crasher.system import System

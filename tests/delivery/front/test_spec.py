@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import RequestError
+from penstock.core.types import Guarantee
 from penstock.delivery.connector.options import ConnectorOptions
 from penstock.delivery.file.sink import FileFormat, FileOptions
 from penstock.delivery.followers.http import HttpOptions, HttpSink
 from penstock.delivery.followers.rows import RowFormat
 from penstock.delivery.postgres.sink import PostgresFormat, PostgresOptions
-from penstock.delivery.sink import Guarantee
 from penstock.delivery.sqlite.sink import SqliteOptions
 from penstock.delivery.threaded import Threaded
 from penstock.delivery.urls.kinds import KINDS, Kind

@@ -4,7 +4,7 @@ import struct
 
 from penstock.client.segments import SegmentClient
 from penstock.coordinator.machine.commands import Attempt, Decide, decode, unpack
-from penstock.coordinator.machine.delivering import transaction_id
+from penstock.coordinator.machine.delivery import transaction_id
 from penstock.protocol.stored.names import LEDGER
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from penstock.client.sink import DataFile
-from penstock.store.real_files import RealFile, RealFiles
+from penstock.store.files import RealFile, RealFiles
 from tests.delivery.stores.kinds import KINDS, Store
 from tests.delivery.stores.rounds import example
 

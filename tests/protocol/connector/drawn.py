@@ -6,10 +6,9 @@ python -m tests.protocol.connector.drawn
 from pathlib import Path
 
 from penstock.protocol.connector import Use
-from penstock.protocol.connector.diagram import mermaid
-from penstock.protocol.connector.round import ROUND_TRANSITIONS
-from penstock.protocol.connector.session import SINK_TRANSITIONS, SOURCE_TRANSITIONS
+from penstock.protocol.connector.session import SINK_TRANSITIONS, SOURCE_TRANSITIONS, mermaid
 from penstock.protocol.connector.stream import STREAM_TRANSITIONS
+from penstock.protocol.connector.two_phase import ROUND_TRANSITIONS
 
 from .vectors import TWO_PHASE_VECTORS, VECTORS
 

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import NOTHING_YET, Decoder, Frame, Message, Use, encode
 from penstock.protocol.connector.bulk import Admission, Columns, Receiver, Stop, fallback, fast, kernel
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 
 from .guarded import Guarded
 from .messages import decisions_of, numbers_of

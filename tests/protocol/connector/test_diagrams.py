@@ -3,9 +3,8 @@
 from enum import Enum
 
 from penstock.protocol.connector import Use
-from penstock.protocol.connector.diagram import mermaid
 from penstock.protocol.connector.frames import Frame, Hello, Ok
-from penstock.protocol.connector.session import Closed
+from penstock.protocol.connector.session import Closed, mermaid
 
 from .drawn import PAGE, drawn
 

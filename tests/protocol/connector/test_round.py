@@ -15,7 +15,7 @@ from penstock.protocol.connector import (
     Round,
     RoundState,
 )
-from penstock.protocol.connector.round import ROUND_TRANSITIONS
+from penstock.protocol.connector.two_phase import ROUND_TRANSITIONS
 
 EVENTS: list[Frame] = [
     ListUncommitted(7),

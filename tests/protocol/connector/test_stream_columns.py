@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from penstock.protocol.connector import Message
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.stored.head import NO_COLUMNS
 from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, run_of
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import ProtocolError, RequestError
-from penstock.protocol.segment.modified_utf8 import decode_text, encode_text
+from penstock.protocol.segment.primitives import decode_text, encode_text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.protocol.segment.receive_buffer import ReceiveBuffer
+from penstock.protocol.segment.decoder import ReceiveBuffer
 
 
 def write(buffer: ReceiveBuffer, data: bytes) -> None:

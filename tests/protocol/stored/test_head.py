@@ -11,13 +11,16 @@ from penstock.core.errors import Damaged
 from penstock.protocol.stored.head import (
     NO_COLUMNS,
     Head,
+    HeadFold,
     Mark,
     MarkKind,
     StreamColumns,
     decode_head,
     encode_head,
+    fold_fast,
+    fold_heads,
+    fold_plainly,
 )
-from penstock.protocol.stored.head_fold import HeadFold, fold_fast, fold_heads, fold_plainly
 
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.protocol.stored import NO_TIME
-from penstock.protocol.stored.letters import letters_in
+from penstock.protocol.stored.dead_letters import letters_in
 from tests.protocol.connector.strategies import blobs, i64s, u64s
 from tests.protocol.stored.events import EMPTY_EVENT, stored
 

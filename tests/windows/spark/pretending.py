@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.spark.control import pretend
-from penstock.spark.source_schema import COLUMNS
+from penstock.spark.source.control import pretend
+from penstock.spark.source.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client import Message, Source
 from penstock.protocol.stored import StoredEvent
 from penstock.spark import Pipeline
-from penstock.spark.restarts import RestartPolicy
+from penstock.spark.run.attempt import RestartPolicy
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs
 
@@ -52,8 +52,8 @@ class Bench:
         assert is_enough()
 
     def _run(self, pipelines: Sequence[Pipeline], is_enough: Callable[[], bool], *, available_now: bool) -> None:
-        from penstock.spark.attempt import RunSettings
-        from penstock.spark.runner import Runner
+        from penstock.spark.run.attempt import RunSettings
+        from penstock.spark.run.runner import Runner
 
         def change() -> None:
             if is_enough():

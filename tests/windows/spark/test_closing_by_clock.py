@@ -12,7 +12,7 @@ import pytest
 
 from penstock import watermarked, windows
 from penstock.client.coordinator import CoordinatorClient
-from penstock.gateway.settings import ConnectorSettings
+from penstock.ingest.settings import ConnectorSettings
 from penstock.spark import pipeline
 from penstock.windows.kinds import Window
 from tests.open_stream import open_stream

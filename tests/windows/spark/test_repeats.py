@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import letters, windows
+from penstock import dead_letters, windows
 from penstock.spark import pipeline
-from penstock.windows.plans import one_row_each, row_by_row
+from penstock.windows.building import one_row_each, row_by_row
 from penstock.windows.repeats import tells_events_apart
 from tests.windows.spark.pretending import pretended
 from tests.windows.spark.running import Bench
@@ -74,7 +74,7 @@ def test_rows_that_do_not_say_where_their_event_is_stored_are_late_as_their_json
 
 def test_only_frames_that_may_have_several_rows_of_an_event_are_shuffled_again(spark: SparkSession) -> None:
     events, others = pretended(spark, "sensors"), pretended(spark, "meters")
-    rows = letters.decode_json(events, "shop string").where("letter is null and shop != 'X'").repartition("shop")
+    rows = dead_letters.decode_json(events, "shop string").where("letter is null and shop != 'X'").repartition("shop")
     assert one_row_each(rows)
     assert row_by_row(rows)
     united = events.union(others)

@@ -7,8 +7,8 @@ with CoordinatorClient("127.0.0.1:7102") as coordinator:
 """
 
 from penstock.client.coordinator.client import CoordinatorClient
+from penstock.coordinator.dead_letter_messages import LetterInfo, LetterList, LetterPort, Replayed
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
-from penstock.coordinator.letter_messages import LetterInfo, LetterList, LetterPort, Replayed
 from penstock.coordinator.messages import (
     AtSegments,
     AtTime,

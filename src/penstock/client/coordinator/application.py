@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from penstock.client.coordinator.worker_client import WorkerClient
+from penstock.client.coordinator.connection import WorkerClient
 from penstock.config.deployment import Deployment
 
 _CHECK_SECONDS_MAX = 60.0

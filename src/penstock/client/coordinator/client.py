@@ -6,9 +6,9 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from penstock.client.coordinator.worker_client import WorkerClient
+from penstock.client.coordinator.connection import WorkerClient
+from penstock.coordinator.dead_letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl
-from penstock.coordinator.letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.messages import (
     BatchRanges,
     Cut,

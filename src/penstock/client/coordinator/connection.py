@@ -2,12 +2,44 @@
 
 import http.client
 import json
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from penstock.client.coordinator.failures import error_of
-from penstock.client.segments.address import Address
-from penstock.client.segments.failures import Interrupted, no_answer, unreachable
-from penstock.core.errors import ProtocolError
+from penstock.client.segments.failures import (
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    Interrupted,
+    no_answer,
+    retrying,
+    unreachable,
+)
+from penstock.core import errors
+from penstock.core.address import Address
+from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unavailable
+
+# A worker's refusals as penstock's own errors.
+
+
+def error_of(status: int, body: Any) -> PenstockError:
+    """The error that a worker tells of; Interrupted if it may be over in a moment."""
+    match body:
+        case {"error": str(text), "hint": str(hint), "kind": str(kind)}:
+            return _made(_kind(kind), text, hint)
+    return ProtocolError(f"the worker answered {status} with {body!r:.200}", "Is it a worker of this version?")
+
+
+def _kind(name: str) -> type[PenstockError]:
+    """An error that this version does not know is one the caller cannot mend by trying again."""
+    kind = getattr(errors, name, None)
+    known = isinstance(kind, type) and issubclass(kind, PenstockError)
+    return kind if known else errors.RequestError  # type: ignore[return-value]  # `known` says that it is one
+
+
+def _made(kind: type[PenstockError], text: str, hint: str) -> PenstockError:
+    if issubclass(kind, SegmentTruncated):
+        return kind(text, 0, hint)
+    return (Interrupted if kind is Unavailable else kind)(text, hint)
+
 
 _JSON = {"Content-Type": "application/json"}
 _BODY_BYTES_MAX = 256 << 20
@@ -80,3 +112,43 @@ class Connection:
         if status != http.HTTPStatus.OK:
             raise error_of(status, decoded)
         return decoded
+
+
+# What the blocking clients of a worker's HTTP side have in common: one connection, asked again while it is away.
+
+PORT = 7102
+"""Of a worker's HTTP side, where an address names none."""
+
+
+class WorkerClient:
+    """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised. Not
+    for several threads at once.
+    """
+
+    def __init__(
+        self,
+        worker: str = f"127.0.0.1:{PORT}",
+        retry_seconds: float = RETRY_SECONDS,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self.address = Address.parse(worker.removeprefix("http://").rstrip("/"), PORT)
+        self._retry_seconds = retry_seconds
+        self._connection = Connection(self.address, timeout_seconds)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, body: Any = None, wait_seconds: float = 0.0) -> Any:
+        for attempt in retrying(self._retry_seconds, Interrupted):
+            with attempt:
+                return self._connection.ask(method, path, body, wait_seconds)
+        raise AssertionError("tenacity returns or raises")

@@ -11,18 +11,10 @@ Both are thin shells of I/O around the same parts, which do none: `operations` s
 `session` who gets which reply, `window` and `appending` what a writer has to send and to send again.
 """
 
-from penstock.client.segments.asyncio_appender import AsyncAppender
-from penstock.client.segments.asyncio_client import AsyncSegmentClient
-from penstock.client.segments.blocking_appender import Appender
-from penstock.client.segments.blocking_client import SegmentClient
-from penstock.client.segments.results import (
-    ANY,
-    AttributeUpdate,
-    Event,
-    ReadResult,
-    SegmentInfo,
-)
-from penstock.core.attributes import QUOTA
+from penstock.client.segments.appenders import Appender, AsyncAppender
+from penstock.client.segments.clients import AsyncSegmentClient, SegmentClient
+from penstock.client.segments.failures import ANY, AttributeUpdate, Event, ReadResult, SegmentInfo
+from penstock.core.types import QUOTA
 
 __all__ = [
     "ANY",

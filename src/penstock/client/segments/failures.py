@@ -1,11 +1,19 @@
 """What a failure means for the caller: replies and operating system errors as penstock's own errors."""
 
 import ssl
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from uuid import UUID
 
-from penstock.client.segments.address import Address
+from tenacity import AsyncRetrying, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
 from penstock.core import errors
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.address import Address
+from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.protocol.segment import (
+    HEADER_SIZE,
+    WRITER_ID_SIZE,
     AuthTokenCheckFailed,
     ConditionalCheckFailed,
     ErrorCode,
@@ -97,3 +105,102 @@ def unreachable(address: Address, error: Exception) -> Unavailable:
 
 def no_answer(address: Address, seconds: float) -> Interrupted:
     return Interrupted(f"the worker at {address} has not answered for {seconds:g} s")
+
+
+# When to try again: after a pause that grows, with full jitter so that many clients do not come back at once.
+
+TIMEOUT_SECONDS = 30.0
+"""How long a worker may be silent when it owes a reply: a slow disk takes seconds, one that is gone takes for ever."""
+
+RETRY_SECONDS = 60.0
+"""How long to try again before the caller is told: enough for a worker to be restarted and to recover."""
+
+_PAUSE_SECONDS_FIRST = 0.05
+_PAUSE_SECONDS_MAX = 2.0
+
+
+def retrying(retry_seconds: float, *on: type[Exception]) -> Retrying:
+    """To be iterated: each attempt is a context manager. The last error is raised when the time is up."""
+    return Retrying(**_policy(retry_seconds, on))
+
+
+def async_retrying(retry_seconds: float, *on: type[Exception]) -> AsyncRetrying:
+    return AsyncRetrying(**_policy(retry_seconds, on))
+
+
+def _policy(retry_seconds: float, on: tuple[type[Exception], ...]) -> dict[str, Any]:
+    return {
+        "retry": retry_if_exception_type(on),
+        "wait": wait_random_exponential(multiplier=_PAUSE_SECONDS_FIRST, max=_PAUSE_SECONDS_MAX),
+        "stop": stop_after_delay(retry_seconds),
+        "reraise": True,
+    }
+
+
+# What goes into the clients' methods and comes out of them.
+
+
+class _Any(Enum):
+    ANY = "any"
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY: Final = _Any.ANY
+"""As an expected value: whatever it is now."""
+
+Expected: TypeAlias = int | Literal[_Any.ANY] | None
+"""The value that an attribute must have to be changed; None: it must not be there."""
+
+Key: TypeAlias = UUID | bytes
+"""16 bytes: the name of an attribute, or of a writer."""
+
+
+def key_bytes(key: Key) -> bytes:
+    data = key.bytes if isinstance(key, UUID) else bytes(key)
+    if len(data) != WRITER_ID_SIZE:
+        raise RequestError(f"{key!r} has {len(data)} bytes", f"Give a uuid.UUID or {WRITER_ID_SIZE} bytes.")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """The bytes from `start` to `length` are there to be read; those before `start` were truncated."""
+
+    name: str
+    start: int
+    length: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """`data` is a view of a receive buffer that it keeps in memory: copy what is kept for long.
+
+    `at_tail`: there was no more when the worker answered. `end_of_segment`: nor will there be, the segment is sealed.
+    """
+
+    data: memoryview
+    at_tail: bool
+    end_of_segment: bool
+
+
+class Event(NamedTuple):
+    """`offset` is where the event begins in its segment, `end` where the next one does: the place to go on from."""
+
+    offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + HEADER_SIZE + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUpdate:
+    """A change of the target's attribute that goes with a merge: both happen, or neither."""
+
+    key: Key
+    value: int
+    expected: Expected = ANY

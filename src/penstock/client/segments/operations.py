@@ -8,24 +8,80 @@ setting an attribute whatever it is. For the others:
 - a conditional attribute update, a merge: not repeated. Unavailable says where to look.
 """
 
-from collections.abc import Generator, Iterable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from penstock.client.segments.calls import Call
-from penstock.client.segments.results import (
+from penstock.client.segments.failures import (
     ANY,
     AttributeUpdate,
     Expected,
+    Interrupted,
     Key,
     ReadResult,
     SegmentInfo,
+    error_of,
     key_bytes,
 )
 from penstock.core import errors
-from penstock.core.attributes import NO_VALUE, QUOTA
+from penstock.core.errors import PenstockError, ProtocolError, Unavailable
+from penstock.core.types import NO_VALUE, QUOTA
 from penstock.protocol import segment as wire
+from penstock.protocol.segment import VERSIONED, Failure, Reply, Request
+
+# One request and its reply, over as many connections as that takes.
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request is repeated when its reply is lost with the connection, since most can be done twice. Two cannot:
+
+    `done_when_repeated`: the repeated one fails with this error if the first one was done, and then that is success.
+    `unknown_hint`: it must not be repeated; what the caller can look at instead.
+    """
+
+    request: Request
+    reply: type[Reply]
+    result: Callable[[Any], T]
+    wait_seconds: float = 0.0
+    """How much longer than usual the reply may take."""
+    done_when_repeated: type[PenstockError] | None = None
+    unknown_hint: str = ""
+
+
+class Attempts(Generic[T]):
+    """The tries of one call."""
+
+    def __init__(self, call: Call[T]) -> None:
+        self.call = call
+        self._perhaps_done = False
+
+    def encode(self, request_id: int) -> bytes:
+        # Every request has a request id; the base class has no fields.
+        return VERSIONED.encode(replace(cast("Any", self.call.request), request_id=request_id))
+
+    def result(self, reply: Reply) -> T:
+        """What the caller gets. Raises what a failure means; Interrupted goes on to `interrupted`."""
+        if isinstance(reply, self.call.reply):
+            return self.call.result(reply)
+        if not isinstance(reply, Failure):
+            raise ProtocolError(f"{type(reply).__name__} is no reply to {type(self.call.request).__name__}")
+        error = error_of(reply)
+        if self._perhaps_done and self.call.done_when_repeated and isinstance(error, self.call.done_when_repeated):
+            return self.call.result(reply)
+        raise error
+
+    def interrupted(self, error: Interrupted) -> Unavailable:
+        """What to raise when the request may have been sent and no reply came."""
+        self._perhaps_done = True
+        if self.call.unknown_hint:
+            request = type(self.call.request).__name__
+            return Unavailable(f"it is not known whether {request} was done: {error}", self.call.unknown_hint)
+        return error
+
+
 Operation: TypeAlias = Generator[Call[Any], Any, T]
 
 TAIL_WAIT_SECONDS = 30.0

@@ -3,9 +3,8 @@
 from collections.abc import Generator
 from typing import NamedTuple, Protocol
 
-from penstock.client.segments.blocking_connection import BlockingConnection
-from penstock.client.segments.failures import Interrupted, error_of
-from penstock.client.segments.retrying import RETRY_SECONDS, retrying
+from penstock.client.segments.connections import BlockingConnection
+from penstock.client.segments.failures import RETRY_SECONDS, Interrupted, error_of, retrying
 from penstock.core.errors import Damaged, PenstockError, ProtocolError
 from penstock.protocol.segment import VERSIONED, Failure, ReadSegment, Reply, SegmentRead
 

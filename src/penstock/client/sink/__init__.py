@@ -8,18 +8,17 @@ Both are thin shells of I/O around the same parts, which do none: `session` is o
 follows from votes and decisions, `log_state` what the log says. What is to be done comes out of them as `effects`.
 """
 
-from penstock.client.sink.asyncio_sink import AsyncSink
-from penstock.client.sink.blocking_sink import Sink
-from penstock.client.sink.data_file import DataFile
 from penstock.client.sink.log import CommittedPrefix, read_committed
 from penstock.client.sink.participant import (
     AsyncParticipant,
     Data,
+    DataFile,
     Participant,
     Transaction,
     lines,
     payloads,
 )
+from penstock.client.sink.sink import AsyncSink, Sink
 from penstock.client.source.message import Message
 
 __all__ = [

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from penstock.client.segments.address import Address
 from penstock.client.sink.log import open_log
 from penstock.client.sink.participant import AsyncParticipant, Data, Encode, Participant, payloads
 from penstock.client.sink.session import Desk, Terms
 from penstock.client.sink.target import target_of
 from penstock.client.sink.transactions import OnCommit, Transactions
+from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.protocol.connector import FRAME_SIZE_CEILING, FRAME_SIZE_MAX
 

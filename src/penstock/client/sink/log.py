@@ -5,15 +5,240 @@ for each thing that happens. Its space is set aside beforehand, so that a decisi
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
 
-from penstock.client.sink.log_record import BadLog, decode_records, encode_record
-from penstock.client.sink.log_state import LogState, Record
+import msgpack
+from crc32c import crc32c
+
 from penstock.client.sink.participant import Transaction
 from penstock.core.errors import Damaged, RequestError, StoreInUse
-from penstock.store.files import File, Files
-from penstock.store.real_files import RealFiles
+from penstock.store.files import File, Files, RealFiles
+
+# What the transaction log says, as a fold over its records. No I/O.
+
+ENDED_MAX = 64
+"""Transactions whose end is remembered. A worker repeats a decision only until a list without the transaction, or a
+later vote, proves that it arrived: one would do."""
+
+
+class Bound(NamedTuple):
+    """The log belongs to this instance of a worker from now on: offsets of another one mean other bytes."""
+
+    instance: str
+
+
+class Voted(NamedTuple):
+    """A vote of yes: the transaction is in doubt. `mark` is where the target's bytes end with it."""
+
+    txn_id: bytes
+    start: int
+    end: int
+    mark: int
+
+
+class Refused(NamedTuple):
+    """A vote of no: the transaction is aborted."""
+
+    txn_id: bytes
+
+
+class Committed(NamedTuple):
+    """The worker's decision on the one in doubt."""
+
+    txn_id: bytes
+
+
+class Aborted(NamedTuple):
+    """The worker's decision on the one in doubt."""
+
+    txn_id: bytes
+
+
+class Applied(NamedTuple):
+    """The participant's `commit` of this transaction has returned."""
+
+    txn_id: bytes
+
+
+class Ended(NamedTuple):
+    txn_id: bytes
+    was_committed: bool
+
+
+class LogState(NamedTuple):
+    """All that counts of what came before; as a record, the first one of every file."""
+
+    instance: str | None = None
+    last: Voted | None = None
+    """The last transaction that was committed."""
+    is_applied: bool = True
+    """Whether the participant's `commit` of it has returned."""
+    in_doubt: Voted | None = None
+    """Voted yes, and not decided yet. There is never more than one: no round begins before the last one has ended."""
+    ended: tuple[Ended, ...] = ()
+    """The latest ones, oldest first."""
+
+    @property
+    def offset(self) -> int:
+        """The bytes of the output that are committed."""
+        return 0 if self.last is None else self.last.end
+
+    @property
+    def mark(self) -> int:
+        """The bytes of the target that are committed."""
+        return 0 if self.last is None else self.last.mark
+
+    @property
+    def latest(self) -> Voted | None:
+        """Behind it nothing counts."""
+        return self.in_doubt or self.last
+
+    def end_of(self, txn_id: bytes) -> Ended | None:
+        """How this transaction ended, if it is remembered."""
+        return next((ended for ended in reversed(self.ended) if ended.txn_id == txn_id), None)
+
+    def after(self, record: "Record") -> "LogState":
+        """ValueError for a record that cannot come now."""
+        match record:
+            case LogState():
+                return record
+            case Bound(instance=instance):
+                return self._replace(instance=instance)
+            case Voted() if self.in_doubt is None:
+                return self._replace(in_doubt=record)
+            case Refused() if self.in_doubt is None:
+                return self._ended(record.txn_id, False)
+            case Committed() if self._is_in_doubt(record.txn_id):
+                return self._ended(record.txn_id, True)._replace(last=self.in_doubt, is_applied=False, in_doubt=None)
+            case Aborted() if self._is_in_doubt(record.txn_id):
+                return self._ended(record.txn_id, False)._replace(in_doubt=None)
+            case Applied() if self.last is not None and self.last.txn_id == record.txn_id:
+                return self._replace(is_applied=True)
+        raise ValueError(f"{record} cannot follow: in doubt is {self.in_doubt}, committed last was {self.last}")
+
+    def _is_in_doubt(self, txn_id: bytes) -> bool:
+        return self.in_doubt is not None and self.in_doubt.txn_id == txn_id
+
+    def _ended(self, txn_id: bytes, was_committed: bool) -> "LogState":
+        return self._replace(ended=(*self.ended, Ended(txn_id, was_committed))[-ENDED_MAX:])
+
+
+Record: TypeAlias = LogState | Bound | Voted | Refused | Committed | Aborted | Applied
+
+
+# The bytes of the transaction log (docs/sinks.md).
+#
+# A record is `4s "PSNK" · u32 length of the body · u64 number · u64 durable · u32 crc32c · body`, big-endian; checked
+# are length, number, durable and body. The body is a msgpack array: a number for the kind, then its fields in the
+# order of the class. Numbers grow by one, over all files of a log; all records below *durable* were synced when this
+# one was written. The first record of a file is the state. Zeros follow the last one.
+
+FORMAT = 1
+
+MAGIC = b"PSNK"
+HEADER = Struct(">4sIQQI")
+_CHECKED = Struct(">IQQ")
+
+KINDS: dict[int, type[Bound | Voted | Refused | Committed | Aborted | Applied]] = {
+    1: Bound,
+    2: Voted,
+    3: Refused,
+    4: Committed,
+    5: Aborted,
+    6: Applied,
+}
+"""Kind 0 is the state, behind the number of the format."""
+
+_KIND_OF = {record: kind for kind, record in KINDS.items()}
+
+
+class BadLog(ValueError):
+    """What is wrong, and where."""
+
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(f"offset {offset}: {problem}")
+
+
+class _Sealed(NamedTuple):
+    number: int
+    durable: int
+    body: bytes
+
+
+def encode_record(number: int, durable: int, record: Record) -> bytes:
+    fields = (0, FORMAT, *record) if isinstance(record, LogState) else (_KIND_OF[type(record)], *record)
+    body: bytes = msgpack.packb(fields)
+    checksum = crc32c(body, crc32c(_CHECKED.pack(len(body), number, durable)))
+    return HEADER.pack(MAGIC, len(body), number, durable, checksum) + body
+
+
+def decode_records(data: bytes) -> Iterator[tuple[int, Record]]:
+    """Numbers and records. What follows the first bad one is a torn tail, of which nobody was told, and is left out.
+    BadLog if it was durable, for a good record behind it says so; and for a file whose first record is bad.
+    """
+    at = 0
+    number: int | None = None
+    while (found := _record_at(data, at)) is not None and number in (None, found.number):
+        yield found.number, _decode_body(at, found.body)
+        at += HEADER.size + len(found.body)
+        number = found.number + 1
+    if number is None:
+        raise BadLog(0, "this is not the beginning of a sink's transaction log")
+    _check_tail(data, at, number)
+
+
+def _record_at(data: bytes, at: int) -> _Sealed | None:
+    """The record there, if it is sound."""
+    if at + HEADER.size > len(data):
+        return None
+    magic, length, number, durable, checksum = HEADER.unpack_from(data, at)
+    body = data[at + HEADER.size : at + HEADER.size + length]
+    if magic != MAGIC or len(body) != length:
+        return None
+    is_sound = crc32c(body, crc32c(_CHECKED.pack(length, number, durable))) == checksum
+    return _Sealed(number, durable, body) if is_sound else None
+
+
+def _check_tail(data: bytes, end: int, number: int) -> None:
+    at = end
+    while (at := data.find(MAGIC, at)) >= 0:
+        later = _record_at(data, at)
+        if later is not None and later.durable > number:
+            raise BadLog(end, f"record {number} is damaged, and was durable when record {later.number} was written")
+        at += 1
+
+
+def _decode_body(at: int, body: bytes) -> Record:
+    kind: Any = None
+    try:
+        kind, *fields = msgpack.unpackb(body, use_list=False)
+        return _state(*fields) if kind == 0 else KINDS[kind](*fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadLog(at, f"a record of kind {kind} that this version does not read: {error}") from None
+
+
+def _state(
+    form: int,
+    instance: str | None,
+    last: tuple[bytes, int, int, int] | None,
+    is_applied: bool,
+    in_doubt: tuple[bytes, int, int, int] | None,
+    ended: tuple[tuple[bytes, bool], ...],
+) -> LogState:
+    if form != FORMAT:
+        raise ValueError(f"format {form}, this version reads {FORMAT}")
+    return LogState(
+        instance,
+        None if last is None else Voted(*last),
+        is_applied,
+        None if in_doubt is None else Voted(*in_doubt),
+        tuple(Ended(*one) for one in ended),
+    )
+
 
 LOG = "log"
 NEW_LOG = "log.new"

@@ -1,10 +1,14 @@
 """What the author of a sink gives to the SDK: a participant in two-phase commit, or only a place for bytes."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.client.source.message import Message
+from penstock.core.types import Buffer
+from penstock.store.files import RealFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +100,77 @@ def payloads(messages: Sequence[Message]) -> bytes:
 def lines(messages: Sequence[Message]) -> bytes:
     """Each payload, and the end of a line."""
     return b"".join([part for message in messages for part in (message.payload, b"\n")])
+
+
+# What the middle of a sink wants done, for the shells to do: calls that write, wait and sync.
+#
+# The middle is written as generators: each yields an Effect, is sent what the call returned, or is thrown what it
+# raised. So one and the same code decides for the blocking sink and for the asyncio one, and nothing in it waits.
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A call of the author's code, or of the transaction log."""
+
+    call: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+Steps: TypeAlias = Generator[Effect, Any, T]
+
+
+def perform(steps: Steps[T]) -> T:
+    """Do all of it here and now. What is not an Exception, Ctrl-C for one, ends it in the middle."""
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                result = effect.call(*effect.args)
+            except Exception as error:
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+# A plain file as the place for a sink's bytes.
+
+
+class DataFile:
+    """A file that is made where there is none. `sync` is an fsync; who may read a new one is the umask's affair.
+
+    What it holds behind the committed size is not committed: see `read_committed`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file = RealFile(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode=0o666))
+        _sync_directory(self.path.absolute().parent)
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        self._file.write(offset, (data,))
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def truncate(self, offset: int) -> None:
+        self._file.truncate(offset)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _sync_directory(directory: Path) -> None:
+    """So that the name of a new file survives, as its bytes do."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.client.sink.effects import Steps
+from penstock.client.sink.participant import Steps
 from penstock.client.sink.transactions import Transactions
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer

@@ -4,10 +4,17 @@ import errno
 import logging
 from collections.abc import Callable
 
-from penstock.client.sink.effects import Effect, Steps
-from penstock.client.sink.log import TXN_ID_BYTES_MAX, TransactionLog
-from penstock.client.sink.log_state import Aborted, Applied, Bound, Committed, Refused, Voted
-from penstock.client.sink.participant import Transaction
+from penstock.client.sink.log import (
+    TXN_ID_BYTES_MAX,
+    Aborted,
+    Applied,
+    Bound,
+    Committed,
+    Refused,
+    TransactionLog,
+    Voted,
+)
+from penstock.client.sink.participant import Effect, Steps, Transaction
 from penstock.client.sink.target import NO_ROOM, Target
 from penstock.client.source.message import Message
 from penstock.core.errors import ProtocolError, RequestError

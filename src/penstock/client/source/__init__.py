@@ -15,11 +15,9 @@ Both are thin shells of I/O around the same parts, which do none: `session` says
 `outflow` which stream is next, `reconnecting` where to connect again, and when.
 """
 
-from penstock.client.source.asyncio_source import AsyncSource
-from penstock.client.source.blocking_source import Source
 from penstock.client.source.failures import Refused, SourceFailed
-from penstock.client.source.message import AsyncFactory, Factory, Message
-from penstock.client.source.stream import SourceStream
+from penstock.client.source.message import AsyncFactory, Factory, Message, SourceStream
+from penstock.client.source.source import AsyncSource, Source
 
 __all__ = [
     "AsyncFactory",

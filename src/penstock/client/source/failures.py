@@ -6,8 +6,8 @@ for the programmer or operator" says that the same HELLO, or the same message, w
 
 import ssl
 
-from penstock.client.segments.address import Address
 from penstock.client.segments.failures import Interrupted
+from penstock.core.address import Address
 from penstock.core.errors import RequestError, Unavailable
 
 PORT = 7100

@@ -1,14 +1,16 @@
 """One connection of a source, without I/O: what came in goes to `receive`, what is to go out comes from `take`."""
 
+import random
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol
 
-from penstock.client.segments.address import Address
-from penstock.client.source.failures import Refused, Restarted, no_answer
-from penstock.client.source.message import Entry
-from penstock.client.source.reconnecting import STEADY_SECONDS, Pauses
-from penstock.client.source.stream import SourceStream
-from penstock.core.errors import ProtocolError, Unavailable
+from penstock.client.source.failures import Lost, Refused, Restarted, no_answer, parse_address
+from penstock.client.source.message import Entry, SourceStream
+from penstock.core.address import Address
+from penstock.core.errors import ProtocolError, RequestError, Unavailable
 from penstock.core.types import Buffer
 from penstock.protocol.connector import (
     NOTHING_YET,
@@ -34,6 +36,83 @@ from penstock.protocol.connector import (
     encode_messages,
     error_frame,
 )
+
+# Where to connect next, and when: pauses that grow, with full jitter so that many sources do not come back at once.
+
+PAUSE_SECONDS_FIRST = 0.05
+PAUSE_SECONDS_MAX = 5.0
+
+RESTARTS_MAX = 16
+"""RESTARTs in a row, without progress, that are not failures: workers that send us around in a circle are one."""
+
+STEADY_SECONDS = 10.0
+"""A connection that lasted so long was a good one, even if nothing was to be sent."""
+
+
+class Pauses:
+    """Each is a random part of a limit that doubles, up to a largest one."""
+
+    def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
+        self._uniform = uniform
+        self._count = 0
+
+    def next(self) -> float:
+        limit = min(PAUSE_SECONDS_FIRST * 2 ** min(self._count, 30), PAUSE_SECONDS_MAX)
+        self._count += 1
+        return self._uniform(0.0, limit)
+
+
+class Reconnecting:
+    """The address to use, and the time since things began to fail.
+
+    A RESTART's address is tried first, and the one that we were given again when nobody answers there.
+    """
+
+    def __init__(
+        self, home: Address, retry_seconds: float, uniform: Callable[[float, float], float] = random.uniform
+    ) -> None:
+        self._home = home
+        self._addresses = deque((home,))
+        self._retry_seconds = retry_seconds
+        self._uniform = uniform
+        self.progressed()
+
+    @property
+    def address(self) -> Address:
+        return self._addresses[0]
+
+    def progressed(self) -> None:
+        """The last connection was of use: what failed before it does not count any more."""
+        self._pauses = Pauses(self._uniform)
+        self._failing_since: float | None = None
+        self._restarts = 0
+
+    def not_connected(self) -> None:
+        """Nobody answers at this address."""
+        self._addresses.rotate()
+
+    def pause(self, error: Lost, now: float) -> float:
+        """Seconds to wait before the next connection. Raises the error when the time for trying again is over."""
+        if isinstance(error, Restarted):
+            self._move(error.address)
+            self._restarts += 1
+            if self._restarts <= RESTARTS_MAX:
+                return self._pauses.next()
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since >= self._retry_seconds:
+            raise error
+        return self._pauses.next()
+
+    def _move(self, text: str) -> None:
+        if not text:
+            return
+        try:
+            target = parse_address(text)
+        except RequestError:
+            raise ProtocolError(f"RESTART: the worker at {self.address} sent us to {text!r:.100}") from None
+        self._addresses = deque(dict.fromkeys((target, self._home)))
+
 
 _NOT_A_WORKER = "Is this the connector port of a penstock worker, and does it speak TLS if we do, and only then?"
 _REFUSED_HELLO = "Check the name of the source, the cookie, and that both sides have the same version."
@@ -237,3 +316,78 @@ class SourceSession:
     def _check_done(self, track: _Track) -> None:
         if track.has_ended and track.machine.state is StreamState.INACTIVE:
             track.stream.is_done = True
+
+
+# Which stream sends next: each has its turn, and a turn is one batch at most.
+
+BATCH_BYTES = 256 * 1024
+"""Frames for one write: large enough that the cost of the call does not count, small enough to take turns."""
+
+BATCH_MESSAGES = 2048
+"""In one turn: a stream of tiny messages lets the others come."""
+
+TURN_SECONDS = 0.01
+"""After so long what was taken is sent and the socket is read, even if the batch is small."""
+
+
+class Feed(Protocol):
+    """The messages of an open stream."""
+
+    stream: SourceStream
+
+    @property
+    def is_ended(self) -> bool:
+        """There is nothing more to take."""
+
+    def take(self, messages_max: int, bytes_max: int) -> list[Entry]:
+        """What there is now, up to the limits; at least one message if there is any, even a large one."""
+
+    def due(self, has_credit: bool) -> float:
+        """From when on a turn is of use; inf: not until something changes."""
+
+    def close(self) -> None:
+        """Nothing more is taken. Does nothing the second time."""
+
+
+class Outflow:
+    """The feeds of one connection; whose last turn is the longest ago comes first."""
+
+    def __init__(self, session: SourceSession, clock: Callable[[], float]) -> None:
+        self._session = session
+        self._clock = clock
+        self._feeds: dict[Feed, None] = {}
+
+    def add(self, feed: Feed) -> None:
+        self._feeds[feed] = None
+
+    def fill(self, room_bytes: int) -> None:
+        """Give each stream that has something to send one turn at most, until the room, the credits or the time of a
+        turn are used up.
+        """
+        until = self._clock() + TURN_SECONDS
+        for feed in list(self._feeds):
+            now = self._clock()
+            if room_bytes <= 0 or now >= until:
+                return
+            if feed.due(self._session.credits > 0) <= now:
+                room_bytes -= self._turn(feed, room_bytes)
+
+    def due(self) -> float:
+        """When `fill` is of use again."""
+        has_credit = self._session.credits > 0
+        return min((feed.due(has_credit) for feed in self._feeds), default=inf)
+
+    def close(self) -> None:
+        while self._feeds:
+            self._feeds.popitem()[0].close()
+
+    def _turn(self, feed: Feed, room_bytes: int) -> int:
+        entries = feed.take(min(self._session.credits, BATCH_MESSAGES), min(room_bytes, BATCH_BYTES))
+        size = self._session.send(feed.stream, entries) if entries else 0
+        del self._feeds[feed]
+        if feed.is_ended:
+            feed.close()
+            self._session.end(feed.stream)
+        else:
+            self._feeds[feed] = None
+        return size

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from penstock.connectors.sockets.connection import address_of
-from penstock.core.dead_peers import find_dead_peers
+from penstock.core.keepalive import find_dead_peers
 
 _LOG = logging.getLogger(__name__)
 _LOG.setLevel(logging.ERROR)  # each bad request would be a warning of uvicorn's: they are counted

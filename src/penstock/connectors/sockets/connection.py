@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from penstock.core.dead_peers import find_dead_peers
+from penstock.core.keepalive import find_dead_peers
 
 _POLL_SECONDS = (0.0005, 0.05)
 """Between two looks at what the peer's machine has not acknowledged yet: it says nothing by itself."""

@@ -11,7 +11,7 @@ from websockets.protocol import State
 
 from penstock.connectors.sockets.connection import address_of
 from penstock.connectors.sockets.ws_options import WsOptions
-from penstock.core.dead_peers import find_dead_peers
+from penstock.core.keepalive import find_dead_peers
 
 
 class WsPeer:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Options, Pause
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 from penstock.protocol.connector import FRAME_SIZE_CEILING
 
 

@@ -19,7 +19,7 @@ from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, 
 from penstock.connectors.files.appending import append, encode
 from penstock.connectors.files.reading import Reading
 from penstock.connectors.files.tailing import Tailing
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 _OF_MODES = {
     "chunk": ("read", "tail"),

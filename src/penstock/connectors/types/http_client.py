@@ -16,7 +16,7 @@ from penstock.connectors.http.responses import Verdict, reason_of, verdict_of, w
 from penstock.connectors.sockets.addresses import Headers, HeaderValue, check_url, is_header_value
 from penstock.connectors.sockets.options import ClientTls, client_context
 from penstock.core.errors import NoRoom, RequestError
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
     import httpx

@@ -15,7 +15,7 @@ from penstock.connectors.sockets.addresses import HeaderValue
 from penstock.connectors.sockets.connection import address_of
 from penstock.connectors.sockets.listening import claims_of, told_where
 from penstock.connectors.sockets.options import CONNECTIONS_MAX, HostName, Port, ServerTls, server_context
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 from penstock.config.values import SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options
 from penstock.connectors.streaming import ready_or_draining, until_draining
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 
 class MetronomeOptions(Options):

@@ -1,7 +1,7 @@
 """Takes everything and keeps nothing."""
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 
 class NullOptions(Options):

@@ -16,12 +16,12 @@ from uuid import UUID, uuid4, uuid5
 from pydantic import Field, model_validator
 
 from penstock.client.segments import AsyncAppender, AsyncSegmentClient
-from penstock.client.segments.address import Address
-from penstock.client.segments.batches import batches
+from penstock.client.segments.appenders import batches
 from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
+from penstock.core.address import Address
 from penstock.core.errors import NoRoom, PenstockError, Unavailable
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 from penstock.protocol.segment import HEADER_SIZE
 from penstock.protocol.stored.names import Source
 

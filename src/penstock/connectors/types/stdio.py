@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing
 from penstock.connectors.streaming import DRAINED, open_when_there_is_room, read_into
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 _STDIN, _STDOUT = 0, 1
 

@@ -9,7 +9,7 @@ from penstock.connectors.api import About, Capabilities
 from penstock.connectors.sockets.client import Client
 from penstock.connectors.sockets.connection import Connection
 from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, HostName, client_context
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 
 class TcpClientOptions(ClientOptions):

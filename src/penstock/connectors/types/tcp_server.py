@@ -9,7 +9,7 @@ from penstock.connectors.sockets.connection import Connection, address_of
 from penstock.connectors.sockets.listening import claims_of, told_where
 from penstock.connectors.sockets.options import SERVER_ON_STREAM_STARTED, ServerOptions, server_context
 from penstock.connectors.sockets.peers import Peers
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 log = logging.getLogger(__name__)
 

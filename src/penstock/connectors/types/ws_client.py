@@ -10,7 +10,7 @@ from penstock.connectors.sockets.client import Client
 from penstock.connectors.sockets.options import CLIENT_ON_STREAM_STARTED, ClientOptions, client_context
 from penstock.connectors.sockets.peer import Peer
 from penstock.connectors.sockets.ws_options import WsOptions, connection_arguments
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 
 class WsClientOptions(ClientOptions, WsOptions):

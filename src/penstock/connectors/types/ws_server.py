@@ -12,7 +12,7 @@ from penstock.connectors.sockets.listening import claims_of, told_where
 from penstock.connectors.sockets.options import SERVER_ON_STREAM_STARTED, ServerOptions, server_context
 from penstock.connectors.sockets.peers import Peers
 from penstock.connectors.sockets.ws_options import WsOptions, connection_arguments
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import Server, ServerConnection

@@ -17,6 +17,7 @@ from penstock.coordinator.machine.commands import (
     Decide,
     Describe,
     Drop,
+    Effect,
     Expire,
     Follow,
     MarkTime,
@@ -28,20 +29,64 @@ from penstock.coordinator.machine.commands import (
     Reset,
     Retain,
     Start,
+    Sweep,
+    Truncate,
     Unbind,
 )
-from penstock.coordinator.machine.delivering import bind, check_sinks, decide, follow, park, unbind
-from penstock.coordinator.machine.effects import Effect, Sweep, Truncate
-from penstock.coordinator.machine.epochs import ask, attach, plan, read
-from penstock.coordinator.machine.linking import relinked, unlinked
-from penstock.coordinator.machine.merging import batch_prefix, merge, staging_prefix
-from penstock.coordinator.machine.releasing import settled, truncatable
-from penstock.coordinator.machine.replaying import done_replays, replay, with_replays
-from penstock.coordinator.machine.retention import Retention
-from penstock.coordinator.machine.state import Input, Mark, Pipeline, State, source_of
+from penstock.coordinator.machine.delivery import bind, check_sinks, decide, follow, park, unbind
+from penstock.coordinator.machine.epochs import (
+    ask,
+    attach,
+    batch_prefix,
+    done_replays,
+    merge,
+    plan,
+    read,
+    replay,
+    settled,
+    staging_prefix,
+    truncatable,
+    with_replays,
+)
+from penstock.coordinator.machine.state import Input, Mark, Pipeline, Retention, State, source_of
 from penstock.coordinator.messages import Limits, Segments
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
 from penstock.protocol.stored.names import output_segment
+
+# Sources that a pipeline reads no more, and perhaps again later: where it was in them is kept beside its cuts.
+
+
+def unlinked(old: Pipeline, inputs: dict[str, Input]) -> dict[str, Input]:
+    """The inputs, with where they are in sources that none of them reads any more: later cuts do not name those. Who
+    reads one again goes on behind what was read.
+    """
+    sources = {source for spec in inputs.values() for source in spec.sources}
+    last = old.cuts[old.planned]
+    gone = {name: at for name, at in last.segments.items() if source_of(name) not in sources}
+    if not gone:
+        return inputs
+    return {key: replace(spec, starting={**spec.starting, **gone}) for key, spec in inputs.items()}
+
+
+def left(pipeline: Pipeline) -> dict[str, int]:
+    """Where it was in sources that none of its inputs reads any more. After a reset it was nowhere."""
+    sources, found = pipeline.sources, dict[str, int]()
+    for spec in pipeline.inputs.values():
+        gone = {name: at for name, at in spec.starting.items() if spec.resolved and source_of(name) not in sources}
+        found |= {name: max(at, found.get(name, 0)) for name, at in gone.items()}
+    return found
+
+
+def relinked(old: Pipeline, key: str, starting: Segments) -> dict[str, int]:
+    """Where an input begins in sources that it did not read until now. In one that was read before, by whichever input:
+    where that was, or at the first event that is still there, for nothing was kept for it meanwhile.
+    """
+    before, known = left(old), old.inputs.get(key)
+    kept = (
+        {} if known is None else {name: at for name, at in known.starting.items() if source_of(name) in known.sources}
+    )
+    return {name: kept.get(name, max(at, before.get(name, 0))) for name, at in starting.items()}
+
 
 PIPELINES_MAX = 1000
 """Each keeps a thousand cuts in memory, and all are looked at whenever one completes an epoch."""

@@ -277,3 +277,40 @@ def unpack(data: Buffer) -> tuple[Any, ...]:
     """Arrays come back as tuples, so that equal commands are equal."""
     entry: tuple[Any, ...] = msgpack.unpackb(data, use_list=False, strict_map_key=False)
     return entry
+
+
+# What follows from a command, for the service to carry out.
+
+
+@dataclass(frozen=True, slots=True)
+class Merges:
+    """Each (target, source): in the record that holds the command."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How far every pipeline has completed the source's segments; None: no pipeline reads it any more.
+    To be done when the command is durable.
+    """
+
+    source: str
+    segments: Segments | None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """What may be given up, of each segment the bytes below an offset."""
+
+    segments: Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Staged segments whose names begin so are of no use any more."""
+
+    prefix: str
+
+
+Effect: TypeAlias = Merges | Release | Truncate | Sweep

@@ -1,11 +1,14 @@
 """Cuts: which epoch ends where. Decided once by the input that leads, told again to whoever asks again."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from penstock.coordinator.machine.commands import Ask, Plan, Read
-from penstock.coordinator.machine.state import CUTS_MAX, Cut, Pipeline, source_of
-from penstock.coordinator.messages import InputOffset
+from penstock.coordinator.machine.commands import Ask, Effect, Merge, Merges, Plan, Read, Release, Replay, Truncate
+from penstock.coordinator.machine.delivery import delivered_output, ports_for_sinks, undelivered
+from penstock.coordinator.machine.state import BATCHES_MAX, CUTS_MAX, Batch, Cut, Input, Pipeline, State, source_of
+from penstock.coordinator.messages import InputOffset, Segments
 from penstock.core.errors import LimitExceeded, PipelineError
+from penstock.protocol.stored.names import STAGING_PREFIX, Form, Source, output_segment, replay_source
 
 SEGMENTS_MAX = 1000
 """Segments of one cut: Spark writes them all into its log for every batch, and we keep a thousand cuts."""
@@ -100,3 +103,220 @@ def _check_ends(pipeline: Pipeline, command: Plan) -> None:
         raise LimitExceeded(f"a pipeline that reads more than {SEGMENTS_MAX} segments", "Give some sources to another.")
     if before is not None and (command.watermark is None or command.watermark < before):
         raise PipelineError(f"the watermark after epoch {epoch} goes back from {before} to {command.watermark}")
+
+
+# Merges: every batch once, each behind the last one, of the epochs that Spark was reading.
+
+NO_GENERATION = "-"
+"""Stands in the names of what is staged by a sink that was given no generation."""
+
+
+def staging_prefix(name: str) -> str:
+    return f"{STAGING_PREFIX}{name}/"
+
+
+def batch_prefix(name: str, generation: int | None, batch: int) -> str:
+    """What the names of everything begin with that a batch has staged."""
+    return f"{staging_prefix(name)}{NO_GENERATION if generation is None else generation}/{batch}/"
+
+
+def is_merged(pipeline: Pipeline, command: Merge) -> bool:
+    """Whether the batch was merged before. Raises PipelineError if it may not be merged, then or now."""
+    known = pipeline.batches.get(command.batch)
+    start, end = pipeline.running
+    if known is not None:
+        if (known.start, known.end) != pipeline.running:
+            raise PipelineError(
+                f"batch {command.batch} was merged with the epochs after {known.start} up to {known.end}; "
+                f"now it is said to hold those after {start} up to {end}",
+                "The checkpoint is not the one that the batch was merged with: give it back, or reset the pipeline.",
+            )
+        return True
+    last = pipeline.last_batch
+    if last is None:
+        return False
+    if command.batch != last + 1:
+        raise PipelineError(
+            f"batch {command.batch} does not follow batch {last}, the last one merged",
+            "The checkpoint is not of this pipeline's data: give back the right one, or reset the pipeline.",
+        )
+    if start != pipeline.batches[last].end:
+        raise PipelineError(f"batch {last} ended with epoch {pipeline.batches[last].end}, this one begins at {start}")
+    return False
+
+
+def merge(pipeline: Pipeline, command: Merge) -> tuple[Pipeline, tuple[Effect, ...]]:
+    if is_merged(pipeline, command):
+        return pipeline, ()
+    check_ports(pipeline, command)
+    start, end = pipeline.running
+    last = pipeline.last_batch
+    before = {} if last is None else pipeline.batches[last].ends
+    if any(before.get(port, 0) > length for port, length in command.ends.items()):
+        raise PipelineError(f"an output of batch {command.batch} ends before that of batch {last}")
+    watermark = pipeline.cuts[end].watermark
+    batches = {**pipeline.batches, command.batch: Batch(start, end, {**before, **command.ends}, watermark)}
+    if len(batches) > BATCHES_MAX:
+        if len(undelivered(pipeline)) >= BATCHES_MAX:
+            raise LimitExceeded(f"{BATCHES_MAX} batches wait for their sinks", "See: penstock epoch list")
+        del batches[next(iter(batches))]
+    merged = replace(pipeline, batches=batches).proven(pipeline.proved)
+    pairs = tuple((output_segment(command.pipeline, port), segment) for port, segment in command.staged)
+    return merged, (Merges(pairs),) if pairs else ()
+
+
+def check_ports(pipeline: Pipeline, command: Merge) -> None:
+    """Raises PipelineError for a port that was not declared."""
+    if pipeline.outputs is None:
+        return
+    ports = dict.fromkeys([*command.ends, *(port for port, _ in command.staged)])
+    unknown = [port for port in ports if port not in pipeline.outputs]
+    if unknown:
+        raise PipelineError(
+            f"the pipeline has no output port {unknown[0]!r}",
+            f"It declares: {', '.join(pipeline.outputs) or 'none, for it uses a sink of Spark'}.",
+        )
+
+
+# What completed epochs set free: how far sources may be acknowledged, and what retention may give up.
+
+
+def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tuple[Effect, ...]]:
+    """`new` with these sources released as far as its pipelines have completed them, and the effects of that."""
+    sources = frozenset(sources)
+    released = dict(new.released)
+    least = _least(new, sources, lambda pipeline: pipeline.complete)
+    effects: list[Effect] = []
+    for source in sorted(sources):
+        before = released.pop(source, None)
+        after = _raised(before or {}, least[source]) if source in least else None
+        if after is not None:
+            released[source] = after
+        if after != before:
+            effects.append(Release(source, after))
+    floors = _risen(truncatable(old, sources), truncatable(new, sources))
+    if floors:
+        effects.append(Truncate(floors))
+    return replace(new, released=released), tuple(effects)
+
+
+def _raised(before: Segments, least: Segments) -> Segments:
+    """What was released once stays so."""
+    return {name: max(before.get(name, 0), least.get(name, 0)) for name in sorted(before.keys() | least.keys())}
+
+
+def truncatable(state: State, sources: Iterable[str] | None = None) -> dict[str, int]:
+    """How far retention `complete` may truncate each segment of these sources, or of all: never past what a pipeline
+    may still read, or a sink has not got. Segments that somebody else writes are left to him.
+    """
+    if state.retention.mode != "complete":
+        return {}
+    held, alone = _outputs(state)
+    chosen = state.released.keys() | {source_of(name) for name in alone} if sources is None else sources
+    ours = frozenset(source for source in chosen if Source.parse(source).form is not Form.SEGMENT)
+    least = _least(state, ours, lambda pipeline: pipeline.floor)
+    read = {name: offset for segments in least.values() for name, offset in segments.items()}
+    free = {name: _read_floor(state, name, held[name]) for name in alone if source_of(name) in ours}
+    return free | {name: min(offset, held.get(name, offset)) for name, offset in read.items()}
+
+
+def _outputs(state: State) -> tuple[dict[str, int], list[str]]:
+    """Of outputs with sinks: how far all of these are, and which are kept for them alone."""
+    held: dict[str, int] = {}
+    alone: list[str] = []
+    for name, pipeline in state.pipelines.items():
+        if pipeline.sinks:
+            held |= {output_segment(name, port): at for port, at in delivered_output(pipeline).items()}
+            alone += [output_segment(name, port) for port in ports_for_sinks(pipeline)]
+    return held, alone
+
+
+def _read_floor(state: State, name: str, at: int) -> int:
+    """The least of `at` and of where the segment's readers are: also of those who have not seen it yet."""
+    source = source_of(name)
+    readers = (pipeline for pipeline in state.pipelines.values() if source in pipeline.sources)
+    return min([at, *(pipeline.position(pipeline.floor, name) for pipeline in readers)])
+
+
+def _least(state: State, sources: frozenset[str], epoch_of: Callable[[Pipeline], int]) -> dict[str, dict[str, int]]:
+    """Of each of these sources that a pipeline reads: the lowest position of its readers, each at that epoch, in every
+    segment that one of them knows. Every pipeline's segments are gone through once, however many sources there are.
+    """
+    readers: dict[str, list[tuple[Pipeline, int]]] = {}
+    known: dict[str, str] = {}
+    for pipeline in state.pipelines.values():
+        read = pipeline.sources & sources
+        if read:
+            epoch = epoch_of(pipeline)
+            known |= {name: source for name in pipeline.segments(epoch) if (source := source_of(name)) in read}
+        for source in read:
+            readers.setdefault(source, []).append((pipeline, epoch))
+    least: dict[str, dict[str, int]] = {source: {} for source in readers}
+    for name, source in known.items():
+        least[source][name] = min(pipeline.position(epoch, name) for pipeline, epoch in readers[source])
+    return least
+
+
+def _risen(old: Segments, new: Segments) -> dict[str, int]:
+    return {name: offset for name, offset in new.items() if offset > old.get(name, 0)}
+
+
+# Letters sent through again: each once, in order, as one more source of the input that their events came by.
+
+
+def replay(pipeline: Pipeline, command: Replay) -> tuple[Pipeline, tuple[Effect, ...]]:
+    """From now on their copies are among what the inputs read, and the letters are replayed."""
+    check_replay(pipeline, command)
+    inputs = dict(pipeline.inputs)
+    for key, start in command.starts.items():
+        spec, source = inputs[key], replay_source(command.pipeline, key)
+        if str(source) not in spec.sources:
+            starting = {**spec.starting, str(source.segment): start}
+            inputs[key] = replace(spec, sources=(*spec.sources, str(source)), starting=starting)
+    replayed = {**pipeline.replayed, command.port: command.upto}
+    new = replace(pipeline, inputs=inputs, replayed=replayed)
+    return new, (Merges(command.staged),) if command.staged else ()
+
+
+def check_replay(pipeline: Pipeline, command: Replay) -> None:
+    """Raises PipelineError unless it goes on where the last one ended."""
+    done = pipeline.replayed.get(command.port, 0)
+    if command.after != done:
+        raise PipelineError(
+            f"the letters of port {command.port!r} were replayed up to {done} meanwhile, not up to {command.after}",
+            f"Look which are left: penstock dead-letters list {command.pipeline}",
+        )
+    if command.upto <= command.after:
+        raise PipelineError(f"nothing lies between {command.after} and {command.upto} in port {command.port!r}")
+    unknown = sorted(command.starts.keys() - pipeline.inputs.keys())
+    if unknown:
+        raise PipelineError(
+            f"pipeline {command.pipeline!r} has no input {unknown[0]!r}", f"It has: {', '.join(pipeline.inputs)}."
+        )
+
+
+def own_sources(name: str, key: str, spec: Input) -> tuple[str, ...]:
+    """Those that an input was declared with."""
+    replays = str(replay_source(name, key))
+    return tuple(source for source in spec.sources if source != replays)
+
+
+def with_replays(
+    name: str, key: str, old: Input | None, sources: tuple[str, ...], starting: Segments
+) -> tuple[tuple[str, ...], Segments]:
+    """What an input is declared with, and what it has for letters that were replayed."""
+    source = replay_source(name, key)
+    if old is None or str(source) not in old.sources:
+        return sources, starting
+    segment = str(source.segment)
+    return tuple(dict.fromkeys((*sources, str(source)))), {**starting, segment: old.starting.get(segment, 0)}
+
+
+def done_replays(name: str, key: str, pipeline: Pipeline) -> dict[str, int]:
+    """Where a pipeline that begins anew goes on in what was replayed: what it has put out of it is done. It begins anew
+    with the events that these were copies of, so with them it would have all of that twice.
+    """
+    source = replay_source(name, key)
+    if str(source) not in pipeline.inputs[key].sources:
+        return {}
+    return {str(source.segment): pipeline.position(max(pipeline.merged, pipeline.complete), str(source.segment))}

@@ -3,11 +3,27 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from penstock.coordinator.machine.retention import COMPLETE, Retention
 from penstock.coordinator.messages import Limits, Segments
 from penstock.protocol.stored.names import kind_of
+
+# How long data are kept: until they are complete, for ever, for a time, or up to a size.
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """`complete`: until every registered pipeline has completed them, and Spark will not read them again. `keep`: for
+    ever. `time`: `amount` microseconds; `size`: `amount` bytes of each segment: these two may remove what a pipeline
+    still needs, and its reader is then told so.
+    """
+
+    mode: Literal["complete", "keep", "time", "size"] = "complete"
+    amount: int = 0
+
+
+COMPLETE = Retention()
+
 
 CUTS_MAX = 1000
 """Cuts kept of a pipeline: Spark's own checkpoint holds far fewer, and asks for none that is older."""

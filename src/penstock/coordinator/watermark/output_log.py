@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.state import BATCHES_MAX, Pipeline
 from penstock.core.errors import Damaged, PenstockError
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, output_segment

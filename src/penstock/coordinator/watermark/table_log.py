@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from penstock.coordinator.ledger.ledger import NO_QUOTA
+from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.state import source_of
 from penstock.coordinator.messages import Segments
-from penstock.coordinator.watermark.source_table import Clock
-from penstock.coordinator.watermark.stream_table import StreamTable, Times
+from penstock.coordinator.watermark.source_table import Clock, StreamTable, Times
 from penstock.core.errors import Damaged
+from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.head import numbers
-from penstock.protocol.stored.layout import NO_TIME
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, OUTPUT_PREFIX
 from penstock.store.store import SegmentStore
 

@@ -1,25 +1,109 @@
 """The watermark of each pipeline's next cut, folded from the heads of the records that it takes in."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from penstock.coordinator.connectors import Connectors
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.messages import Segments
-from penstock.coordinator.reading.records import Records
-from penstock.coordinator.reading.sources import Sources
-from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.records import Records, Sources
+from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.watermark import table_log
-from penstock.coordinator.watermark.inherited import inherited
-from penstock.coordinator.watermark.open_before import first_mentions
-from penstock.coordinator.watermark.output_log import OutputLog
-from penstock.coordinator.watermark.stream_table import Held, StreamTable, Terms, advanced
+from penstock.coordinator.watermark.output_log import OutputLog, Row
+from penstock.coordinator.watermark.source_table import Held, StreamTable, Terms, advanced
 from penstock.coordinator.watermark.table_log import Written
 from penstock.core.errors import PenstockError
-from penstock.protocol.stored.layout import END_OF_TIME
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, Form, Source
+from penstock.core.types import Buffer
+from penstock.protocol.stored.event import END_OF_TIME
+from penstock.protocol.stored.head import OF_SEGMENTS, MarkKind, PackedHead, numbers, unpack_head
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, REPLAY_PREFIX, Form, Source
 from penstock.store.store import SegmentStore
+
+# The watermarks that a reader of pipelines' outputs inherits: each is its pipeline's, at the reader's own place.
+
+Find = Callable[[str, Pipeline | None, str, int], Row | None]
+
+
+def inherited(
+    state: State,
+    sources: Iterable[str],
+    positions: Segments,
+    before: Mapping[str, int | None],
+    find: Find,
+    end: Callable[[str], int],
+) -> dict[str, int | None]:
+    """By source, of those of these sources that are outputs; None for one that has no watermark yet.
+
+    Where nothing is known of the place any more, it is as it was `before`. An output whose pipeline is not registered
+    is as a stream that has ended: once it is read to its `end`, it does not count.
+    """
+    found: dict[str, int | None] = {}
+    for source in sorted(sources):
+        parsed = Source.parse(source)
+        producer, _, port = parsed.name.partition("/")
+        segment = parsed.segment
+        if parsed.form is not Form.OUTPUT or segment is None or port.startswith(REPLAY_PREFIX):
+            continue  # letters that are sent through again are late by nature: nobody waits for them
+        at, pipeline = positions.get(segment, 0), state.pipelines.get(producer)
+        row = find(producer, pipeline, port, at)
+        if pipeline is None and (row is None or at >= end(segment)):
+            continue
+        found[source] = before.get(source) if row is None else row.watermark
+    return found
+
+
+# Which streams of a connector are open where a pipeline begins to read it, though they began before that place.
+#
+# A pipeline may begin with the newest data, or with the oldest that retention has left: then streams have begun
+# before. A stream is open there if the first that comes of it is no beginning, or if nothing comes of it and it is
+# open now. How far it has come is not known before its next event, so it holds the watermark back until then, as one
+# does that has just begun: otherwise what it sends next could be late, though all who have read it from its beginning
+# have waited for it.
+
+_BEGINNINGS = (MarkKind.STARTED, MarkKind.ACTIVE_AGAIN)
+
+
+class FirstMentions:
+    """What comes first of each stream, of the heads of records behind a place, segment by segment."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.open: set[int] = set()
+        self.finished: set[int] = set()
+        """Numbers of the segments that have the mark FINISHED behind the place."""
+
+    def open_before(self, open_now: Iterable[int]) -> set[int]:
+        return self.open.union(open_now) - (self.seen - self.open)
+
+    def take(self, heads: Iterable[Buffer]) -> None:
+        """Raises Damaged."""
+        for data in heads:
+            head = unpack_head(data)
+            if head is not None:
+                self._take(head)
+
+    def _take(self, head: PackedHead) -> None:
+        for mark in head.marks:
+            if mark.kind is MarkKind.FINISHED:
+                self.finished.add(mark.stream_id)
+            elif mark.kind in _BEGINNINGS and mark.stream_id not in self.seen:
+                self.seen.add(mark.stream_id)
+                if mark.was_open:
+                    self.open.add(mark.stream_id)
+        others = {mark.stream_id for mark in head.marks if mark.kind not in OF_SEGMENTS}
+        new = others.union(numbers("Q", head.columns.stream_ids)) - self.seen
+        self.seen |= new
+        self.open |= new
+
+
+async def first_mentions(records: Records, segments: Iterable[str], at: Segments) -> FirstMentions:
+    """In all that there is of these segments behind a place. Raises Damaged."""
+    first = FirstMentions()
+    for segment in segments:
+        async for heads in records.heads(segment, at.get(segment, 0), records.end(segment)):
+            first.take(head for _, head in heads.found)
+    return first
+
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from penstock.client.source.sockets import DEAD_PEER_SECONDS, prepare
+from penstock.client.sockets import DEAD_PEER_SECONDS, prepare
 from penstock.core.types import Buffer
 from penstock.delivery.connector.options import ConnectorOptions
 from penstock.delivery.connector.session import OutputSession

@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.client.sink.log import TransactionLog, open_log
-from penstock.client.sink.log_state import Aborted, Applied, Bound, Committed, Voted
+from penstock.client.sink.log import Aborted, Applied, Bound, Committed, TransactionLog, Voted, open_log
 from penstock.client.sink.target import NO_ROOM
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.block import Block

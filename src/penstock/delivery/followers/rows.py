@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from penstock.delivery.block import Block
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.event import NO_TIME
 
 
 class Row(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.types import Buffer
 from penstock.delivery.block import Block
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.event import NO_TIME
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 """Signature, flags, length of an extension."""

@@ -8,7 +8,7 @@ import sqlite3
 
 from penstock.delivery.block import Block
 from penstock.delivery.sqlite.statements import quoted
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.event import NO_TIME
 
 
 class LastValues:

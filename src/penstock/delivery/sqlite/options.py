@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from penstock.core.errors import RequestError
-from penstock.core.guarantee import Guarantee
+from penstock.core.types import Guarantee
 from penstock.delivery.table_ddl import UnknownFields
 
 

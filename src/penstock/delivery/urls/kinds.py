@@ -10,7 +10,8 @@ from urllib.parse import SplitResult
 
 from penstock.coordinator.delivery_messages import TableDdl
 from penstock.core.errors import RequestError
-from penstock.delivery.sink import FollowingSink, Guarantee, VotingSink
+from penstock.core.types import Guarantee
+from penstock.delivery.sink import FollowingSink, VotingSink
 from penstock.delivery.table_ddl import RowSchema, SchemaOf
 from penstock.delivery.threaded import Threaded
 from penstock.delivery.urls import places as url_places

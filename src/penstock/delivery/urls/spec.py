@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from penstock.core.errors import RequestError
-from penstock.delivery.sink import FollowingSink, Guarantee, VotingSink
+from penstock.core.types import Guarantee
+from penstock.delivery.sink import FollowingSink, VotingSink
 from penstock.delivery.table_ddl import SchemaOf, no_schema
 from penstock.delivery.urls.kinds import BY_SCHEME, Kind
 from penstock.delivery.urls.options import Mistakes, build, nearest

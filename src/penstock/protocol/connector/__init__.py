@@ -8,10 +8,17 @@ what. `bulk` is for a worker's gateway alone, and is not imported here: to speak
 """
 
 from penstock.protocol.connector.batch import encode_messages
-from penstock.protocol.connector.codec import FRAME_SIZE_CEILING, FRAME_SIZE_MAX, decode, encode, unwrap, wrap
+from penstock.protocol.connector.codec import (
+    FRAME_SIZE_CEILING,
+    FRAME_SIZE_MAX,
+    Decoder,
+    HelloCheck,
+    decode,
+    encode,
+    unwrap,
+    wrap,
+)
 from penstock.protocol.connector.credits import WINDOW_BYTES, Allowance, Credits, LargestFrame
-from penstock.protocol.connector.decoder import Decoder
-from penstock.protocol.connector.errors import LocalProtocolError, error_frame
 from penstock.protocol.connector.frames import (
     MIGRATING_VERSION,
     NOTHING_YET,
@@ -23,6 +30,7 @@ from penstock.protocol.connector.frames import (
     Error,
     Frame,
     Hello,
+    LocalProtocolError,
     Message,
     Migrate,
     MigrateAck,
@@ -30,13 +38,13 @@ from penstock.protocol.connector.frames import (
     NotifyAck,
     Ok,
     Restart,
+    Role,
+    Use,
+    error_frame,
+    stream_id_of,
 )
-from penstock.protocol.connector.hello import HelloCheck
-from penstock.protocol.connector.roles import Role, Use
-from penstock.protocol.connector.round import Round, RoundState
 from penstock.protocol.connector.session import Closed, Session, State
 from penstock.protocol.connector.stream import Side, Stream, StreamState
-from penstock.protocol.connector.stream_id import stream_id_of
 from penstock.protocol.connector.two_phase import (
     OUTPUT_STREAM,
     TWO_PHASE_STREAM,
@@ -46,6 +54,8 @@ from penstock.protocol.connector.two_phase import (
     Range,
     Reply,
     ReplyUncommitted,
+    Round,
+    RoundState,
     TwoPhase,
 )
 

@@ -1,22 +1,20 @@
 """Frames to bytes and back: `u32 length of (tag + body) | u8 tag | body`, everything big-endian."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hmac import compare_digest
 from struct import Struct
+from struct import error as StructError  # noqa: N812 (an exception's name)
+from typing import Any, Generic, TypeVar
 
 from penstock.core.errors import LimitExceeded, ProtocolError, RequestError
 from penstock.core.types import Buffer
-from penstock.protocol.connector.fields import (
-    U32,
-    Bytes,
-    Flag,
-    Layout,
-    ManyBytes,
-    Number,
-    OptionalText,
-    Records,
-    Rest,
-    Text,
-)
+from penstock.protocol.connector.batch import Received, decode_messages
 from penstock.protocol.connector.frames import (
+    MIGRATING_VERSION,
+    SINK_VERSION,
+    SOURCE_VERSION,
     Ack,
     Acked,
     EndOfStream,
@@ -30,8 +28,8 @@ from penstock.protocol.connector.frames import (
     NotifyAck,
     Ok,
     Restart,
+    Use,
 )
-from penstock.protocol.connector.hello import HelloCheck
 from penstock.protocol.connector.two_phase import (
     TWO_PHASE_STREAM,
     ListUncommitted,
@@ -42,6 +40,238 @@ from penstock.protocol.connector.two_phase import (
     ReplyUncommitted,
     TwoPhase,
 )
+
+# The kinds of field that bodies are made of, and a Layout: the fields of one frame in the order of the wire.
+#
+# "Every integer is big-endian." Reading never goes past the body: what is missing or malformed is a ProtocolError
+# that says what was wrong, and no count is believed before the bytes for it are there.
+
+T = TypeVar("T")
+
+SHORT_SIZE_MAX = 2**16 - 1
+U16, U32 = Struct(">H"), Struct(">I")
+
+
+def _end(body: Buffer, at: int, size: int) -> int:
+    end = at + size
+    if end > len(body):
+        raise ProtocolError(f"{size} bytes expected, {len(body) - at} are left")
+    return end
+
+
+class Field(ABC, Generic[T]):
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abstractmethod
+    def pack(self, value: T) -> Buffer:
+        """The field's bytes."""
+
+    @abstractmethod
+    def read(self, body: Buffer, at: int) -> tuple[T, int]:
+        """The value that begins at `at`, and where the next field begins."""
+
+
+class Number(Field[int]):
+    __slots__ = ("_struct",)
+
+    def __init__(self, name: str, code: str) -> None:
+        super().__init__(name)
+        self._struct = Struct(">" + code)
+
+    def pack(self, value: int) -> bytes:
+        return self._struct.pack(value)
+
+    def read(self, body: Buffer, at: int) -> tuple[int, int]:
+        end = _end(body, at, self._struct.size)
+        return self._struct.unpack_from(body, at)[0], end
+
+
+class Flag(Field[bool]):
+    """One byte, 1 or 0."""
+
+    __slots__ = ()
+
+    def pack(self, value: bool) -> bytes:
+        return b"\1" if value else b"\0"
+
+    def read(self, body: Buffer, at: int) -> tuple[bool, int]:
+        end = _end(body, at, 1)
+        if body[at] > 1:
+            raise ProtocolError(f"{body[at]} is neither 0 nor 1")
+        return body[at] == 1, end
+
+
+class Bytes(Field[bytes]):
+    """`sb`: u16 length + bytes."""
+
+    __slots__ = ()
+
+    def pack(self, value: bytes) -> bytes:
+        if len(value) > SHORT_SIZE_MAX:
+            raise LimitExceeded(f"{len(value)} bytes are over the limit of {SHORT_SIZE_MAX}")
+        return U16.pack(len(value)) + value
+
+    def read(self, body: Buffer, at: int) -> tuple[bytes, int]:
+        start = _end(body, at, U16.size)
+        end = _end(body, start, U16.unpack_from(body, at)[0])
+        return bytes(body[start:end]), end
+
+
+class Text(Field[str]):
+    """Text for people as `sb`, or behind a u32 length."""
+
+    __slots__ = ("_length",)
+
+    def __init__(self, name: str, length: Struct = U16) -> None:
+        super().__init__(name)
+        self._length = length
+
+    def pack(self, value: str) -> bytes:
+        data = value.encode()
+        if self._length is U16 and len(data) > SHORT_SIZE_MAX:
+            raise LimitExceeded(f"{len(data)} bytes are over the limit of {SHORT_SIZE_MAX}")
+        return self._length.pack(len(data)) + data
+
+    def read(self, body: Buffer, at: int) -> tuple[str, int]:
+        start = _end(body, at, self._length.size)
+        end = _end(body, start, self._length.unpack_from(body, at)[0])
+        return str(body[start:end], "utf-8", "backslashreplace"), end
+
+
+class OptionalText(Text):
+    """The same, and a body that ends before it has an empty one."""
+
+    __slots__ = ()
+
+    def read(self, body: Buffer, at: int) -> tuple[str, int]:
+        return ("", at) if at == len(body) else super().read(body, at)
+
+
+class Rest(Field[Buffer]):
+    """All that is left of the body, not copied."""
+
+    __slots__ = ()
+
+    def pack(self, value: Buffer) -> Buffer:
+        return value
+
+    def read(self, body: Buffer, at: int) -> tuple[Buffer, int]:
+        return body[at:], len(body)
+
+
+class Records(Field[tuple[T, ...]]):
+    """u32 n, then n records of the same numbers."""
+
+    __slots__ = ("_make", "_struct")
+
+    def __init__(self, name: str, code: str, make: Callable[[tuple[Any, ...]], T]) -> None:
+        super().__init__(name)
+        self._struct = Struct(">" + code)
+        self._make = make
+
+    def pack(self, value: tuple[Any, ...]) -> bytes:
+        return U32.pack(len(value)) + b"".join(self._struct.pack(*record) for record in value)
+
+    def read(self, body: Buffer, at: int) -> tuple[tuple[T, ...], int]:
+        start = _end(body, at, U32.size)
+        end = _end(body, start, U32.unpack_from(body, at)[0] * self._struct.size)
+        return tuple(map(self._make, self._struct.iter_unpack(body[start:end]))), end
+
+
+class ManyBytes(Field[tuple[bytes, ...]]):
+    """u32 n, then n × sb."""
+
+    __slots__ = ()
+
+    def pack(self, value: tuple[bytes, ...]) -> bytes:
+        return U32.pack(len(value)) + b"".join(map(_ONE.pack, value))
+
+    def read(self, body: Buffer, at: int) -> tuple[tuple[bytes, ...], int]:
+        at, count = _end(body, at, U32.size), U32.unpack_from(body, at)[0]
+        _end(body, at, count * U16.size)  # each has a length at least
+        values = []
+        for _ in range(count):
+            value, at = _ONE.read(body, at)
+            values.append(value)
+        return tuple(values), at
+
+
+_ONE = Bytes("")
+
+
+class Layout:
+    """How one frame lies in its body. `spare` more bytes at the end are ignored, any other number is malformed."""
+
+    __slots__ = ("fields", "frame", "spare")
+
+    def __init__(self, frame: type[Frame], *fields: Field[Any], spare: int = 0) -> None:
+        self.frame = frame
+        self.fields = fields
+        self.spare = spare
+
+    def pack(self, frame: Frame) -> list[Buffer]:
+        """The body in parts. RequestError, naming frame and field, when a value does not fit."""
+        parts: list[Buffer] = []
+        for one in self.fields:
+            try:
+                parts.append(one.pack(getattr(frame, one.name)))
+            except (StructError, UnicodeEncodeError) as error:
+                raise RequestError(f"{frame.wire_name}: {one.name}: {error}") from None
+            except RequestError as error:
+                raise type(error)(f"{frame.wire_name}: {one.name}: {error}", error.hint) from None
+        return parts
+
+    def read(self, body: Buffer) -> Frame:
+        """The frame of this body. ProtocolError, naming frame and field, for whatever is wrong with it."""
+        values, at = {}, 0
+        for one in self.fields:
+            try:
+                values[one.name], at = one.read(body, at)
+            except ProtocolError as error:
+                raise ProtocolError(f"{self.frame.wire_name}: {one.name}: {error}") from None
+        if (left := len(body) - at) and left != self.spare:
+            raise ProtocolError(f"{self.frame.wire_name}: {left} bytes after the last field")
+        return self.frame(**values)
+
+
+# What must be right about a HELLO before the rest of it is looked at.
+
+VERSIONS = {Use.SOURCE: (SOURCE_VERSION, MIGRATING_VERSION), Use.SINK: (SINK_VERSION,)}
+"""What an initiator may say. "Exact matching will be enforced." """
+
+_VERSION, _COOKIE = Text("version"), Bytes("cookie")
+
+
+@dataclass(frozen=True, slots=True)
+class HelloCheck:
+    """An acceptor's expectation. An empty cookie means that none is configured, and then none may be given: "it'd be
+    better to fail loudly rather than continue silently".
+    """
+
+    use: Use
+    cookie: bytes = field(default=b"", repr=False)
+
+    def check(self, body: Buffer) -> None:
+        """ProtocolError for a wrong version, or else for a wrong cookie; looks no further. Never tells the cookie."""
+        try:
+            self._check_cookie(body, self._check_version(body))
+        except ProtocolError as error:
+            raise ProtocolError(f"HELLO: {error}") from None
+
+    def _check_version(self, body: Buffer) -> int:
+        version, at = _VERSION.read(body, 0)
+        if version not in VERSIONS[self.use]:
+            raise ProtocolError(f"version {version[:32]!r} is not spoken here, only {' and '.join(VERSIONS[self.use])}")
+        return at
+
+    def _check_cookie(self, body: Buffer, at: int) -> None:
+        cookie, _ = _COOKIE.read(body, at)
+        if not compare_digest(cookie, self.cookie):  # in constant time
+            raise ProtocolError("the cookie is wrong" if self.cookie else "there is a cookie, and none is expected")
+
 
 FRAME_SIZE_MAX = 4 * 2**20
 """The default limit of a frame's length field (tag and body). "Wallaroo would have issues if someone thought it'd be
@@ -168,3 +398,72 @@ def _layout_of(table: dict[int, Layout], frame: Frame) -> Layout:
     if layout is None or layout.frame is not type(frame):
         raise RequestError(f"{type(frame).__name__} is not a frame that is sent")
     return layout
+
+
+# Bytes in, frames out: one decoder for each connection, at either end of it. The gateway's is `bulk.Receiver`.
+
+
+class Decoder:
+    """Feed it what was received, in pieces of any size.
+
+    In a sink's session the two-phase messages come out unwrapped. An acceptor gives a `hello` check. Frames own their
+    bytes. At most one frame, and the piece that was fed last, are held: a length is checked as soon as it is there.
+
+    A ProtocolError comes after everything that was well before it, and is final: it is raised again ever after.
+    """
+
+    def __init__(self, use: Use, *, hello: HelloCheck | None = None, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        self._use = use
+        self._hello = hello
+        self._frame_size_max = frame_size_max
+        self._held = bytearray()
+        self._at = 0
+        self._failure: str | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return len(self._held) - self._at
+
+    def feed(self, data: Buffer) -> Iterator[Frame]:
+        """The frames that these bytes complete, in order; what is not taken from the iterator comes the next time."""
+        self._check_usable()
+        self._held += data
+        return iter(self._next, None)
+
+    def take_messages(self, stream_id: int) -> list[Received]:
+        """Those of this stream that are there already and come next, all at once: many times faster than one by one."""
+        found, self._at = decode_messages(self._held, self._at, stream_id, frame_size_max=self._frame_size_max)
+        return found
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise ProtocolError(self._failure)
+
+    def _next(self) -> Frame | None:
+        self._check_usable()
+        try:
+            return self._read()
+        except ProtocolError as error:
+            self._failure = str(error)
+            self._held, self._at = bytearray(), 0
+            raise
+
+    def _read(self) -> Frame | None:
+        start = self._at + U32.size
+        if start <= len(self._held):
+            end = start + read_length(self._held, self._at, self._frame_size_max)
+            if end <= len(self._held):
+                with memoryview(self._held) as view:
+                    body = bytes(view[start + 1 : end])
+                tag, self._at = self._held[start], end
+                return self._decode(tag, body)
+        del self._held[: self._at]
+        self._at = 0
+        return None
+
+    def _decode(self, tag: int, body: bytes) -> Frame:
+        frame = decode(tag, body, hello=self._hello)
+        if self._use is Use.SINK and isinstance(frame, Message) and frame.stream_id == TWO_PHASE_STREAM:
+            return unwrap(frame)
+        return frame

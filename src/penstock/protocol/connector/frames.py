@@ -6,8 +6,11 @@ received is a slice of the body that was decoded: bytes of bytes, a view of a vi
 """
 
 from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
 from typing import ClassVar, NamedTuple
 
+from penstock.core.errors import ProtocolError, RequestError
 from penstock.core.types import Buffer
 
 NOTHING_YET = 2**64 - 1
@@ -144,3 +147,64 @@ class MigrateAck(Frame):
 
     wire_name = "MIGRATE_ACK"
     tag = 11
+
+
+# The id of a stream whose program has chosen none.
+
+
+def stream_id_of(name: str) -> int:
+    """The first 8 bytes, big-endian, of the name's SHA-256: an id "should always be a deterministic mapping"."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "big")
+
+
+# Who speaks the protocol with whom, and who of the two began.
+
+
+class Use(Enum):
+    """What the connector at the other end of the worker is. "WRT the protocol description, roles of worker and
+    connector are reversed" for a sink: there the worker initiates.
+    """
+
+    SOURCE = "source"
+    SINK = "sink"
+
+
+class Role(Enum):
+    """Which side of a session we are: the initiator connects and says HELLO, the acceptor answers OK."""
+
+    INITIATOR = "initiator"
+    ACCEPTOR = "acceptor"
+
+    @property
+    def other(self) -> "Role":
+        return Role.ACCEPTOR if self is Role.INITIATOR else Role.INITIATOR
+
+
+# The units in which sources tell event times.
+
+
+class EventTimeUnit(Enum):
+    """A source's `event_time_unit`, as multiplier and divisor to microseconds; what overflows stays at the limit."""
+
+    S = (1_000_000, 1)
+    MS = (1000, 1)
+    US = (1, 1)
+    NS = (1, 1000)
+
+
+# Whose fault it was: `penstock.core.errors.ProtocolError` is the peer's, `LocalProtocolError` is ours.
+
+ERROR_TEXT_SIZE_MAX = 1024
+"""Bytes of text in an ERROR that we send: it may quote what a peer sent, and goes into its log."""
+
+
+class LocalProtocolError(RequestError):
+    """We were about to send what the protocol does not allow; nothing was sent, and the state is as it was."""
+
+    hint = "This is a bug in the program that sends, not in its peer."
+
+
+def error_frame(error: ProtocolError) -> Error:
+    """The ERROR that tells the peer what it did wrong; a long text is cut."""
+    text = str(error).encode("utf-8", "backslashreplace")
+    return Error(text[:ERROR_TEXT_SIZE_MAX].decode("utf-8", "ignore"))

@@ -4,11 +4,12 @@ Both sides of a connection run the same machine, one with `send` where the other
 so a state allows what the peer may still have sent before it knew.
 """
 
+from collections.abc import Mapping
 from enum import Enum
+from typing import TypeVar
 
 from penstock.core.errors import PenstockError, ProtocolError
 from penstock.protocol.connector.codec import encode
-from penstock.protocol.connector.errors import LocalProtocolError
 from penstock.protocol.connector.frames import (
     MIGRATING_VERSION,
     Ack,
@@ -16,6 +17,7 @@ from penstock.protocol.connector.frames import (
     Error,
     Frame,
     Hello,
+    LocalProtocolError,
     Message,
     Migrate,
     MigrateAck,
@@ -23,8 +25,9 @@ from penstock.protocol.connector.frames import (
     NotifyAck,
     Ok,
     Restart,
+    Role,
+    Use,
 )
-from penstock.protocol.connector.roles import Role, Use
 from penstock.protocol.connector.two_phase import ListUncommitted, Phase1, Phase2, Reply, ReplyUncommitted
 
 
@@ -192,3 +195,37 @@ class Session:
         if isinstance(frame, Hello):
             self._can_migrate = frame.version == MIGRATING_VERSION
         self._state = following
+
+
+# A transition table as a Mermaid state diagram: the docs' diagrams are drawn from the tables that the code runs on.
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum | type[Frame])
+
+INITIATOR_MARK, ACCEPTOR_MARK = "→", "←"
+"""Who sends: the initiator, the acceptor. A frame without a mark is for both."""
+
+
+def mermaid(table: Mapping[S, Mapping[E, S]], use: Use | None = None) -> str:
+    """The table's states in its order, the first one first; an arrow for each pair of states, with what leads there."""
+    lines = ["stateDiagram-v2", f"    [*] --> {_name(next(iter(table)))}"]
+    for state, row in table.items():
+        arrows: dict[S, list[str]] = {}
+        for event, following in row.items():
+            arrows.setdefault(following, []).append(_label(event, use))
+        lines += [f"    {_name(state)} --> {_name(to)}: {', '.join(labels)}" for to, labels in arrows.items()]
+    return "\n".join(lines)
+
+
+def _name(state: Enum) -> str:
+    return str(state.value)
+
+
+def _label(event: Enum | type[Frame], use: Use | None) -> str:
+    if isinstance(event, Enum):
+        return str(event.value)
+    if use is None:
+        return event.wire_name
+    senders = [role for role, frames in SENDERS[use].items() if event in frames]
+    marks = {Role.INITIATOR: INITIATOR_MARK, Role.ACCEPTOR: ACCEPTOR_MARK}
+    return f"{marks[senders[0]]} {event.wire_name}" if len(senders) == 1 else event.wire_name

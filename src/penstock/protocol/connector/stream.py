@@ -8,8 +8,7 @@ NOTIFY that crossed with that acknowledgement: the worker refuses it, unless it 
 from enum import Enum
 
 from penstock.core.errors import PenstockError, ProtocolError
-from penstock.protocol.connector.errors import LocalProtocolError
-from penstock.protocol.connector.frames import NOTHING_YET
+from penstock.protocol.connector.frames import NOTHING_YET, LocalProtocolError
 
 
 class StreamState(Enum):

@@ -15,41 +15,52 @@ from penstock.protocol.segment.append import (
     encode_append,
     encode_append_at,
 )
-from penstock.protocol.segment.codes import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
-from penstock.protocol.segment.decoder import Decoder
+from penstock.protocol.segment.decoder import CHUNK_SIZE, Decoder
 from penstock.protocol.segment.dialect import Dialect, Role
 from penstock.protocol.segment.document import DOCUMENT
-from penstock.protocol.segment.events import frame_events, split_events, take_events
-from penstock.protocol.segment.failures import (
-    AuthTokenCheckFailed,
-    ConditionalCheckFailed,
-    ErrorMessage,
-    InvalidEventNumber,
-    NoSuchSegment,
-    OperationUnsupported,
-    SegmentAlreadyExists,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    WrongHost,
+from penstock.protocol.segment.frame import (
+    FRAME_SIZE_MAX,
+    HEADER_SIZE,
+    PAYLOAD_SIZE_MAX,
+    frame_events,
+    split_events,
+    take_events,
 )
-from penstock.protocol.segment.frame import FRAME_SIZE_MAX, HEADER_SIZE, PAYLOAD_SIZE_MAX
 from penstock.protocol.segment.messages import (
     NO_EVENT_NUMBER,
     NO_REQUEST,
+    VERSION_HIGH,
+    VERSION_LOW,
     WRITER_ID_SIZE,
     AppendBlock,
     AppendBlockEnd,
     AppendSetup,
+    Attribute,
+    AttributeUpdate,
+    AttributeUpdated,
+    AttributeUpdateKind,
+    AuthTokenCheckFailed,
     BeginAppendBlock,
     ConditionalAppend,
     ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    CreateSegment,
     DataAppended,
+    DeleteSegment,
     EndAppendBlock,
+    ErrorCode,
+    ErrorMessage,
     Event,
     Failure,
+    GetAttribute,
+    GetSegmentInfo,
     Hello,
+    InvalidEventNumber,
     KeepAlive,
+    MergeSegments,
     Message,
+    NoSuchSegment,
+    OperationUnsupported,
     Padding,
     Part,
     PartialEvent,
@@ -57,28 +68,21 @@ from penstock.protocol.segment.messages import (
     ReadSegment,
     Reply,
     Request,
-    SegmentRead,
-    SetupAppend,
-)
-from penstock.protocol.segment.receive_buffer import CHUNK_SIZE
-from penstock.protocol.segment.segment_messages import (
-    Attribute,
-    AttributeUpdate,
-    AttributeUpdated,
-    CreateSegment,
-    DeleteSegment,
-    GetAttribute,
-    GetSegmentInfo,
-    MergeSegments,
     SealSegment,
+    SegmentAlreadyExists,
     SegmentCreated,
     SegmentDeleted,
     SegmentInfo,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    SegmentRead,
     SegmentSealed,
     SegmentsMerged,
     SegmentTruncated,
+    SetupAppend,
     TruncateSegment,
     UpdateAttribute,
+    WrongHost,
 )
 from penstock.protocol.segment.versioned import VERSIONED
 

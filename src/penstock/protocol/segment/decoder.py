@@ -1,17 +1,344 @@
 """Bytes in, messages and appends out: one decoder for each connection, at either end of it."""
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from typing import ClassVar, TypeAlias
 
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
-from penstock.protocol.segment.append import BLOCK_SIZE_MAX, Incoming
+from penstock.protocol.segment.append import BLOCK_SIZE_MAX, AppendByNumber, AppendByOffset, Incoming
 from penstock.protocol.segment.dialect import Dialect, Role
-from penstock.protocol.segment.document_reader import DocumentReader
+from penstock.protocol.segment.document import DOCUMENT, END_APPEND_BLOCK, PARTIAL_MESSAGE
 from penstock.protocol.segment.frame import HEADER_SIZE, unpack_header
-from penstock.protocol.segment.reader import Reader, Reading
-from penstock.protocol.segment.receive_buffer import CHUNK_SIZE, ReceiveBuffer
-from penstock.protocol.segment.versioned import HELLO
-from penstock.protocol.segment.versioned_reader import VersionedReader
+from penstock.protocol.segment.messages import (
+    AppendBlock,
+    AppendBlockEnd,
+    BeginAppendBlock,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    EndAppendBlock,
+    Event,
+    Message,
+    Padding,
+    PartialEvent,
+    PartialMessage,
+    PartialMessages,
+)
+from penstock.protocol.segment.versioned import (
+    APPEND_BLOCK,
+    APPEND_BLOCK_END,
+    CONDITIONAL_APPEND,
+    CONDITIONAL_BLOCK_END,
+    HELLO,
+    PADDING,
+    PARTIAL_EVENT,
+    VERSIONED,
+)
+
+# What the readers of both dialects share: a reader turns a stream of bytes into messages and appends.
+#
+# A `Reading` is a generator for one of them: it yields how many bytes it needs next, is sent a view of just these,
+# and returns what they meant (None: nothing that concerns anyone). A number is yielded only after its limit has been
+# checked, for so much memory will be allocated.
+
+Reading: TypeAlias = Generator[int, memoryview, Incoming | None]
+
+
+class Reader(ABC):
+    dialect: ClassVar[Dialect]
+
+    def __init__(self, role: Role, block_size_max: int) -> None:
+        self._role = role
+        self._block_size_max = block_size_max
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that were received and copied, and wait for more."""
+        return 0
+
+    @abstractmethod
+    def read(self) -> Reading:
+        """The next message or append. ProtocolError when the stream cannot go on like this."""
+
+    def _header(self) -> Generator[int, memoryview, tuple[int, int]]:
+        """Type and length of the next message, which is one for our side."""
+        kind, length = unpack_header((yield HEADER_SIZE))
+        self.dialect.check_receiver(kind, self._role)
+        return kind, length
+
+
+# Reads the versioned dialect. A block becomes one AppendByNumber; its events are never looked at one by one.
+
+FIELDS_SIZE_MAX = 1024
+"""What may stand around the data of an append: its fields, some 50 bytes, and what later versions may add to them."""
+
+_ENDS = (APPEND_BLOCK_END, CONDITIONAL_BLOCK_END)
+_APPENDS = (APPEND_BLOCK, CONDITIONAL_APPEND, *_ENDS)
+
+_End: TypeAlias = AppendBlockEnd | ConditionalBlockEnd
+
+
+class VersionedReader(Reader):
+    dialect = VERSIONED
+
+    def read(self) -> Reading:
+        message = yield from self._message()
+        match message:
+            case AppendBlock():
+                end = yield from self._end_of_block(message)
+                return self._checked(end, _append(end, _content(message, end)))
+            case AppendBlockEnd() | ConditionalBlockEnd():
+                # "EndAppendBlock without a BeginAppendBlock is legal: the data is the append."
+                return self._checked(message, _append(message, ()))
+            case ConditionalAppend():
+                return self._checked(message, _one_event(message))
+            case Event() | PartialEvent():
+                raise ProtocolError(f"{type(message).__name__}: outside a block")
+            case Padding():
+                return None
+        return message
+
+    def _message(self) -> Generator[int, memoryview, Message]:
+        kind, length = yield from self._header()
+        if kind in _APPENDS:
+            self._check_size(VERSIONED.describe(kind), length - FIELDS_SIZE_MAX)
+        return VERSIONED.decode(kind, (yield length))
+
+    def _end_of_block(self, block: AppendBlock) -> Generator[int, memoryview, _End]:
+        # "Between begin and end only the block's own content is legal", and all of that is in the begin's frame.
+        self._check_size("AppendBlock", len(block.data))
+        kind, length = yield from self._header()
+        if kind not in _ENDS:
+            raise ProtocolError(f"{VERSIONED.describe(kind)}: a block has begun, and its end must follow")
+        self._check_size(VERSIONED.describe(kind), len(block.data) + length - FIELDS_SIZE_MAX)
+        end = VERSIONED.decode(kind, (yield length))
+        assert isinstance(end, _End)
+        return end
+
+    def _checked(self, end: Message, append: AppendByNumber) -> AppendByNumber:
+        self._check_size(type(end).__name__, append.size)
+        return append
+
+    def _check_size(self, message: str, size: int) -> None:
+        if size > self._block_size_max:
+            raise ProtocolError(f"{message}: an append of {size} bytes is over the limit of {self._block_size_max}")
+
+
+def _one_event(append: ConditionalAppend) -> AppendByNumber:
+    writer_id, number = append.writer_id, append.event_number
+    return AppendByNumber(writer_id, number, 1, _pieces(append.event), append.request_id, append.expected_offset)
+
+
+def _append(end: _End, content: tuple[Buffer, ...]) -> AppendByNumber:
+    # "stored = block[:size of whole events] + partial event's bytes + EndAppendBlock's data"
+    pieces = _pieces(*content, end.data)
+    if isinstance(end, ConditionalBlockEnd):
+        return AppendByNumber(end.writer_id, end.event_number, 1, pieces, end.request_id, end.expected_offset)
+    if end.event_count <= 0:
+        raise ProtocolError(f"AppendBlockEnd: an append of {end.event_count} events")
+    if end.size_of_whole_events < 0:
+        raise ProtocolError(f"AppendBlockEnd: {end.size_of_whole_events} bytes of whole events")
+    return AppendByNumber(end.writer_id, end.event_number, end.event_count, pieces, end.request_id)
+
+
+def _content(block: AppendBlock, end: _End) -> tuple[Buffer, ...]:
+    """What of the block is to be stored: the whole events, and the bytes of the partial one behind them."""
+    if end.writer_id != block.writer_id:
+        raise ProtocolError(
+            f"{type(end).__name__}: writer {end.writer_id.hex()} ends the block of {block.writer_id.hex()}"
+        )
+    if isinstance(end, ConditionalBlockEnd):
+        return (block.data,)  # it does not say where whole events end, so there is nothing but whole events
+    whole = end.size_of_whole_events
+    if not 0 <= whole <= len(block.data):
+        raise ProtocolError(f"AppendBlockEnd: {whole} bytes of whole events in a block of {len(block.data)}")
+    return block.data[:whole], _partial_event(memoryview(block.data)[whole:])
+
+
+def _partial_event(tail: memoryview) -> memoryview:
+    """The bytes of the PartialEvent that fills the rest of a block; none if that is Padding, or nothing."""
+    if not tail:
+        return tail
+    if len(tail) < HEADER_SIZE:
+        raise ProtocolError(f"AppendBlock: {len(tail)} bytes after the whole events are not a message")
+    kind, length = unpack_header(tail)
+    if kind not in (PADDING, PARTIAL_EVENT):
+        raise ProtocolError(f"AppendBlock: {VERSIONED.describe(kind)} after the whole events")
+    if length != len(tail) - HEADER_SIZE:
+        raise ProtocolError(f"AppendBlock: {VERSIONED.describe(kind)} does not end where its block does")
+    return tail[HEADER_SIZE:] if kind == PARTIAL_EVENT else tail[:0]
+
+
+def _pieces(*buffers: Buffer) -> tuple[memoryview, ...]:
+    return tuple(memoryview(buffer) for buffer in buffers if buffer)
+
+
+# Reads the document's dialect. A block becomes one AppendByOffset; its events are never looked at one by one.
+
+
+class DocumentReader(Reader):
+    dialect = DOCUMENT
+
+    def __init__(self, role: Role, block_size_max: int) -> None:
+        super().__init__(role, block_size_max)
+        self._partial = PartialMessages()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._partial.size
+
+    def read(self) -> Reading:
+        message = yield from self._message()
+        match message:
+            case BeginAppendBlock():
+                return (yield from self._block(message))
+            case Event() | EndAppendBlock():
+                raise ProtocolError(f"{type(message).__name__}: outside a block")
+            case Padding():
+                return None
+        return message
+
+    def _message(self, *, in_block: bool = False) -> Generator[int, memoryview, Message]:
+        """The next whole message. Others may stand between the pieces of one; it counts where its end stands."""
+        while True:
+            kind, length = yield from self._header()
+            if in_block and kind not in (END_APPEND_BLOCK, PARTIAL_MESSAGE):
+                raise ProtocolError(f"{DOCUMENT.describe(kind)}: a block has begun, and its end must follow")
+            message = DOCUMENT.decode(kind, (yield length))
+            if not isinstance(message, PartialMessage):
+                return message
+            if whole := self._partial.add(message):
+                return self._decode_whole(whole)
+
+    def _decode_whole(self, whole: bytearray) -> Message:
+        kind, _ = unpack_header(whole)
+        DOCUMENT.check_receiver(kind, self._role)
+        if kind == PARTIAL_MESSAGE:
+            raise ProtocolError("PartialMessage: inside a PartialMessage")
+        return DOCUMENT.decode(kind, memoryview(whole).toreadonly()[HEADER_SIZE:])
+
+    def _block(self, begin: BeginAppendBlock) -> Generator[int, memoryview, AppendByOffset]:
+        self._check_length("BeginAppendBlock", begin.length)
+        if begin.offset < 0:
+            raise ProtocolError(f"BeginAppendBlock: offset {begin.offset}")
+        content = yield begin.length
+        end = yield from self._message(in_block=True)
+        if not isinstance(end, EndAppendBlock):
+            raise ProtocolError(f"{type(end).__name__}: a block has begun, and its end must follow")
+        self._check_end(begin, end)
+        # "Note that this may be more or less than the number of bytes between the BeginAppendBlock and this message."
+        # Less: the surplus is padding. More: the missing bytes, the rest of a partial event, follow.
+        content = content[: end.block_length]
+        missing = yield end.block_length - len(content)
+        pieces = tuple(piece for piece in (content, missing) if piece)
+        return AppendByOffset(begin.writer_id, begin.offset, end.offset, pieces)
+
+    def _check_end(self, begin: BeginAppendBlock, end: EndAppendBlock) -> None:
+        self._check_length("EndAppendBlock", end.block_length)
+        if end.writer_id != begin.writer_id:
+            raise ProtocolError(
+                f"EndAppendBlock: connection {end.writer_id.hex()} ends the block of {begin.writer_id.hex()}"
+            )
+        if end.offset != begin.offset + end.block_length:
+            raise ProtocolError(
+                f"EndAppendBlock: offset {end.offset} after a block of {end.block_length} bytes at {begin.offset}"
+            )
+
+    def _check_length(self, message: str, length: int) -> None:
+        if not 0 <= length <= self._block_size_max:
+            raise ProtocolError(f"{message}: a block of {length} bytes, the limit is {self._block_size_max}")
+
+
+# Where received bytes lie while they are parsed, and afterwards, when views of them have been handed out.
+
+CHUNK_SIZE = 2**20
+"""Large enough that a socket's whole backlog fits and that few blocks straddle two chunks. A connection holds one."""
+
+ROOM_FRACTION = 16
+"""Between two messages, a chunk with less than this fraction free is given up: receiving in driblets costs more."""
+
+
+class ReceiveBuffer:
+    """Bytes in by `room` and `received`, out by `take`, which gives views and copies nothing.
+
+    A byte that any view can still see is never written again: a chunk is written from its start to its end, and goes
+    back to its start only when no view of it is left. When a message does not fit into the rest of the chunk, the
+    part that has arrived is copied, once, to a chunk that holds all of it.
+    """
+
+    __slots__ = ("_chunk", "_chunk_size", "_end", "_needed", "_readable", "_start", "_writable")
+
+    def __init__(self, chunk_size: int = CHUNK_SIZE) -> None:
+        self._chunk_size = chunk_size
+        self._needed = 1
+        self._start = self._end = 0
+        self._use(bytearray(chunk_size))
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that this buffer holds now, views that others keep of older chunks not included."""
+        return len(self._chunk)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that have arrived and have not been taken."""
+        return self._end - self._start
+
+    def room(self) -> memoryview:
+        """Where to receive next; never empty. Everything that `take` can give has been taken before."""
+        unread = self.unread
+        assert unread < self._needed
+        free = len(self._chunk) - self._end
+        if unread + free < self._needed or (unread == 0 and free * ROOM_FRACTION < self._chunk_size):
+            self._move()
+        return self._writable[self._end :]
+
+    def received(self, count: int) -> None:
+        """So many bytes have been written to the start of `room`."""
+        assert 0 <= count <= len(self._chunk) - self._end
+        self._end += count
+
+    def peek(self, count: int) -> memoryview | None:
+        """The next `count` bytes, or None as long as they have not arrived."""
+        end = self._start + count
+        if end <= self._end:
+            return self._readable[self._start : end]
+        self._needed = count
+        if self._start == self._end and len(self._chunk) > self._chunk_size:
+            self._move()  # a chunk made for a large message is not kept by an idle connection
+        return None
+
+    def take(self, count: int) -> memoryview | None:
+        """As `peek`, and the bytes are read. The caller has checked `count`: so much will be allocated if need be."""
+        view = self.peek(count)
+        if view is not None:
+            self._start += count
+        return view
+
+    def _move(self) -> None:
+        """Go on at the start of a chunk that has room for what is needed, the unread bytes first in it."""
+        old, start, end = self._chunk, self._start, self._end
+        size = max(self._needed, self._chunk_size)
+        self._readable.release()
+        self._writable.release()
+        self._use(old if len(old) == size and not _seen(old) else bytearray(size))
+        self._start, self._end = 0, end - start
+        with memoryview(old) as view:
+            self._writable[: self._end] = view[start:end]
+
+    def _use(self, chunk: bytearray) -> None:
+        self._chunk = chunk
+        self._writable = memoryview(chunk)
+        self._readable = self._writable.toreadonly()
+
+
+def _seen(chunk: bytearray) -> bool:
+    """Whether a view of the chunk exists: Python does not let a bytearray change its size while one does."""
+    try:
+        chunk.append(chunk.pop())
+    except BufferError:
+        return True
+    return False
 
 
 class Decoder:

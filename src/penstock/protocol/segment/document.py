@@ -5,30 +5,28 @@ are the public protocol's, same numbers, without the request ids that the docume
 """
 
 from penstock.protocol.segment.dialect import Dialect, Layout
-from penstock.protocol.segment.failures import (
-    AuthTokenCheckFailed,
-    ErrorMessage,
-    InvalidEventNumber,
-    NoSuchSegment,
-    OperationUnsupported,
-    SegmentAlreadyExists,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    WrongHost,
-)
 from penstock.protocol.segment.frame import EVENT
 from penstock.protocol.segment.messages import (
     AppendSetup,
+    AuthTokenCheckFailed,
     BeginAppendBlock,
     DataAppended,
     EndAppendBlock,
+    ErrorMessage,
     Event,
+    InvalidEventNumber,
     KeepAlive,
+    NoSuchSegment,
+    OperationUnsupported,
     Padding,
     PartialMessage,
     ReadSegment,
+    SegmentAlreadyExists,
+    SegmentIsSealed,
+    SegmentIsTruncated,
     SegmentRead,
     SetupAppend,
+    WrongHost,
 )
 from penstock.protocol.segment.primitives import I32, I64, Flags, PartOf, Rest, Utf, Uuid, Zeros
 

@@ -11,7 +11,9 @@ the document's, `AppendBlock`, `AppendBlockEnd` and `PartialEvent` (the public p
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
+from penstock.protocol.segment.frame import FRAME_SIZE_MAX, HEADER_SIZE, unpack_header
 
 NO_REQUEST = -1
 """The request id of a message that carries none."""
@@ -212,4 +214,312 @@ class SegmentRead(Reply):
     at_tail: bool
     end_of_segment: bool
     data: Buffer
+    request_id: int = NO_REQUEST
+
+
+# Messages about segments as a whole. The document has none of them; they exist in the versioned dialect only.
+
+
+@dataclass(frozen=True, slots=True)
+class GetSegmentInfo(Request):
+    segment: str
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo(Reply):
+    segment: str
+    exists: bool
+    sealed: bool
+    deleted: bool
+    modified: int
+    write_offset: int
+    start_offset: int = 0
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSegment(Request):
+    segment: str
+    target_rate: int = 0
+    scale_type: int = 0
+    rollover_size: int = 0
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCreated(Reply):
+    segment: str
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment(Request):
+    segment: str
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSealed(Reply):
+    """Answers SealSegment; SegmentIsSealed is the error."""
+
+    segment: str
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSegment(Request):
+    segment: str
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDeleted(Reply):
+    segment: str
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class GetAttribute(Request):
+    segment: str
+    attribute_id: bytes
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute(Reply):
+    value: int
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAttribute(Request):
+    segment: str
+    attribute_id: bytes
+    value: int
+    expected: int
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUpdated(Reply):
+    success: bool
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateSegment(Request):
+    segment: str
+    offset: int
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTruncated(Reply):
+    """Answers TruncateSegment; SegmentIsTruncated is the error."""
+
+    segment: str
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUpdate:
+    """One of the updates that go with a merge. `kind`: 1 replaces, 4 replaces if the value is `expected`."""
+
+    attribute_id: bytes
+    kind: int
+    value: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSegments(Request):
+    target: str
+    source: str
+    updates: tuple[AttributeUpdate, ...] = ()
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsMerged(Reply):
+    target: str
+    source: str
+    write_offset: int = -1
+    request_id: int = NO_REQUEST
+
+
+# Puts messages together again that were cut into pieces (document's dialect).
+
+
+class PartialMessages:
+    """At most one message is in pieces at a time; its pieces are copied, so it holds up no receive buffer."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: bytearray | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of pieces that wait for their end."""
+        return len(self._pieces or b"")
+
+    def add(self, piece: PartialMessage) -> bytearray | None:
+        """The whole message, header included, once its end has come. ProtocolError for a piece out of order."""
+        pieces = self._expecting(piece.part)
+        if len(pieces) + len(piece.data) > FRAME_SIZE_MAX:
+            raise ProtocolError(f"PartialMessage: the pieces are over the limit of {FRAME_SIZE_MAX} bytes")
+        pieces += piece.data
+        self._pieces = None if piece.part is Part.END else pieces
+        return _whole(pieces) if piece.part is Part.END else None
+
+    def _expecting(self, part: Part) -> bytearray:
+        """The pieces so far."""
+        if part is Part.BEGIN:
+            # "It is not valid to attempt to start a new partial message before completing the previous one."
+            if self._pieces is not None:
+                raise ProtocolError("PartialMessage: begin before the end of the previous one")
+            return bytearray()
+        if self._pieces is None:
+            raise ProtocolError(f"PartialMessage: {part.name.lower()} without a begin")
+        return self._pieces
+
+
+def _whole(message: bytearray) -> bytearray:
+    if len(message) < HEADER_SIZE:
+        raise ProtocolError(f"PartialMessage: {len(message)} bytes in all are not a message")
+    kind, length = unpack_header(message)
+    if length != len(message) - HEADER_SIZE:
+        raise ProtocolError(
+            f"PartialMessage: {len(message) - HEADER_SIZE} bytes in all for a message of type {kind} that has {length}"
+        )
+    return message
+
+
+# Numbers inside messages that have a meaning of their own.
+
+VERSION_HIGH = 17
+VERSION_LOW = 5
+"""The versions of the public protocol that we speak; a client's range must overlap."""
+
+
+class ErrorCode(IntEnum):
+    """What an ErrorMessage is about. The first two are the public protocol's, the others our own."""
+
+    UNSPECIFIED = -1
+    ILLEGAL_ARGUMENT = 0
+    PROTOCOL_ERROR = 7001
+    QUOTA_REACHED = 7002
+    DISK_FULL = 7003
+    DAMAGED = 7004
+    LIMIT_EXCEEDED = 7005
+    CONDITION_FAILED = 7006
+
+
+class AttributeUpdateKind(IntEnum):
+    """How a merge changes an attribute."""
+
+    REPLACE = 1
+    REPLACE_IF_EQUALS = 4
+
+
+# Errors, as replies. The document's dialect has no ConditionalCheckFailed, and the others without their request ids.
+#
+# `stack_trace` is the public protocol's name for text that is meant for people.
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionalCheckFailed(Failure):
+    """The segment did not end at the expected offset; nothing was appended."""
+
+    writer_id: bytes
+    event_number: int
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class WrongHost(Failure):
+    segment: str
+    correct_host: str
+    stack_trace: str = ""
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIsSealed(Failure):
+    """`offset`: where the segment ends."""
+
+    segment: str
+    stack_trace: str = ""
+    offset: int = -1
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAlreadyExists(Failure):
+    segment: str
+    stack_trace: str = ""
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class NoSuchSegment(Failure):
+    """`offset`: the one that was asked for."""
+
+    segment: str
+    stack_trace: str = ""
+    offset: int = -1
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidEventNumber(Failure):
+    writer_id: bytes
+    stack_trace: str = ""
+    event_number: int = -1
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIsTruncated(Failure):
+    """`offset` was asked for, `start_offset` is the first one still there."""
+
+    segment: str
+    start_offset: int
+    stack_trace: str = ""
+    offset: int = -1
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class OperationUnsupported(Failure):
+    operation: str
+    stack_trace: str = ""
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class AuthTokenCheckFailed(Failure):
+    """`error_code`: -1 unspecified, 0 the check failed, 1 the token has expired."""
+
+    stack_trace: str = ""
+    error_code: int = -1
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMessage(Failure):
+    """Any other error. `error_code`: -1 unspecified, 0 an illegal argument."""
+
+    segment: str
+    message: str
+    error_code: int = -1
     request_id: int = NO_REQUEST

@@ -5,8 +5,7 @@ streams. `parse_event` takes one event apart. `bulk` turns many into columns and
 nothing here imports it.
 """
 
-from penstock.protocol.stored.event import StoredEvent, parse_event
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.event import NO_TIME, StoredEvent, parse_event
 from penstock.protocol.stored.names import Form, Kind, Owner, Source, kind_of, parse_sources
 
 __all__ = ["NO_TIME", "Form", "Kind", "Owner", "Source", "StoredEvent", "kind_of", "parse_event", "parse_sources"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.core.types import Buffer
-from penstock.protocol.stored.layout import SOURCE, STREAM
+from penstock.protocol.stored.event import SOURCE, STREAM
 
 _FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}
 _FIXED |= {0xCC + n: 1 << (n & 3) for n in range(8)}

@@ -6,15 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import LimitExceeded
-from penstock.windows.engine import index as indices
-from penstock.windows.engine.batch import read_batch
-from penstock.windows.engine.bucket import Advanced, BucketState, Stats
-from penstock.windows.engine.changes import Changes, Waiting
-from penstock.windows.engine.fixed_advancing import advance_fixed
-from penstock.windows.engine.index import Held, Index
+from penstock.windows.engine import bucket as indices
+from penstock.windows.engine.bucket import Advanced, BucketState, Changes, Held, Index, Stats, Waiting, reached
+from penstock.windows.engine.fixed import advance_fixed
 from penstock.windows.engine.plan import TIME, Plan
-from penstock.windows.engine.session_advancing import advance_sessions
-from penstock.windows.engine.watermark import reached
+from penstock.windows.engine.rows import read_batch
+from penstock.windows.engine.sessions import advance_sessions
 from penstock.windows.kinds import Session
 
 

@@ -1,9 +1,20 @@
 """The state of a bucket of keys, as the engine sees it, and what it reports of it."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, overload
 
+import msgpack
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.core.errors import Damaged, RequestError
+from penstock.windows.engine import blob
+from penstock.windows.engine.keys import CODES_MAX, Codes, Grouping
+from penstock.windows.engine.plan import Plan
+from penstock.windows.engine.rows import END, REPLACES, REVISION, START, key_names, one_array, results
+from penstock.windows.kinds import TIME_MAX_US
 
 
 class BucketState(Protocol):
@@ -56,3 +67,216 @@ class Prepared:
     """Blobs for `advance`, by bucket; a bucket has none if no row was its own."""
 
     partials: dict[int, bytes]
+
+
+# The index of a bucket's state: which blobs there are, and how far the bucket has come.
+
+_VERSION = 1
+_RESET = "Begin anew: penstock pipeline reset NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A blob of the state: its rows, its size, and the bounds of the windows in it."""
+
+    rows: int
+    size: int
+    first_start: int
+    first_end: int
+    last_end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """Blobs by number; the watermark that the last batch ended with; late rows since the state began."""
+
+    held: Mapping[int, Held] = field(default_factory=dict)
+    watermark: int | None = None
+    late_kept: int = 0
+    late_dropped: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of all blobs."""
+        return sum(each.rows for each in self.held.values())
+
+    @property
+    def size(self) -> int:
+        """Of all blobs, in bytes."""
+        return sum(each.size for each in self.held.values())
+
+
+def load(plan: Plan, state: BucketState, before: int | None) -> Index:
+    """Raises RequestError if the state was made by another plan, or does not end where the batch begins."""
+    data = state.index()
+    if data is None:
+        return Index(watermark=before)
+    version, fingerprint, watermark, kept, dropped, held = msgpack.unpackb(data, strict_map_key=False)
+    if (version, fingerprint) != (_VERSION, plan.fingerprint):
+        raise RequestError("the state of these windows was made by other windows, keys or aggregates", _RESET)
+    if watermark != before:
+        raise RequestError(f"the windows' state ends at watermark {watermark}, the batch begins at {before}", _RESET)
+    entries = {int(number): Held(*each) for number, each in held.items()}
+    return Index(held=entries, watermark=watermark, late_kept=kept, late_dropped=dropped)
+
+
+def dump(plan: Plan, index: Index) -> bytes:
+    """As `load` reads it."""
+    held = {number: (e.rows, e.size, e.first_start, e.first_end, e.last_end) for number, e in index.held.items()}
+    fields = (_VERSION, plan.fingerprint, index.watermark, index.late_kept, index.late_dropped, held)
+    data: bytes = msgpack.packb(fields)
+    return data
+
+
+# State as bytes: a table of partials. Most of it is never updated after it fired: then no revision is stored.
+
+_STATE = "state"
+_COMPRESSION = "lz4"
+"""Half the bytes of a count by key, for 30 ns a key: to move them to the state store and into its log costs more."""
+
+
+def write_state(table: pa.Table) -> bytes:
+    """As `read_state` reads it."""
+    if not table.column(REVISION).to_numpy().any():
+        table = table.drop_columns([REVISION])
+    return blob.pack({_STATE: table}, {}, _COMPRESSION)
+
+
+def read_state(state: BucketState, number: int) -> pa.Table:
+    """Raises Damaged if the blob that the index names is not there."""
+    data = state.get(number)
+    if data is None:
+        raise Damaged(f"the state of windows from {number} is missing", "Begin anew: penstock pipeline reset NAME")
+    table = blob.unpack(data).tables[_STATE]
+    if REVISION in table.column_names:
+        return table
+    return table.append_column(REVISION, pa.array(np.zeros(table.num_rows, np.int32)))
+
+
+# Intervals of keys that overlap, directly or through others: sessions.
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Groups of intervals, and each group's bounds."""
+
+    grouping: Grouping
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def runs_of(codes: Codes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
+    """Connected intervals of equal codes: they overlap; one that begins where another ends does not touch it."""
+    if not len(starts):
+        none = np.empty(0, np.int64)
+        return Runs(Grouping(none, none), none, none)
+    order = _by_key_and_time(codes, starts)
+    keys, begins = codes.of_rows[order], starts[order]
+    new_key = np.concatenate(([True], keys[1:] != keys[:-1]))
+    highest = _running_maximum(new_key, ends[order])
+    new_run = new_key.copy()
+    new_run[1:] |= begins[1:] >= highest[:-1]
+    first = np.flatnonzero(new_run)
+    last = np.concatenate((first[1:], [len(order)])) - 1
+    groups = np.empty(len(order), np.int64)
+    groups[order] = np.cumsum(new_run) - 1
+    return Runs(Grouping(groups, order[first]), begins[first], highest[last])
+
+
+def _by_key_and_time(codes: Codes, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    low, high = int(times.min()), int(times.max())
+    length = high - low + 1
+    if codes.bound <= CODES_MAX // length:
+        return np.argsort(codes.of_rows * length + (times - low))
+    return np.lexsort((times, codes.of_rows))
+
+
+def _running_maximum(new_key: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the ends so far of the same key. They rise by themselves unless one interval lies within another."""
+    if np.all((ends[1:] >= ends[:-1]) | new_key[1:]):
+        return ends
+    distinct, ranks = np.unique(ends, return_inverse=True)
+    key_first = (np.cumsum(new_key) - 1) * len(distinct)
+    highest: NDArray[np.int64] = distinct[np.maximum.accumulate(key_first + ranks) - key_first]
+    return highest
+
+
+# Comparisons with a watermark that may be unknown, and so has reached nothing, or at the end of time.
+#
+# All sources have ended then: it has reached everything, also windows of the last times there are, which end behind
+# it.
+
+
+@overload
+def reached(times: int, watermark: int | None) -> bool: ...
+@overload
+def reached(times: NDArray[np.int64], watermark: int | None) -> NDArray[np.bool_]: ...
+def reached(times: int | NDArray[np.int64], watermark: int | None) -> bool | NDArray[np.bool_]:
+    """Whether the watermark is at these times, or beyond."""
+    if watermark is not None and watermark < TIME_MAX_US:
+        return times <= watermark
+    everything = watermark is not None
+    return everything if isinstance(times, int) else np.full(len(times), everything)
+
+
+# What a batch does to a bucket: decided first, done by `advance` when nothing can go wrong any more.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A blob, and what the index says of it."""
+
+    data: bytes
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Windows that have not fired, one for each key and window; and when the first of them ends, if there is one."""
+
+    count: int = 0
+    first_end: int | None = None
+
+    def __add__(self, other: "Waiting") -> "Waiting":
+        ends = [end for end in (self.first_end, other.first_end) if end is not None]
+        return Waiting(self.count + other.count, min(ends, default=None))
+
+
+def waiting_in(held: Iterable[Held], watermark: int | None) -> Waiting:
+    """Of blobs whose windows have all fired at this watermark, or none of them."""
+    open_ones = [each for each in held if not reached(each.first_end, watermark)]
+    return Waiting(sum(each.rows for each in open_ones), min((each.first_end for each in open_ones), default=None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Panes as the plan's schema has them; rows that are late after all (t, carried); blobs to put and to remove; what
+    waits to be fired afterwards.
+    """
+
+    panes: list[pa.Table]
+    late: list[pa.Table]
+    puts: Mapping[int, Written]
+    removed: frozenset[int]
+    waiting: Waiting
+
+
+# Panes: what leaves when windows fire.
+
+ON_TIME, UPDATE = "on_time", "update"
+
+
+def panes_of(plan: Plan, table: pa.Table) -> pa.Table:
+    """Of a table of partials with bounds and revisions; revision 0 is the window's first pane, on time."""
+    keys = [one_array(table.column(name)) for name in key_names(plan)]
+    revisions = one_array(table.column(REVISION))
+    pane = _names(revisions.to_numpy())
+    replaces = [one_array(table.column(REPLACES))] if REPLACES in table.column_names else []
+    bounds = [one_array(table.column(START)), one_array(table.column(END))]
+    arrays = [*keys, *bounds, pane, revisions, *results(plan, table), *replaces]
+    return pa.Table.from_arrays(arrays, schema=plan.pane_schema)
+
+
+def _names(revisions: NDArray[np.int32]) -> pa.Array:
+    kinds = pa.array((revisions > 0).astype(np.int8))
+    return pa.DictionaryArray.from_arrays(kinds, pa.array([ON_TIME, UPDATE])).cast(pa.string())

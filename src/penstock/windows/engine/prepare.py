@@ -5,13 +5,11 @@ import pyarrow as pa
 
 from penstock.core.errors import RequestError
 from penstock.windows.engine import blob
-from penstock.windows.engine.batch import LATE, PARTIALS, RAW
 from penstock.windows.engine.bucket import Prepared
-from penstock.windows.engine.fixed_preparing import late_below, slice_partials
-from penstock.windows.engine.partials import pieces_of
+from penstock.windows.engine.fixed import late_below, slice_partials
 from penstock.windows.engine.plan import TIME, Plan
-from penstock.windows.engine.rows import Rows
-from penstock.windows.engine.session_preparing import open_below, session_partials
+from penstock.windows.engine.rows import LATE, PARTIALS, RAW, Rows, pieces_of
+from penstock.windows.engine.sessions import open_below, session_partials
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Session
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, Message, decode
 from penstock.protocol.connector.bulk import DROPPED, NO_TIME, Problem, fallback, fast
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 from tests.protocol.connector.messages import IMPLEMENTATIONS, decisions_of, name_of, run_of
 from tests.protocol.connector.strategies import i64s, u64s
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.connector import Message
 from penstock.protocol.connector.bulk import Stored, fallback, fast
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.segment import split_events
 from penstock.protocol.stored.head import NO_COLUMNS
 from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, run_of

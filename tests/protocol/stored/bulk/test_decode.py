@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Damaged
 from penstock.protocol.segment import HEADER_SIZE
-from penstock.protocol.stored import NO_TIME, Kind, layout
+from penstock.protocol.stored import NO_TIME, Kind, event
 from penstock.protocol.stored.bulk import Wanted, encode_kernel, fallback, fast, kernel
 from tests.protocol.connector.strategies import blobs, i64s, u64s
 from tests.protocol.stored.events import EMPTY_EVENT, IMPLEMENTATIONS, name_of, raw, shown, stored
@@ -167,6 +167,6 @@ def test_both_decode_the_same_and_find_what_msgpack_finds(rows: list[tuple], off
 
 @pytest.mark.parametrize("kernels", [kernel, encode_kernel], ids=name_of)
 def test_the_numbers_of_the_kernels_are_those_of_the_layout(kernels: ModuleType) -> None:
-    assert (kernels.HEADER, kernels.KEY_START) == (HEADER_SIZE, layout.KEY_START)
-    assert (kernels.LENGTH_MIN, kernels.LENGTH_MAX) == (layout.LENGTH_MIN, layout.LENGTH_MAX)
-    assert (encode_kernel.SHORT_MAX, kernel.NO_TIME) == (layout.SHORT_MAX, layout.NO_TIME)
+    assert (kernels.HEADER, kernels.KEY_START) == (HEADER_SIZE, event.KEY_START)
+    assert (kernels.LENGTH_MIN, kernels.LENGTH_MAX) == (event.LENGTH_MIN, event.LENGTH_MAX)
+    assert (encode_kernel.SHORT_MAX, kernel.NO_TIME) == (event.SHORT_MAX, event.NO_TIME)

@@ -25,10 +25,8 @@ from penstock.protocol.connector.bulk.columns import (
     Streams,
     Totals,
 )
-from penstock.protocol.connector.codec import FRAME_SIZE_MAX, HEADER, encode
-from penstock.protocol.connector.event_time import EventTimeUnit
-from penstock.protocol.connector.fields import U32
-from penstock.protocol.connector.frames import NOTHING_YET, Ack, Acked, Message
+from penstock.protocol.connector.codec import FRAME_SIZE_MAX, HEADER, U32, encode
+from penstock.protocol.connector.frames import NOTHING_YET, Ack, Acked, EventTimeUnit, Message
 from penstock.protocol.stored.head import StreamColumns
 
 STORED_HEAD = Struct(">iiQQqH")

@@ -27,8 +27,7 @@ from penstock.protocol.connector.bulk.columns import (
     Totals,
 )
 from penstock.protocol.connector.codec import FRAME_SIZE_MAX
-from penstock.protocol.connector.event_time import EventTimeUnit
-from penstock.protocol.connector.frames import NOTHING_YET, Ack
+from penstock.protocol.connector.frames import NOTHING_YET, Ack, EventTimeUnit
 from penstock.protocol.stored.head import StreamColumns
 
 U64_MASK = 2**64 - 1

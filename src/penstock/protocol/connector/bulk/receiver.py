@@ -6,10 +6,8 @@ from typing import TypeAlias
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector.bulk.columns import Columns, Stop, frame_error
 from penstock.protocol.connector.bulk.implementation import scan
-from penstock.protocol.connector.codec import FRAME_SIZE_CEILING, FRAME_SIZE_MAX, decode, read_length
-from penstock.protocol.connector.fields import U32
+from penstock.protocol.connector.codec import FRAME_SIZE_CEILING, FRAME_SIZE_MAX, U32, HelloCheck, decode, read_length
 from penstock.protocol.connector.frames import Frame
-from penstock.protocol.connector.hello import HelloCheck
 
 CHUNK_SIZE = 512 * 2**10
 """Bytes that are received at once, at most: a whole window of credits of small messages (2,048 of 250 bytes), which

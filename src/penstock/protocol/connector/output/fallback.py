@@ -8,7 +8,7 @@ from penstock.protocol.connector.output.limits import KEY_SIZE_MAX, check_rows, 
 from penstock.protocol.connector.two_phase import OUTPUT_STREAM
 from penstock.protocol.stored.bulk import Bytes, Column
 from penstock.protocol.stored.bulk.columns import check_bytes
-from penstock.protocol.stored.layout import NO_TIME
+from penstock.protocol.stored.event import NO_TIME
 
 
 def encode_output(

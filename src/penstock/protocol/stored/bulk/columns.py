@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.core.errors import Damaged, LimitExceeded, RequestError
 from penstock.core.types import Buffer
-from penstock.protocol.stored.layout import LENGTH_MAX, SHORT_MAX
+from penstock.protocol.stored.event import LENGTH_MAX, SHORT_MAX
 from penstock.protocol.stored.names import Kind
 
 BUFFER_SIZE_MAX = 2**31 - 1

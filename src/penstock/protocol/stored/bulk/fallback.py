@@ -19,7 +19,7 @@ from penstock.protocol.stored.bulk.columns import (
     no_metadata,
     too_large,
 )
-from penstock.protocol.stored.layout import HEAD, KEY_START, LENGTH_MAX, LENGTH_MIN, NO_TIME, SHORT_MAX
+from penstock.protocol.stored.event import HEAD, KEY_START, LENGTH_MAX, LENGTH_MIN, NO_TIME, SHORT_MAX
 from penstock.protocol.stored.metadata import Origin, decode_origin, encode_metadata
 from penstock.protocol.stored.names import Kind
 

@@ -19,7 +19,7 @@ from penstock.protocol.stored.bulk.columns import (
     no_metadata,
     too_large,
 )
-from penstock.protocol.stored.layout import LENGTH_MIN, NO_TIME, SOURCE, STREAM
+from penstock.protocol.stored.event import LENGTH_MIN, NO_TIME, SOURCE, STREAM
 from penstock.protocol.stored.metadata import Origin, encode_metadata
 from penstock.protocol.stored.names import Kind
 

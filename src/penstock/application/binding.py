@@ -1,0 +1,104 @@
+"""Sinks of pipelines that are known already, bound and unbound as the deployment says; drivers bind the others."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from penstock.application.diff import rebinding
+from penstock.config.deployment import Deployment
+from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.coordinator.machine.state import Pipeline
+from penstock.core.errors import NoRoom, PenstockError
+from penstock.delivery.breakers.signals import Signals
+from penstock.delivery.seat import Shown, Standing
+from penstock.delivery.service import Delivery
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 10.0
+"""For a sink that changes its port to get what is merged in the old one: nothing more is, so that is soon or never."""
+
+_LOOK_SECONDS = 0.05
+
+SinkUrl = Callable[[str], str | None]
+"""Of a connector; None if it could not be made."""
+
+
+class Binding:
+    """Also tells breakers how sinks stand that delivery serves by a URL."""
+
+    def __init__(self, delivery: Delivery, pipelines: Callable[[], Mapping[str, Pipeline]], signals: Signals) -> None:
+        self._delivery = delivery
+        self._pipelines = pipelines
+        self._signals = signals
+        self._served: dict[tuple[str, str], str] = {}
+        """By pipeline and sink: the connector, of those that delivery serves by itself."""
+        delivery.watchers.append(self._stands)
+
+    async def rebind(self, deployment: Deployment, given: Mapping[str, frozenset[str]], url: SinkUrl) -> None:
+        """`given`: the sinks that pipelines had from earlier deployments."""
+        for name in deployment.pipelines:
+            if (pipeline := self._pipelines().get(name)) is not None:
+                places = {sink: (port, url(to)) for sink, (port, to) in deployment.sink_names(name).items()}
+                wanted = {sink: SinkSpec(port, place) for sink, (port, place) in places.items() if place is not None}
+                # One whose connector could not be made stays as it is.
+                was_given = given.get(name, frozenset()) - (places.keys() - wanted.keys())
+                await self._rebind(name, pipeline, wanted, was_given)
+
+    async def _rebind(
+        self, name: str, pipeline: Pipeline, wanted: Mapping[str, SinkSpec], given: frozenset[str]
+    ) -> None:
+        bound = {sink: SinkSpec(one.port, one.url) for sink, one in pipeline.sinks.items()}
+        todo = rebinding(wanted, given, bound)
+        try:
+            for sink in sorted(todo.unbind):
+                await self._delivery.unbind(name, sink)
+            if todo.bind:
+                await self._delivery.bind(name, todo.bind)
+        except PenstockError as error:
+            # A port that the pipeline has not declared yet: its driver does when it starts it anew, and binds it.
+            log.info("the sinks of pipeline %s are left to its driver: %s", name, error)
+
+    async def make_way(self, name: str, sinks: Mapping[str, SinkSpec], given: frozenset[str]) -> None:
+        """A pipeline that is started anew is about to bind these: those of the application that are bound to another
+        port are unbound, as soon as they have got all that is merged. Raises NoRoom if they do not get it soon.
+        """
+        pipeline = self._pipelines().get(name)
+        bound = {} if pipeline is None else {key: SinkSpec(one.port, one.url) for key, one in pipeline.sinks.items()}
+        for sink in sorted(rebinding(sinks, given, bound).moved & given):
+            await self._settled(name, sink)
+            await self._delivery.unbind(name, sink)
+
+    async def _settled(self, pipeline: str, sink: str) -> None:
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while self._lacks(pipeline, sink):  # noqa: ASYNC110  the ledger has no event for one sink
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            raise NoRoom(
+                f"sink {sink} of pipeline {pipeline} has not got all that was put out in its old codec",
+                f"Bring it back, or give that up: penstock sink remove {pipeline} {sink}",
+            ) from None
+
+    def _lacks(self, pipeline: str, sink: str) -> bool:
+        found = [one for one in self._delivery.sinks() if (one.pipeline, one.sink) == (pipeline, sink)]
+        return any(one.lacking for one in found)
+
+    def serve(self, deployment: Deployment, is_served: Callable[[str], bool]) -> None:
+        """Whose standing counts from now on: sinks of connectors that delivery serves by itself."""
+        served = {
+            (pipeline, sink): connector
+            for pipeline in deployment.pipelines
+            for sink, (_, connector) in deployment.sink_names(pipeline).items()
+            if is_served(connector)
+        }
+        for (pipeline, sink), connector in self._served.items():
+            if served.get((pipeline, sink)) != connector:
+                self._signals.stands(connector, pipeline, sink, None)
+        self._served = served
+
+    def _stands(self, pipeline: str, sink: str, shown: Shown) -> None:
+        connector = self._served.get((pipeline, sink))
+        if connector is not None:
+            waiting = shown.reason or "it is lost"
+            self._signals.stands(connector, pipeline, sink, waiting if shown.standing is Standing.WAITING else None)

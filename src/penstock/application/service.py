@@ -1,0 +1,365 @@
+"""The application that a worker runs: deployed, changed while it runs, paused by operators, drained, brought back."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.application.binding import Binding
+from penstock.application.deployments import Application, Kept, Phase
+from penstock.application.diff import Changes, changes
+from penstock.application.drain import ComingToRest
+from penstock.application.driver_check import DriverCheck
+from penstock.application.instance import Instance, Made, Surroundings, make, make_all
+from penstock.application.registration import register
+from penstock.application.report import ConnectorStatus, failed, report
+from penstock.config.deployment import Deployment, End
+from penstock.connectors.api import Downstream
+from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.coordinator.messages import PipelineStatus
+from penstock.coordinator.service import Coordinator
+from penstock.core.errors import NoRoom, PenstockError, RequestError
+from penstock.delivery.breakers.guard import Guard
+from penstock.delivery.breakers.passing import Passing
+from penstock.delivery.breakers.signals import Signals
+from penstock.delivery.breakers.table import Breakers
+from penstock.delivery.outbox.hosted_sinks import HostedSinks
+from penstock.delivery.service import Delivery
+from penstock.ingest.gateway import Gateway
+from penstock.ingest.stream_log import Standing
+from penstock.store.journal import Durability
+from penstock.store.store import SegmentStore
+
+# Which stream of a connector people mean.
+
+
+def find_stream(gateway: Gateway, connector: str, stream: str | int | None, deployed: Container[str]) -> int | None:
+    """Its id, from its id or its name; None for all of the connector. Raises RequestError: there is no such connector
+    or stream, or several streams that are open have the name.
+    """
+    try:
+        streams = gateway.known(connector).streams
+    except RequestError:
+        if connector not in deployed:
+            raise
+        streams = {}
+    if stream is None:
+        return None
+    if isinstance(stream, int):
+        found = [stream] if stream in streams else []
+    else:
+        named = {stream_id: one for stream_id, one in streams.items() if one.name == stream}
+        is_open = [stream_id for stream_id, one in named.items() if one.standing is not Standing.ENDED]
+        found = is_open or [*named]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(f"#{one}" for one in found[:10])
+        raise RequestError(f"{len(found)} streams of {connector!r} have the name {stream!r}", f"Say which: {ids}.")
+    raise RequestError(f"connector {connector!r} has no stream {stream!r}", "Look which there are: penstock status")
+
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 10.0
+"""For what connectors have read to be stored when the worker stops; what cannot be is as after a crash."""
+
+NO_ROOM_SECONDS = 1.0
+"""Until it is written again that all has left, where the disk had no room for that."""
+
+_NOTHING = Deployment()
+
+
+class Hosting:
+    """One change at a time. What an answer says is kept on disk, and comes back with the next worker.
+
+    Make it before delivery, which is given `sinks.make`; then `serve`, and `start` when the worker's ports are known.
+    In the end `stop_reading`, delivery's own stop, `stop`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: SegmentStore,
+        durability: Durability,
+        gateway: Gateway,
+        segment_address: Callable[[], str],
+    ) -> None:
+        """Raises Damaged where what was deployed cannot be read."""
+        self._kept = Kept(folder)
+        self.application = self._kept.load()
+        clock = asyncio.get_running_loop().time
+        self.breakers = Breakers()
+        self.signals = Signals(self.breakers, clock, gateway.knows)
+        self.sinks = HostedSinks(store, durability, self.signals, clock)
+        self._gateway = gateway
+        self._guard = Guard(self.signals)
+        self.driver = DriverCheck(clock)
+        self._around = Surroundings(gateway, self.signals, self.sinks, segment_address, self._downstream)
+        self._instances: dict[str, Instance] = {}
+        self._failures: dict[str, str] = {}
+        """Connectors that could not be made, and why."""
+        self._running = _NOTHING
+        """What the instances are of."""
+        self._drain: ComingToRest | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        gateway.guard(self._guard)
+
+    def serve(self, coordinator: Coordinator, delivery: Delivery) -> None:
+        """What pipelines and their sinks are asked from."""
+        self._coordinator = coordinator
+        self._delivery = delivery
+        self._binding = Binding(delivery, lambda: coordinator.deliveries.state.pipelines, self.signals)
+        self.signals.passed = Passing(coordinator.deliveries).passed
+
+    # The worker starts and stops.
+
+    async def start(self) -> None:
+        """Bring back what was deployed when the worker ended. A connector that cannot be made leaves the others."""
+        async with self._changing:
+            now = self.application
+            for connector, stream_id in now.paused:
+                self.breakers.pause(connector, stream_id)
+            if now.phase is Phase.DRAINED:
+                if not now.is_deployed:  # programs alone were stopped, and nobody would ever apply anything
+                    await self._keep(replace(now, phase=Phase.RUNNING))
+                    self._guard.open()
+                return
+            made = {}
+            for name, spec in now.deployment.connectors.items():
+                try:
+                    made[name] = make(spec)
+                except PenstockError as error:
+                    self._fail(name, error)
+            await self._perform(changes(_NOTHING, now.deployment), made, now.deployment)
+            if now.phase is Phase.DRAINING:
+                self._begin_drain()
+            else:
+                self._guard.open()
+
+    async def stop_reading(self) -> None:
+        """What connectors have read is stored, as far as it can be."""
+        self._stop_drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await asyncio.gather(*(one.drain() for one in self._instances.values()), return_exceptions=True)
+
+    async def stop(self) -> None:
+        """All connections end."""
+        await asyncio.gather(*(one.leave() for one in self._instances.values()), return_exceptions=True)
+        await self.signals.stop()
+        self.sinks.stop()
+
+    # What people do.
+
+    async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
+        """What was done. The same deployment again changes nothing, unless it was drained: then all of it starts again.
+        Raises RequestError where some connector cannot be made, or where the driver cannot go on with some pipeline;
+        then nothing has changed.
+        """
+        async with self._changing:
+            now = self.application
+            is_running = now.phase is Phase.RUNNING
+            todo = changes(self._running if is_running else _NOTHING, deployment)
+            todo = replace(todo, start=todo.start | (self._failures.keys() & deployment.connectors.keys()))
+            made = make_all(deployment.connectors[name] for name in todo.start)
+            if is_running and now.deployment.pipelines and now.deployment != deployment:
+                await self.driver.check(deployment)
+            if not (now.is_deployed and is_running and now.deployment == deployment and not todo.start):
+                await self._keep(now.with_deployment(deployment, name))
+                if not is_running:
+                    await self._rest()
+                await self._perform(todo, made, deployment)
+                self._guard.open()
+            return {"revision": self.application.revision, **todo.as_json()}
+
+    async def drain(self) -> dict[str, Any]:
+        """Sources read no more. Returns at once; the state says when all has left. Idempotent."""
+        async with self._changing:
+            if self.application.phase is Phase.RUNNING:
+                await self._keep(replace(self.application, phase=Phase.DRAINING))
+                self._begin_drain()
+            return {"state": self.application.phase.value}
+
+    async def pause(self, connector: str, stream: str | int | None) -> None:
+        """Until `resume`: no breaker undoes it, no apply, and no restart."""
+        async with self._changing:
+            stream_id = find_stream(self._gateway, connector, stream, self.application.deployment.connectors)
+            await self._keep(self.application.with_pause((connector, stream_id), is_paused=True))
+            self.breakers.pause(connector, stream_id)
+
+    async def resume(self, connector: str, stream: str | int | None) -> None:
+        async with self._changing:
+            is_kept = not isinstance(stream, str) and (connector, stream) in self.application.paused
+            known = self.application.deployment.connectors
+            stream_id = stream if is_kept else find_stream(self._gateway, connector, stream, known)
+            assert not isinstance(stream_id, str)
+            await self._keep(self.application.with_pause((connector, stream_id), is_paused=False))
+            self.breakers.resume(connector, stream_id)
+
+    async def make_way(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
+        """Before a driver binds these. As `Binding.make_way`."""
+        await self._binding.make_way(pipeline, sinks, self.application.sinks.get(pipeline, frozenset()))
+
+    async def _keep(self, application: Application) -> None:
+        await self._kept.keep(application)
+        self.application = application
+
+    # From one deployment to the next.
+
+    async def _perform(self, todo: Changes, made: dict[str, Made], new: Deployment) -> None:
+        """Those that go first: what they have read is stored, and a port that they listen on is free for the next."""
+        await self._close(todo.stop)
+        for name in todo.stop - todo.start:
+            self.signals.relink(name, ())
+        begun = [one for name in sorted(todo.start) if name in made and (one := self._make(made[name], new))]
+        for name in todo.configure & self._instances.keys():
+            self._instances[name].configure(new.connectors[name])
+        for name in todo.start | todo.relink:
+            self.signals.relink(name, new.downstream(name))
+        for name in todo.relink & self._instances.keys():
+            self._instances[name].relink(new)
+        self._binding.serve(new, self._is_served)
+        known = self._coordinator.deliveries.state.pipelines
+        await register(self._coordinator.lifecycle, known, new, self._source, self.application.revision)
+        await self._binding.rebind(new, self.application.sinks, self._sink_url)
+        for instance in begun:
+            instance.start()
+        self._running = new
+        if self.application.is_deployed:
+            self._gateway.system_streams.enable()
+
+    def _make(self, made: Made, deployment: Deployment) -> Instance | None:
+        name = made.spec.name
+        try:
+            self._instances[name] = Instance(made, deployment, self._around)
+        except PenstockError as error:
+            self._fail(name, error)
+            return None
+        self._failures.pop(name, None)
+        return self._instances[name]
+
+    def _fail(self, name: str, error: PenstockError) -> None:
+        log.error("connector %s does not run: %s", name, error)
+        self._failures[name] = f"{error} {error.hint}".strip()
+
+    async def _close(self, names: Iterable[str]) -> None:
+        gone = [self._instances.pop(name) for name in names if name in self._instances]
+        for name in names:
+            self._failures.pop(name, None)
+        for outcome in await asyncio.gather(*(one.close() for one in gone), return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("a connector did not end as it should: %r", outcome)
+
+    def _source(self, end: End) -> str:
+        """What pipelines read there: a connector may name another source."""
+        instance = self._instances.get(end.name) if (end.kind, end.port) == ("connector", "out") else None
+        if instance is None:
+            return end.source
+        connector = instance.made.connector
+        return connector.source_name(connector.options, end.name) or end.source
+
+    def _downstream(self, connector: str) -> Downstream:
+        return self._coordinator.readiness.of(connector)
+
+    def _is_served(self, connector: str) -> bool:
+        instance = self._instances.get(connector)
+        return instance is not None and not instance.made.delivers
+
+    def _sink_url(self, connector: str) -> str | None:
+        instance = self._instances.get(connector)
+        return None if instance is None else instance.made.sink_url
+
+    # Draining.
+
+    def _begin_drain(self) -> None:
+        self._drain = ComingToRest(
+            self._instances, self._gateway, self._guard, self._waited_pipelines, self._delivery.sinks
+        )
+        self._draining = asyncio.create_task(self._drained(self._drain), name="drain")
+
+    async def _drained(self, drain: ComingToRest) -> None:
+        try:
+            await drain.run()
+        except Exception:
+            log.exception("the drain has failed; it goes on with the next start of the worker")
+            return
+        while self.application.phase is Phase.DRAINING:
+            async with self._changing:
+                await self._rest_now()
+                with suppress(NoRoom):
+                    await self._keep(replace(self.application, phase=Phase.DRAINED))
+                    return
+            await asyncio.sleep(NO_ROOM_SECONDS)
+
+    def _waited_pipelines(self) -> list[PipelineStatus]:
+        """Those of the application, and others that run."""
+        ours = self._running.pipelines
+        return [
+            one for one in self._coordinator.pipelines() if one.name in ours or one.state in ("STARTING", "RUNNING")
+        ]
+
+    def _stop_drain(self) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
+        self._drain = self._draining = None
+
+    async def _rest(self) -> None:
+        """Whatever a drain has left is closed."""
+        self._stop_drain()
+        await self._rest_now()
+
+    async def _rest_now(self) -> None:
+        """Nothing is deployed any more: nothing leads anywhere, and nothing is missing."""
+        await self._close([*self._instances])
+        for name in self._running.connectors:
+            self.signals.relink(name, ())
+        self._failures.clear()
+        self._drain = None
+        self._running = _NOTHING
+
+    # What people are shown.
+
+    def report(self) -> dict[str, Any]:
+        """What drivers look at: the revision, what is deployed, what is proposed, and how far a drain is. A pipeline
+        that is reset has another incarnation.
+        """
+        deployment, known = self.application.deployment, self._coordinator.deliveries.state.pipelines
+        incarnations = {name: known[name].incarnation for name in deployment.pipelines if name in known}
+        return {
+            **self.standing(),
+            "deployment": deployment.as_json(),
+            "proposed": self.driver.proposed(),
+            "incarnations": incarnations,
+        }
+
+    def standing(self) -> dict[str, Any]:
+        now = self.application
+        waits_for = self._drain.waits_for if self._drain is not None else []
+        return {"revision": now.revision, "name": now.name, "state": now.phase.value, "waits_for": waits_for}
+
+    def connectors(self) -> list[ConnectorStatus]:
+        return [report(one, self.breakers, self._gateway) for _, one in sorted(self._instances.items())]
+
+    def status(self) -> list[dict[str, object]]:
+        specs = self._running.connectors
+        broken = [failed(name, specs[name].type, why) for name, why in self._failures.items() if name in specs]
+        return [*broken, *(one.as_json() for one in self.connectors())]
+
+    def problems(self) -> list[str]:
+        return [f"connector {name} does not run: {why}" for name, why in sorted(self._failures.items())]
+
+    def holds(self) -> Iterator[str]:
+        """Sentences: who keeps streams from sending."""
+        if self.application.phase is not Phase.RUNNING:
+            yield f"the application is {self.application.phase.value}: no source may send until penstock apply, or run"
+        for name in sorted({name for name, stream in self.breakers.pauses if stream is None}):
+            yield f"an operator has paused {name}: penstock resume {name}"
+        for one in self.connectors():
+            if one.waiting_streams:
+                streams = "1 stream" if one.waiting_streams == 1 else f"{one.waiting_streams} streams"
+                yield f"{streams} of connector {one.name} may not send: {one.held_streams[0].why}"

@@ -1,0 +1,182 @@
+"""`penstock letters`: events that a pipeline could not take, because they came late or could not be processed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
+from penstock.cli.texts import is_plain, printable, shortened, show_size, show_time
+from penstock.client.coordinator import CoordinatorClient, LetterInfo, LetterPort
+from penstock.core.errors import PipelineError
+
+_WIDTH = 160
+"""Of what goes to a file or a pipe: no column is cut short."""
+
+_RETRY_SECONDS = 30.0
+"""For a worker that is about to start: a replay that was cut off is told how it ended."""
+
+_DUMP_BYTES = 16
+"""Of one line."""
+
+_REASON_LISTED = 200
+"""Characters of a reason in a list; all of it is shown with the letter."""
+
+Port = Literal["err", "late"]
+PortOption = Annotated[Port, typer.Option("--port", help="err: could not be processed; late: came too late.")]
+
+app = typer.Typer(help="Look at events that came late or could not be processed; replay them.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_letters(
+    pipeline: str,
+    port: Annotated[Port | None, typer.Option("--port", help="Only of this one.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="So many of each port.")] = 20,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest ones, not the newest.")] = False,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List letters: where each is, its event, why it is there."""
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
+        found = client.letters(pipeline, port, limit=limit, oldest=oldest)
+    if as_json:
+        typer.echo(json.dumps([_told(one) for one in found.letters]))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(_table(found.letters) if found.letters else f"{escape(pipeline)} has no letters")
+    for line in map(_waiting, found.ports):
+        if line:
+            console.print(line)
+
+
+def _told(letter: LetterInfo) -> dict[str, Any]:
+    told = letter.as_json()
+    del told["value"]
+    return told
+
+
+def _table(letters: Sequence[LetterInfo]) -> Table:
+    table = Table("port", "letter", "event time", "event", "size", "replayed", "reason")
+    for one in letters:
+        event = f"{one.segment}@{one.offset}" if one.segment is not None else one.source
+        replayed = "yes" if one.replayed else ""
+        reason = shortened(printable(_reason(one)), _REASON_LISTED)
+        columns = (show_time(one.event_time), escape(printable(event)), show_size(one.size), replayed, escape(reason))
+        table.add_row(one.port, str(one.at), *columns)
+    return table
+
+
+def _reason(letter: LetterInfo) -> str:
+    if letter.behind_us is None:
+        return letter.reason
+    return f"{letter.reason} (by {letter.behind_us / 1e6:,.3f} s)".lstrip()
+
+
+def _waiting(port: LetterPort) -> str:
+    size = port.end - max(port.replayed, port.start)
+    return f"{port.port}: {show_size(size)} not replayed yet" if size > 0 else ""
+
+
+@app.command("show")
+def show(
+    pipeline: str,
+    letter: Annotated[int, typer.Argument(help="Its place, as the list has it.")],
+    port: PortOption = "err",
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one letter with its bytes: as text if they are UTF-8, else as a dump. In JSON they are in base64."""
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
+        found = client.letter(pipeline, port, letter)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+        return
+    for name, text in _lines(found):
+        typer.echo(f"{name + ':':<12}{text}")
+    typer.echo("")
+    typer.echo("\n".join(shown(found.value or b"")))
+
+
+def _lines(letter: LetterInfo) -> Iterator[tuple[str, str]]:
+    yield "letter", f"{letter.port} {letter.at}{' (replayed)' if letter.replayed else ''}"
+    yield "reason", printable(_reason(letter))
+    if letter.segment is not None:
+        yield "event", printable(f"{letter.segment} at {letter.offset}")
+    source = f"{letter.source} {letter.stream} ({letter.stream_id}), message {letter.message_id}"
+    yield "source", printable(source)
+    yield "event time", show_time(letter.event_time) or "none"
+    if letter.watermark is not None:
+        yield "watermark", show_time(letter.watermark)
+    if letter.key:
+        yield "key", " ".join(shown(letter.key))
+    yield "value", show_size(letter.size)
+
+
+def shown(data: bytes) -> list[str]:
+    """Lines: the text if it is UTF-8 that a terminal can show, else a dump."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _dump(data)
+    return [text] if is_plain(text) else _dump(data)
+
+
+def _dump(data: bytes) -> list[str]:
+    lines = []
+    for start in range(0, len(data), _DUMP_BYTES):
+        part = data[start : start + _DUMP_BYTES]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:08x}  {part.hex(' '):<{3 * _DUMP_BYTES}} {text}")
+    return lines
+
+
+@app.command("replay")
+def replay(
+    pipeline: str,
+    port: PortOption = "err",
+    upto: Annotated[
+        int | None,
+        typer.Option("--upto", help="Up to and including this one; otherwise all.", show_default=False),
+    ] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", help="The input, where several read the source.", show_default=False)
+    ] = None,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Send letters through the pipeline again, each once: all that were not yet, or those up to one.
+
+    Their events come with the next epoch, as they were, but for their
+    position. What fails again, or is late again, is a letter again.
+    """
+    with CoordinatorClient(
+        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
+    ) as client:
+        (about,) = client.letters(pipeline, port).ports
+        end = about.end if upto is None else client.letter(pipeline, port, upto).end
+        if end <= max(about.replayed, about.start):
+            raise _nothing(pipeline, about, upto)
+        found = client.replay(pipeline, port, about.replayed, end, input=input_)
+    letters = "1 letter" if found.count == 1 else f"{found.count:,} letters"
+    typer.echo(f"{letters} of {pipeline}/{port} replayed: they come with its next epoch")
+    if found.left_out:
+        typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads what they came from")
+
+
+def _nothing(pipeline: str, port: LetterPort, upto: int | None) -> PipelineError:
+    hint = f"Look at what is there: penstock letters list {pipeline} --port {port.port}"
+    if upto is not None:
+        return PipelineError(f"letter {upto} of {pipeline}/{port.port} was replayed before", hint)
+    if port.end == port.start:
+        return PipelineError(f"there are no letters in {pipeline}/{port.port}", hint)
+    return PipelineError(f"all letters of {pipeline}/{port.port} were replayed before", hint)

@@ -1,0 +1,385 @@
+"""The blocking client: for programs without an event loop, Spark's executors among them."""
+
+import asyncio
+import ssl as tls
+from collections.abc import AsyncGenerator, Generator, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+from penstock.client.segments import operations
+from penstock.client.segments.appenders import Appender, Appending, AsyncAppender
+from penstock.client.segments.connections import AsyncConnection, BlockingConnection
+from penstock.client.segments.failures import (
+    ANY,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    AttributeUpdate,
+    Event,
+    Expected,
+    Interrupted,
+    Key,
+    ReadResult,
+    SegmentInfo,
+    async_retrying,
+    key_bytes,
+    retrying,
+)
+from penstock.client.segments.operations import Attempts, Call, Operation
+from penstock.client.segments.window import BLOCK_BYTES, WINDOW_BYTES, AppendWindow
+from penstock.core.address import PORT, Address
+from penstock.core.errors import PenstockError, ProtocolError
+from penstock.core.types import Buffer
+from penstock.protocol.segment import HEADER_SIZE, Reply, take_events
+
+# Cuts a segment's bytes, as they are read piece by piece, into events.
+
+READ_BYTES = 2**20
+"""How much to ask for at a time."""
+
+
+class EventSplitter:
+    """`offset` is where to read next. Holds at most the beginning of one event."""
+
+    def __init__(self, start: int) -> None:
+        self.offset = start
+        self._rest: Buffer = b""
+
+    def feed(self, data: Buffer) -> list[Event]:
+        """The events that these bytes, read at `offset`, complete."""
+        begin = self.offset - len(self._rest)
+        self.offset += len(data)
+        views, rest = take_events(b"".join((self._rest, data)) if self._rest else data)
+        self._rest = bytes(rest)
+        events = []
+        for view in views:
+            events.append(Event(begin, bytes(view)))
+            begin += HEADER_SIZE + len(view)
+        return events
+
+    def check_whole(self) -> None:
+        """ProtocolError if the bytes so far end inside an event."""
+        if self._rest:
+            raise ProtocolError(
+                f"the segment ends inside the event at {self.offset - len(self._rest)}",
+                "Its writer did not append whole events: use read.",
+            )
+
+
+T = TypeVar("T")
+
+
+class SegmentClient:
+    """Connects when it is first used, and again whenever the connection is lost. Each appender has its own connection.
+
+    `timeout_seconds`: a worker that owes a reply and is silent for so long counts as lost. `retry_seconds`: how long to
+    try again before Unavailable is raised; 0 tries once. What is repeated and what is not: see `operations`.
+
+    No threads are started, and it is not for use by several threads at once: give each its own.
+    """
+
+    def __init__(
+        self,
+        address: str = f"127.0.0.1:{PORT}",
+        *,
+        ssl: tls.SSLContext | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self._address = Address.parse(address)
+        self._ssl = ssl
+        self._timeout_seconds = timeout_seconds
+        self._retry_seconds = retry_seconds
+        self._connection: BlockingConnection | None = None
+
+    def create(self, name: str, *, quota_bytes: int | None = None, exist_ok: bool = False) -> None:
+        """Make a segment. With `exist_ok` it may be there already; a quota is set in any case."""
+        self._run(operations.create(name, quota_bytes, exist_ok))
+
+    def delete(self, name: str, *, missing_ok: bool = False) -> None:
+        self._run(operations.delete(name, missing_ok))
+
+    def info(self, name: str) -> SegmentInfo:
+        return self._run(operations.info(name))
+
+    def seal(self, name: str) -> None:
+        """Let the segment take no more bytes; it is well if it is sealed already."""
+        self._run(operations.seal(name))
+
+    def truncate(self, name: str, offset: int) -> None:
+        """Give up the bytes below `offset`; it is well if they are gone already."""
+        self._run(operations.truncate(name, offset))
+
+    def attribute(self, name: str, key: Key) -> int | None:
+        """None if it is not there."""
+        return self._run(operations.attribute(name, key))
+
+    def set_attribute(self, name: str, key: Key, value: int, *, expected: Expected = ANY) -> bool:
+        """False, and nothing is changed, if the value is not the `expected` one; None expects that there is none."""
+        return self._run(operations.set_attribute(name, key, value, expected))
+
+    def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = ()) -> int:
+        """Make the source's bytes the target's next ones, update the target's attributes, and remove the source: all
+        of it or nothing. Returns the target's new length.
+        """
+        return self._run(operations.merge(target, source, updates))
+
+    def read(self, name: str, offset: int, length: int, *, wait: bool = True) -> ReadResult:
+        """Some of the bytes at `offset`, about `length` at most. At the tail the worker waits some 20 s for data, then
+        answers without; unless `wait` is False, which costs one more round trip.
+        """
+        return self._run(operations.read(name, offset, length, wait))
+
+    def events(self, name: str, start: int = 0, *, follow: bool = False) -> Generator[Event, None, None]:
+        """The events from `start` on, where one must begin, up to where the segment ends now; or with `follow` those to
+        come as well, until it is sealed.
+        """
+        splitter = EventSplitter(start)
+        end = None if follow else self.info(name).length
+        while end is None or splitter.offset < end:
+            length = READ_BYTES if end is None else min(READ_BYTES, end - splitter.offset)
+            result = self.read(name, splitter.offset, length)
+            yield from splitter.feed(result.data)
+            if result.end_of_segment:
+                splitter.check_whole()
+                return
+
+    def appender(
+        self,
+        name: str,
+        writer_id: Key | None = None,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        create: bool = False,
+    ) -> Appender:
+        """Append as the writer of this id, a new one if it is None. `create` makes the segment if it is not there."""
+        if create:
+            self.create(name, exist_ok=True)
+        writer = key_bytes(uuid4() if writer_id is None else writer_id)
+        appending = Appending(name, writer, AppendWindow(window_bytes, block_bytes))
+        return Appender(appending, self._connect, block_bytes, self._retry_seconds)
+
+    def close(self) -> None:
+        """Appenders stay open: they have connections of their own."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, operation: Operation[T]) -> T:
+        try:
+            call = next(operation)
+            while True:
+                try:
+                    result = self._call(call)
+                except PenstockError as error:
+                    call = operation.throw(error)
+                else:
+                    call = operation.send(result)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    def _call(self, call: Call[T]) -> T:
+        attempts = Attempts(call)
+        for attempt in retrying(self._retry_seconds, Interrupted):
+            with attempt:
+                return self._try(attempts)
+        raise AssertionError("tenacity returns or raises")
+
+    def _try(self, attempts: Attempts[T]) -> T:
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            return attempts.result(self._ask(self._connection, attempts))
+        except Interrupted as error:
+            self.close()
+            raise attempts.interrupted(error) from error
+        except BaseException as error:
+            if not isinstance(error, PenstockError) or isinstance(error, ProtocolError):
+                self.close()
+            raise
+
+    def _ask(self, connection: BlockingConnection, attempts: Attempts[Any]) -> Reply:
+        answer = _Answer()
+        request_id = connection.session.expect(answer)
+        try:
+            connection.send([attempts.encode(request_id)])
+            connection.exchange_until(lambda: answer.reply is not None, attempts.call.wait_seconds)
+        finally:
+            connection.session.forget(request_id)
+        assert answer.reply is not None
+        return answer.reply
+
+    def _connect(self) -> BlockingConnection:
+        return BlockingConnection(self._address, self._ssl, self._timeout_seconds)
+
+
+class _Answer:
+    """Keeps the reply; that there will be none is raised by the connection itself."""
+
+    def __init__(self) -> None:
+        self.reply: Reply | None = None
+
+    def on_reply(self, reply: Reply) -> None:
+        self.reply = reply
+
+    def on_lost(self, error: PenstockError) -> None:
+        pass
+
+
+# The asyncio client.
+
+
+class AsyncSegmentClient:
+    """As `SegmentClient`, for one event loop. Calls and appenders share a connection, and any number of tasks may use
+    it at the same time.
+    """
+
+    def __init__(
+        self,
+        address: str = f"127.0.0.1:{PORT}",
+        *,
+        ssl: tls.SSLContext | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self._address = Address.parse(address)
+        self._ssl = ssl
+        self._timeout_seconds = timeout_seconds
+        self._retry_seconds = retry_seconds
+        self._connection: AsyncConnection | None = None
+        self._connecting = asyncio.Lock()
+
+    async def create(self, name: str, *, quota_bytes: int | None = None, exist_ok: bool = False) -> None:
+        """Make a segment. With `exist_ok` it may be there already; a quota is set in any case."""
+        await self._run(operations.create(name, quota_bytes, exist_ok))
+
+    async def delete(self, name: str, *, missing_ok: bool = False) -> None:
+        await self._run(operations.delete(name, missing_ok))
+
+    async def info(self, name: str) -> SegmentInfo:
+        return await self._run(operations.info(name))
+
+    async def seal(self, name: str) -> None:
+        """Let the segment take no more bytes; it is well if it is sealed already."""
+        await self._run(operations.seal(name))
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Give up the bytes below `offset`; it is well if they are gone already."""
+        await self._run(operations.truncate(name, offset))
+
+    async def attribute(self, name: str, key: Key) -> int | None:
+        """None if it is not there."""
+        return await self._run(operations.attribute(name, key))
+
+    async def set_attribute(self, name: str, key: Key, value: int, *, expected: Expected = ANY) -> bool:
+        """False, and nothing is changed, if the value is not the `expected` one; None expects that there is none."""
+        return await self._run(operations.set_attribute(name, key, value, expected))
+
+    async def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = ()) -> int:
+        """Make the source's bytes the target's next ones, update the target's attributes, and remove the source: all
+        of it or nothing. Returns the target's new length.
+        """
+        return await self._run(operations.merge(target, source, updates))
+
+    async def read(self, name: str, offset: int, length: int, *, wait: bool = True) -> ReadResult:
+        """Some of the bytes at `offset`, about `length` at most. At the tail the worker waits some 20 s for data, then
+        answers without; unless `wait` is False, which costs one more round trip.
+        """
+        return await self._run(operations.read(name, offset, length, wait))
+
+    async def events(self, name: str, start: int = 0, *, follow: bool = False) -> AsyncGenerator[Event, None]:
+        """The events from `start` on, where one must begin, up to where the segment ends now; or with `follow` those to
+        come as well, until it is sealed.
+        """
+        splitter = EventSplitter(start)
+        end = None if follow else (await self.info(name)).length
+        while end is None or splitter.offset < end:
+            length = READ_BYTES if end is None else min(READ_BYTES, end - splitter.offset)
+            result = await self.read(name, splitter.offset, length)
+            for event in splitter.feed(result.data):
+                yield event
+            if result.end_of_segment:
+                splitter.check_whole()
+                return
+
+    async def appender(
+        self,
+        name: str,
+        writer_id: Key | None = None,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        create: bool = False,
+    ) -> AsyncAppender:
+        """Append as the writer of this id, a new one if it is None. `create` makes the segment if it is not there."""
+        if create:
+            await self.create(name, exist_ok=True)
+        appender = AsyncAppender(
+            name,
+            key_bytes(uuid4() if writer_id is None else writer_id),
+            AppendWindow(window_bytes, block_bytes),
+            self._connected,
+            block_bytes=block_bytes,
+            timeout_seconds=self._timeout_seconds,
+            retry_seconds=self._retry_seconds,
+        )
+        return await appender.open()
+
+    async def close(self) -> None:
+        """Close appenders first: they use the same connection, and would connect anew."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, operation: Operation[T]) -> T:
+        try:
+            call = next(operation)
+            while True:
+                try:
+                    result = await self._call(call)
+                except PenstockError as error:
+                    call = operation.throw(error)
+                else:
+                    call = operation.send(result)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    async def _call(self, call: Call[T]) -> T:
+        attempts = Attempts(call)
+        async for attempt in async_retrying(self._retry_seconds, Interrupted):
+            with attempt:
+                return await self._try(attempts)
+        raise AssertionError("tenacity returns or raises")
+
+    async def _try(self, attempts: Attempts[T]) -> T:
+        connection = await self._connected()
+        try:
+            return attempts.result(await connection.ask(attempts, self._timeout_seconds + attempts.call.wait_seconds))
+        except Interrupted as error:
+            raise attempts.interrupted(error) from error
+
+    async def _connected(self) -> AsyncConnection:
+        """Everybody waits for the one who connects."""
+        async with self._connecting:
+            if self._connection is None or self._connection.lost is not None:
+                self._connection = await AsyncConnection.open(self._address, self._ssl, self._timeout_seconds)
+            return self._connection

@@ -1,0 +1,367 @@
+"""YAML as plain values, each with its place in the file. The rules are stricter than YAML's own: no key twice, no tags,
+one document; only `true` and `false` are truths, `01` and `no` are texts, and a date is one too.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import yaml
+from pydantic import Field
+
+from penstock.core.errors import RequestError
+
+# What is wrong with an application's file, and where. All of it is told at once.
+
+_NAMES_SHOWN_MAX = 20
+"""Of what could stand there; more are a list that nobody reads."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where something stands in the file, both counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mistake:
+    """`str()` is `file:line:column: what is wrong. What was expected.`"""
+
+    file: str
+    place: Place
+    text: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.place.line}:{self.place.column}: {self.text}"
+        where = where if where.endswith((".", "?")) else f"{where}."
+        return _on_one_line(f"{where} {self.hint}" if self.hint else where)
+
+
+def _on_one_line(text: str) -> str:
+    """What a terminal would act upon, as an escape: names in a file may hold anything."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+class ConfigErrors(RequestError):
+    """The file cannot be deployed: nothing was started. `mistakes` are all there are, in the file's order."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(sorted(set(mistakes)))
+        count = len(self.mistakes)
+        told = "\n".join(map(str, self.mistakes))
+        super().__init__(told, f"{count} {'mistake' if count == 1 else 'mistakes'}: nothing was started.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint: the one that was probably meant, or all there are."""
+    names = sorted(known)
+    near = get_close_matches(name, names, 1, 0.5)
+    if near:
+        return f'Did you mean "{near[0]}"?'
+    more = " …" if len(names) > _NAMES_SHOWN_MAX else ""
+    return f"There are: {', '.join(names[:_NAMES_SHOWN_MAX]) or 'none'}{more}."
+
+
+FILE_BYTES_MAX = 1 << 20
+"""An application is some pages. More is another file, given by mistake."""
+TOO_LARGE = f"the file is larger than {FILE_BYTES_MAX >> 20} MiB"
+VALUES_MAX = 100_000
+"""Aliases of aliases make a small file a large value."""
+DEPTH_MAX = 50
+"""The deepest that anything here goes is under 10; the parser calls itself for each."""
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+Substitute: TypeAlias = Callable[[str], "str | Unset"]
+"""What stands for a text with `${…}` in it."""
+
+_KINDS: dict[str, Callable[[str], Any]] = {
+    yaml.SafeLoader.DEFAULT_SCALAR_TAG: str,
+    "tag:yaml.org,2002:int": lambda text: int(text.replace("_", "")),
+    "tag:yaml.org,2002:float": lambda text: float(text.replace("_", "")),
+    "tag:yaml.org,2002:bool": lambda text: text.lower() == "true",
+    "tag:yaml.org,2002:null": lambda _: None,
+}
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """Nothing stands for the text: why."""
+
+    text: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Document:
+    """`value` is of dicts, lists, texts, numbers, truths and None. Mistakes are gathered until somebody raises them."""
+
+    file: str
+    value: Any = None
+    places: dict[KeyPath, Place] = field(default_factory=dict)
+    """Of values, by the keys and indexes that lead to them."""
+    keys: dict[KeyPath, Place] = field(default_factory=dict)
+    """Of the keys themselves."""
+    written: dict[KeyPath, str] = field(default_factory=dict)
+    """What stands in the file where `value` has something from outside, which nobody may print."""
+    unset: set[KeyPath] = field(default_factory=set)
+    """Where nothing from outside was found: that is told, and nothing else of it."""
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def known(self, path: KeyPath) -> KeyPath:
+        """The longest part of it that stands in the file."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return path
+
+    def place(self, path: KeyPath, *, key: bool = False) -> Place:
+        if key and path in self.keys:
+            return self.keys[path]
+        return self.places.get(self.known(path), Place(1, 1))
+
+    def complain(self, path: KeyPath, text: str, hint: str = "", *, key: bool = False) -> None:
+        self.mistakes.append(Mistake(self.file, self.place(path, key=key), text, hint))
+
+    def shown(self, path: KeyPath, value: str) -> str:
+        """The value as people may see it."""
+        return self.written.get(path, value)
+
+    def is_outside(self, path: KeyPath) -> bool:
+        """Whether something from outside stands there, or below it."""
+        return any(each[: len(path)] == path for each in self.written)
+
+    def check(self) -> None:
+        """Raises ConfigErrors with all mistakes so far."""
+        if self.mistakes:
+            raise ConfigErrors(self.mistakes)
+
+
+class _Loader(yaml.SafeLoader):
+    """Knows of plain texts what _PLAIN says, and nothing of what YAML 1.1 makes of them."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+
+_PLAIN = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "int": (r"[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
+    "float": (r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.[0-9]+)", "-+0123456789."),
+    "merge": (r"<<", "<"),
+}
+"""What a text without quotes is, and how it begins."""
+for _name, (_pattern, _first) in _PLAIN.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})$"), [*_first])
+
+
+def parse(text: str, file: str, substitute: Substitute) -> Document:
+    """Raises ConfigErrors if it is no YAML; anything else is among the document's mistakes."""
+    document = Document(file)
+    if len(text.encode(errors="replace")) > FILE_BYTES_MAX:
+        document.complain((), TOO_LARGE, "Is it an application?")
+        document.check()
+    root = _composed(document, text)
+    if root is not None:
+        _Reader(document, substitute).read(root, ())
+    return document
+
+
+def _composed(document: Document, text: str) -> yaml.Node | None:
+    loader: yaml.SafeLoader | None = None
+    try:
+        loader = _Loader(text)
+        root = loader.get_node() if loader.check_node() else None
+        second = loader.get_node() if loader.check_node() else None
+        if second is None:
+            return root
+        document.places[()] = _place(second)
+        document.complain((), "a second document begins here", "Give each application a file of its own.")
+    except yaml.MarkedYAMLError as error:
+        _unreadable(document, error)
+    except yaml.reader.ReaderError as error:
+        document.complain((), f"the file is no text: {error.reason}", "Write it as UTF-8.")
+    except RecursionError:
+        document.complain((), "the file goes too deep", f"At most {DEPTH_MAX} levels.")
+    finally:
+        if loader is not None:
+            loader.dispose()
+    raise ConfigErrors(document.mistakes)
+
+
+def _unreadable(document: Document, error: yaml.MarkedYAMLError) -> None:
+    mark = error.problem_mark or error.context_mark
+    if mark is not None:
+        document.places[()] = Place(mark.line + 1, mark.column + 1)
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    document.complain(
+        (), f"this is not valid YAML: {what}", "Look at the indentation, and for a missing quote or colon."
+    )
+
+
+def _several(node: yaml.Node) -> list[yaml.Node]:
+    """What `<<` names."""
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else [node]
+
+
+def _place(node: yaml.Node) -> Place:
+    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+class _Reader:
+    """From nodes to values."""
+
+    def __init__(self, document: Document, substitute: Substitute) -> None:
+        self._document = document
+        self._substitute = substitute
+        self._count = 0
+        self._open: list[yaml.Node] = []
+
+    def read(self, node: yaml.Node, path: KeyPath) -> None:
+        self._document.value = self._value(node, path)
+
+    def _value(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._document.places[path] = _place(node)
+        self._descend(node, path)
+        self._open.append(node)
+        try:
+            return self._made(node, path)
+        finally:
+            self._open.pop()
+
+    def _descend(self, node: yaml.Node, path: KeyPath) -> None:
+        self._count += 1
+        if node in self._open or len(self._open) > DEPTH_MAX or self._count > VALUES_MAX:
+            self._document.complain(path, "the file holds itself, or too much", "Look at its aliases (*name).")
+            raise ConfigErrors(self._document.mistakes)
+
+    def _made(self, node: yaml.Node, path: KeyPath) -> Any:
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
+            self._document.complain(path, f'there is no tag "{node.tag}"', "Write the value without one.")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(each, (*path, index)) for index, each in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        merged: list[yaml.Node] = []
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                merged += _several(value)
+                continue
+            name = self._key(key, path)
+            if name is None:
+                continue
+            if name in made:
+                first = self._document.keys[*path, name]
+                self._document.places[*path, name] = self._document.keys[*path, name] = _place(key)
+                self._document.complain(
+                    (*path, name), f'the key "{name}" stands here twice', f"It stands in line {first.line} too."
+                )
+                continue
+            self._document.keys[*path, name] = _place(key)
+            made[name] = self._value(value, (*path, name))
+        for other in merged:
+            self._merge(other, path, made)
+        return made
+
+    def _merge(self, node: yaml.Node, path: KeyPath, made: dict[str, Any]) -> None:
+        """What stands in the mapping itself goes before what is merged into it, and that before what it merges."""
+        self._descend(node, path)
+        if not isinstance(node, yaml.MappingNode):
+            self._document.complain(path, "<< takes a mapping", "Write <<: *name.")
+            return
+        inner = [one for key, value in node.value if key.tag == _MERGE for one in _several(value)]
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                continue
+            name = self._key(key, path)
+            if name is not None and name not in made:
+                self._document.keys[*path, name] = _place(key)
+                made[name] = self._value(value, (*path, name))
+        self._open.append(node)
+        for other in inner:
+            self._merge(other, path, made)
+        self._open.pop()
+
+    def _key(self, node: yaml.Node, path: KeyPath) -> str | None:
+        if isinstance(node, yaml.ScalarNode):
+            return str(node.value)
+        self._document.places[*path, ""] = _place(node)
+        self._document.complain((*path, ""), "a key must be a text", 'Is a "{" or "[" missing its quotes?')
+        return None
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
+        text = node.value
+        if "${" in text:
+            return self._substituted(text, path)
+        if node.tag not in _KINDS:
+            self._document.complain(path, f'there is no tag "{node.tag}"', "Write the value without one.")
+            return text
+        try:
+            return _KINDS[node.tag](text)
+        except ValueError:
+            self._document.complain(path, f'this is no "{node.tag}"', "Write the value without a tag.")
+            return text
+
+    def _substituted(self, text: str, path: KeyPath) -> str:
+        found = self._substitute(text)
+        if isinstance(found, Unset):
+            self._document.complain(path, found.text, found.hint)
+            self._document.written[path] = text
+            self._document.unset.add(path)
+            return text
+        if found != text.replace("$${", "${") or "${file:" in found:
+            self._document.written[path] = text
+        return found
+
+
+# How artefacts and ports may be called: segments and files are named after them.
+
+NAME_LENGTH_MAX = 100
+RESERVED_PREFIX = "system"
+"""Names that begin so are Penstock's own."""
+PASSTHROUGH_NAME = "passthrough"
+"""`passthrough.BINDING` is the built-in pipeline of a binding."""
+ERR_SUFFIX = ".err"
+"""`NAME.err` is the source of what came into the connector NAME and could not become an event."""
+NAME_PATTERN = rf"^[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}$"
+PORT_PATTERN = r"^[A-Za-z0-9_-]{1,100}$"
+"""Without dots: ports with one are Penstock's own, such as those of letters that are sent through again."""
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+PortName = Annotated[str, Field(pattern=PORT_PATTERN)]
+
+
+# Files that people name: read no further than what can be meant, and never waited for.
+
+
+class TooLarge(Exception):
+    """The file goes on behind the limit."""
+
+
+def read_bounded(path: Path, bytes_max: int) -> str:
+    """Its text, as UTF-8. A pipe or a device is refused before it is read: the one may never end, the other never
+    begin. Raises OSError, TooLarge, UnicodeDecodeError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123  of a descriptor
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(None, "Is a directory")
+        if not stat.S_ISREG(mode):
+            raise OSError(None, "it is no plain file")
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise TooLarge
+    return data.decode()

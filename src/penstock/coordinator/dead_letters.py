@@ -1,0 +1,251 @@
+"""Letters of pipelines, looked at and sent through again: each once, whatever crashes on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from penstock.coordinator.dead_letter_messages import LetterInfo, LetterList, LetterPort, Replayed
+from penstock.coordinator.ledger import NO_QUOTA
+from penstock.coordinator.machine.apply import known
+from penstock.coordinator.machine.commands import Replay
+from penstock.coordinator.machine.epochs import check_replay
+from penstock.coordinator.machine.state import Pipeline, source_of
+from penstock.coordinator.shared import Shared
+from penstock.core.errors import PipelineError, RequestError
+from penstock.protocol.stored.dead_letters import LETTER_PORTS, Letter, letters_in
+from penstock.protocol.stored.names import (
+    COORDINATOR_PREFIX,
+    REPLAY_PREFIX,
+    check_pipeline_name,
+    output_segment,
+    replay_source,
+)
+
+# Which input of a pipeline a letter's event came by. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Letters as the events that they were, one behind the other, by inputs."""
+
+    events: dict[str, bytes] = field(default_factory=dict)
+    count: int = 0
+    left_out: int = 0
+    """Letters that no input can be found for: they were rows already, or nobody reads their source any more."""
+
+
+def sort_letters(name: str, pipeline: Pipeline, letters: Sequence[Letter], key: str | None) -> Sorted:
+    """Raises RequestError if several inputs read where a letter came from, and `key` is none of them."""
+    events: dict[str, list[bytes]] = {}
+    for letter in letters:
+        found = input_of(name, pipeline, letter.segment, key)
+        if found is not None:
+            events.setdefault(found, []).append(letter.original())
+    count = sum(map(len, events.values()))
+    return Sorted({found: b"".join(parts) for found, parts in events.items()}, count, len(letters) - count)
+
+
+def input_of(name: str, pipeline: Pipeline, segment: str | None, key: str | None) -> str | None:
+    if key is not None and key not in pipeline.inputs:
+        raise RequestError(f"pipeline {name!r} has no input {key!r}", f"It has: {', '.join(pipeline.inputs)}.")
+    source = _source(segment)
+    found = [one for one, spec in pipeline.inputs.items() if source in spec.sources]
+    if len(found) > 1 and key not in found:
+        raise RequestError(f"several inputs read {source}: {', '.join(found)}", "Name one of them: --input NAME")
+    chosen = key if key in found else next(iter(found), None)
+    if chosen is not None:
+        check_pipeline_name(REPLAY_PREFIX + chosen, "port")
+    return chosen
+
+
+def _source(segment: str | None) -> str:
+    """None of any input's for what is no segment of events."""
+    try:
+        return source_of(segment) if segment else ""
+    except RequestError:
+        return ""
+
+
+LIST_MAX = 1000
+"""Letters in one answer."""
+
+_COPIES_PREFIX = f"{COORDINATOR_PREFIX}replaying/"
+_STEP_BYTES = 4 << 20
+"""Read and copied at once, if no single record is longer."""
+_UNWRITTEN_BYTES_MAX = 16 << 20
+"""Of copies: what waits for the disk is in memory."""
+
+
+class Letters:
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    async def listed(self, name: str, ports: Sequence[str], limit: int, *, oldest: bool) -> LetterList:
+        """Of each port so many of the newest, or of the oldest, in their order."""
+        pipeline = known(self._shared.state, name)
+        if not 0 <= limit <= LIST_MAX:
+            raise RequestError(f"a list of {limit} letters", f"Ask for up to {LIST_MAX}.")
+        found, infos = [], []
+        for port in map(_checked_port, ports):
+            about = self._port(name, pipeline, port)
+            found.append(about)
+            segment = output_segment(name, port)
+            letters = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
+            infos += [LetterInfo.of(port, one, replayed=one.end <= about.replayed) for one in letters]
+        return LetterList(found, infos)
+
+    async def show(self, name: str, port: str, at: int) -> LetterInfo:
+        """The letter that begins there. Raises PipelineError if none does."""
+        about = self._port(name, known(self._shared.state, name), _checked_port(port))
+        segment = output_segment(name, port)
+        if about.start <= at < about.end and self._shared.records.begins_an_event(segment, at):
+            record = self._shared.store.record(segment, at)
+            data = await self._shared.records.data(segment, at, record.end - at)
+            for letter in letters_in(data, at):
+                return LetterInfo.of(port, letter, replayed=letter.end <= about.replayed, with_value=True)
+        raise PipelineError(
+            f"no letter of port {port!r} begins at {at}", f"See which there are: penstock letters list {name}"
+        )
+
+    def _port(self, name: str, pipeline: Pipeline, port: str) -> LetterPort:
+        segment, records = output_segment(name, port), self._shared.records
+        return LetterPort(port, records.begin(segment), pipeline.replayed.get(port, 0), records.end(segment))
+
+    async def _first(self, segment: str, about: LetterPort, limit: int) -> list[Letter]:
+        found: list[Letter] = []
+        async for letters in self._read(segment, about.start, about.end if limit else about.start):
+            found += letters
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _last(self, segment: str, about: LetterPort, limit: int) -> list[Letter]:
+        """Record by record, from the end."""
+        found: list[Letter] = []
+        end = about.end
+        while end > about.start and len(found) < limit:
+            start = max(about.start, int(self._shared.store.record(segment, end - 1).start))
+            data = await self._shared.records.data(segment, start, end - start)
+            found = [*letters_in(data[: end - start], start), *found]
+            end = start
+        return found[max(0, len(found) - limit) :]
+
+    async def _read(self, segment: str, start: int, end: int) -> AsyncIterator[list[Letter]]:
+        """All between two places where letters begin or end, some at a time."""
+        at = start
+        while at < end:
+            length = max(_STEP_BYTES, self._shared.store.record(segment, at).end - at)
+            data = await self._shared.records.data(segment, at, length)
+            letters = await asyncio.to_thread(_parsed, data[: end - at], at)
+            if not letters and len(data) >= end - at:
+                raise RequestError(f"no letter ends at {end} in segment {segment!r}", "Take it from a list of them.")
+            at = letters[-1].end if letters else at + len(data)
+            yield letters
+
+    async def replay(self, name: str, port: str, after: int, upto: int, key: str | None = None) -> Replayed:
+        """Send those through again that lie between two places: from where the last replay has ended to the end of a
+        letter. The events become part of what their inputs read in the step that says so. The same call again does
+        nothing, and tells the same. `key` is the input for those that several could have come by.
+        """
+        segment, pipeline = output_segment(name, _checked_port(port)), known(self._shared.state, name)
+        if pipeline.replayed.get(port, 0) == upto > after:
+            return await self._sorted_all(name, segment, after, upto, key)
+        check_replay(pipeline, Replay(name, port, after, upto, {}))
+        if upto > self._shared.records.end(segment):
+            raise PipelineError(f"port {port!r} of pipeline {name!r} has nothing up to {upto}")
+        copies = _Copies(self._shared, name)
+        try:
+            found = await self._sorted_all(name, segment, after, upto, key, copies)
+            if not found.count:
+                raise _nothing(name, port, found.left_out)
+            async with self._shared.lock(name):
+                self._shared.keeper.commit(Replay(name, port, after, upto, *copies.merging()))
+        except BaseException:
+            copies.discard()
+            raise
+        await self._shared.keeper.settled()
+        return found
+
+    async def _sorted_all(
+        self, name: str, segment: str, after: int, upto: int, key: str | None, copies: "_Copies | None" = None
+    ) -> Replayed:
+        """How many there are; with `copies`, these are made."""
+        count = left_out = 0
+        async for found in self._sorted(name, segment, after, upto, key):
+            if copies is not None:
+                await copies.append(found)
+            count += found.count
+            left_out += found.left_out
+        return Replayed(count, left_out)
+
+    async def _sorted(self, name: str, segment: str, after: int, upto: int, key: str | None) -> AsyncIterator[Sorted]:
+        """By the inputs that they came by. What retention by time or by size has taken is not there."""
+        pipeline = known(self._shared.state, name)
+        start = max(after, min(self._shared.records.begin(segment), upto))
+        async for letters in self._read(segment, start, upto):
+            yield await asyncio.to_thread(sort_letters, name, pipeline, letters, key)
+
+    def sweep(self) -> None:
+        """Remove what a crash has left of copies."""
+        for info in self._shared.store.segments(_COPIES_PREFIX):
+            self._shared.store.delete(info.name)
+
+
+class _Copies:
+    """Of each input the events that are sent through again, in a segment of their own until they are merged."""
+
+    def __init__(self, shared: Shared, name: str) -> None:
+        self._shared = shared
+        self._name = name
+        self._segments: dict[str, str] = {}
+        self._unwritten = 0
+
+    async def append(self, found: Sorted) -> None:
+        store = self._shared.store
+        for key, events in found.events.items():
+            if key not in self._segments:
+                self._segments[key] = f"{_COPIES_PREFIX}{uuid4()}"
+                store.create(self._segments[key], NO_QUOTA, draining=True)
+            store.append(self._segments[key], [events], draining=True)
+            self._unwritten += len(events)
+        if self._unwritten >= _UNWRITTEN_BYTES_MAX:
+            self._shared.keeper.cover()
+            await self._shared.keeper.settled()
+            self._unwritten = 0
+
+    def merging(self) -> tuple[dict[str, int], tuple[tuple[str, str], ...]]:
+        """Where the segments end now that the inputs read, made if they are not there; and what is merged into them."""
+        store, starts, pairs = self._shared.store, {}, []
+        for key, copy in self._segments.items():
+            target = str(replay_source(self._name, key).segment)
+            if not store.exists(target):
+                store.create(target, NO_QUOTA, draining=True)
+            starts[key] = int(store.length(target))
+            pairs.append((target, copy))
+        return starts, tuple(pairs)
+
+    def discard(self) -> None:
+        for copy in self._segments.values():
+            if self._shared.store.exists(copy):
+                self._shared.store.delete(copy)
+
+
+def _parsed(data: bytes, offset: int) -> list[Letter]:
+    return [*letters_in(data, offset)]
+
+
+def _checked_port(port: str) -> str:
+    if port not in LETTER_PORTS:
+        raise RequestError(f"{port!r} is no port of letters", f"There are: {', '.join(LETTER_PORTS)}.")
+    return check_pipeline_name(port, "port")
+
+
+def _nothing(name: str, port: str, left_out: int) -> PipelineError:
+    if left_out:
+        return PipelineError(
+            f"none of the {left_out} letters of port {port!r} can be replayed: no input of pipeline {name!r} reads "
+            "what they came from",
+            f"Look at them: penstock letters list {name} --port {port}",
+        )
+    return PipelineError(f"port {port!r} of pipeline {name!r} has no letters that were not replayed")

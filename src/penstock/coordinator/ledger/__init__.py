@@ -1,1 +1,0 @@
-"""The machine's commands in a segment of the journal: written, replayed, snapshotted."""

@@ -1,0 +1,211 @@
+"""For readers without a pipeline, and for all readers the ranges that their tasks read. Nothing is written down."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from penstock.coordinator.messages import Limits, Range, Segments, Splits, Starting
+from penstock.coordinator.records import Records, normalised
+from penstock.coordinator.shared import Shared
+from penstock.core.errors import DataLoss, RequestError
+from penstock.protocol.stored.names import CONNECTOR_PREFIX
+
+# Connectors' segments, read in the order in which their records came, whichever segment each of them lies in.
+#
+# Where one segment were read ahead of another, a stream that begins in that other one would find the watermark ahead
+# of it, and be late, though it was in time when it came. (Records that compaction has moved count as newer than they
+# are.)
+
+_TURNS = 16
+"""Of each segment in one cut: so much of what a cut may take is given away at most, a sixteenth."""
+
+
+class Backlog(NamedTuple):
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def taken_in_order(records: Records, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
+    """How far each of these can be read within so many bytes, one record at least: it is always the turn of the one
+    that is farthest behind.
+    """
+    if bytes_max >= sum(backlog.size for backlog in waiting.values()):
+        return {name: records.boundary(name, *backlog) for name, backlog in waiting.items()}
+    found = {name: backlog.start for name, backlog in waiting.items()}
+    turns = [(records.position(name, at), name) for name, at in found.items()]
+    heapify(turns)
+    left = bytes_max
+    step = left if len(waiting) == 1 else left // (_TURNS * len(waiting))
+    while turns:
+        _, name = turns[0]
+        limit = min(found[name] + min(step, left), waiting[name].end)
+        end = records.boundary(name, found[name], limit)
+        if end - found[name] > left < bytes_max:
+            break
+        heappop(turns)
+        left, found[name] = left - (end - found[name]), end
+        if end < waiting[name].end:
+            heappush(turns, (records.position(name, end), name))
+    return in_step(records, waiting, found)
+
+
+def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str, int]) -> dict[str, int]:
+    """Of what is read up to these ends only what came before the first that is left. Never nothing at all, though
+    records that were moved may say so.
+    """
+    left = {name: records.position(name, end) for name, end in ends.items() if end < waiting[name].end}
+    first = min(left, key=lambda name: left[name], default=None)
+    if first is None:
+        return dict(ends)
+    found = {
+        name: end if name == first else records.came_before(name, waiting[name].start, end, left[first])
+        for name, end in ends.items()
+    }
+    return found if any(end > waiting[name].start for name, end in found.items()) else dict(ends)
+
+
+# Where the next cut ends: on record ends, within limits.
+
+
+class Allowance(NamedTuple):
+    """What one cut may take, over all segments; rows None: as many as the bytes hold."""
+
+    bytes: int
+    rows: int | None = None
+
+
+def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str, Backlog]:
+    """What is durable and not read yet, of each segment; `upto` may say that it ends earlier."""
+    found = {}
+    for name, start in positions.items():
+        end = min(records.end(name), upto.get(name, 1 << 63))
+        if end > start:
+            found[name] = Backlog(start, end)
+    return found
+
+
+async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
+    """Where the parts of segments end that the cut takes in, one record at least: those of connectors in the order in
+    which they came, of each other segment a part in proportion to what waits there.
+    """
+    total = sum(backlog.size for backlog in waiting.values())
+    connectors = {name: backlog for name, backlog in waiting.items() if name.startswith(CONNECTOR_PREFIX)}
+    of_connectors = sum(backlog.size for backlog in connectors.values())
+    found = taken_in_order(records, connectors, min(of_connectors, allowed.bytes * of_connectors // total))
+    for name, (start, end) in waiting.items():
+        if name not in connectors:
+            share = min(end - start, allowed.bytes * (end - start) // total)
+            found[name] = records.boundary(name, start, start + share)
+    if allowed.rows is not None:
+        for name, end in found.items():
+            part = Backlog(waiting[name].start, end)
+            found[name] = await _rows_end(records, name, part, allowed.rows * waiting[name].size // total)
+        found |= in_step(records, connectors, {name: found[name] for name in connectors})
+    return {name: end for name, end in found.items() if end > waiting[name].start}
+
+
+async def _rows_end(records: Records, name: str, part: Backlog, rows_max: int) -> int:
+    """The end of the last record with which there are no more than `rows_max` rows; one record at least."""
+    end, rows = part.start, 0
+    async for found in records.walk(name, part.start, part.end):
+        for record in found:
+            rows += record.rows
+            if rows > rows_max and end > part.start:
+                return end
+            end = record.end
+    return part.end
+
+
+# Ranges of segments in parts of about the same size, for many readers: contiguous, in order, on record ends.
+
+PARTS_MAX = 100_000
+"""Each is a task of Spark's, and a line in our answer."""
+
+
+def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:
+    """Raises DataLoss where bytes are gone, unless `skip_lost` lets them be passed over and told of."""
+    if not 1 <= parts <= PARTS_MAX:
+        raise RequestError(f"{parts} parts", f"Ask for 1 to {PARTS_MAX}.")
+    there, lost = [], []
+    for wanted in ranges:
+        begin = min(_begin(records, wanted), wanted.end)
+        if begin > wanted.start:
+            lost.append(Range(wanted.segment, wanted.start, begin))
+        if begin < wanted.end:
+            there.append(Range(wanted.segment, begin, wanted.end))
+    if lost and not skip_lost:
+        raise _gone(lost[0])
+    size = max(1, bytes_min, -(-sum(r.end - r.start for r in there) // parts))
+    return Splits([part for r in there for part in _parts(records, r, size)], lost)
+
+
+def _begin(records: Records, wanted: Range) -> int:
+    """The first byte of it that is there. A segment that is not there has none."""
+    end = records.end(wanted.segment)
+    if not end:
+        return wanted.end
+    if wanted.end > end:
+        raise RequestError(f"segment {wanted.segment!r} ends at {end}, before {wanted.end}")
+    return max(wanted.start, records.begin(wanted.segment))
+
+
+def _gone(lost: Range) -> DataLoss:
+    text = f"the bytes {lost.start} to {lost.end} of segment {lost.segment!r} were removed before they were read"
+    return DataLoss(text)
+
+
+def _parts(records: Records, whole: Range, size: int) -> Iterator[Range]:
+    """None is smaller than `size`, unless the whole is: what is left at the end goes to the last one."""
+    start = whole.start
+    for left in range((whole.end - start) // size, 1, -1):
+        target = start + max(size, (whole.end - start) // left)
+        end = records.ceiling(whole.segment, min(target, whole.end))
+        if whole.end - end < size:
+            break
+        yield Range(whole.segment, start, end)
+        start = end
+    yield Range(whole.segment, start, whole.end)
+
+
+class Readers:
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    async def resolve(self, sources: Sequence[str], position: Starting) -> dict[str, int]:
+        return await self._shared.sources.resolve(normalised(sources), position)
+
+    async def cut(
+        self,
+        sources: Sequence[str],
+        start: Segments,
+        *,
+        upto: Segments | None = None,
+        limits: Limits | None = None,
+        wait_seconds: float = 0.0,
+    ) -> dict[str, int]:
+        """Where to read to from `start`; the start itself if there is nothing new, after waiting for it."""
+        shared, loop = self._shared, asyncio.get_running_loop()
+        deadline = loop.time() + min(wait_seconds, shared.settings.wait_seconds_max)
+        names = normalised(sources)
+        while True:
+            seen = shared.news.count
+            segments = shared.sources.all_segments(names)
+            positions = {**dict.fromkeys(segments, 0), **start}
+            bounds = {} if upto is None else {**dict.fromkeys(segments, 0), **upto}
+            waiting = backlogs(shared.records, positions, bounds)
+            if waiting:
+                limits = limits or Limits()
+                bytes_max = shared.settings.epoch_bytes if limits.bytes is None else limits.bytes
+                found = await ends(shared.records, waiting, Allowance(bytes_max, limits.rows))
+                return dict(sorted({**start, **found}.items()))
+            if loop.time() >= deadline or shared.news.is_over:
+                return dict(start)
+            await shared.news.wait(seen, deadline - loop.time())
+
+    def splits(self, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:
+        return split(self._shared.records, ranges, parts, bytes_min, skip_lost=skip_lost)

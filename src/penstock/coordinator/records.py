@@ -1,0 +1,249 @@
+"""Reads of a segment's records in bounded steps, in a thread where they are long: the loop gets its turn."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
+
+from penstock.coordinator.messages import AtSegments, AtTime, Segments, Starting
+from penstock.core.errors import NoSuchSegment, RequestError
+from penstock.core.types import Buffer
+from penstock.protocol.stored.event import HEAD, LENGTH_MIN, NO_TIME
+from penstock.protocol.stored.head import PackedHead, numbers, unpack_head
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, Kind, Source, connector_segment, kind_of
+from penstock.store.reader import Located
+from penstock.store.store import SegmentStore
+
+_HEADS_PER_STEP = 300
+_HEAD_BYTES_PER_STEP = 256 << 10
+_DATA_BYTES_PER_STEP = 4 << 20
+_READ_AT_ONCE = 32
+"""Heads that are read without a thread: the page cache has them, and a thread costs more than that."""
+_TRIES = 10
+"""Compaction may move what is about to be read; that it does so again and again is no accident."""
+
+_HEADER_SIZE = 8
+
+
+class Record(NamedTuple):
+    """One append: where it ends, how many events are in it, and the highest of their times."""
+
+    end: int
+    rows: int
+    highest: int
+
+
+class Heads(NamedTuple):
+    """Some heads, in order, each with the offset at which its record ends."""
+
+    found: list[tuple[int, memoryview]]
+    end: int
+
+
+class Records:
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+
+    def begin(self, name: str) -> int:
+        """The first offset that can be read; 0 if there is no such segment."""
+        return self._store.info(name).start if self._store.exists(name) else 0
+
+    def end(self, name: str) -> int:
+        """Where the durable bytes end; 0 if there is no such segment."""
+        return self._store.info(name).length if self._store.exists(name) else 0
+
+    def boundary(self, name: str, start: int, limit: int) -> int:
+        """The last record end up to `limit`, or the first one after `start` if that is none. Durable bytes only."""
+        end = self.end(name)
+        if limit >= end or start >= end:
+            return max(end, start)
+        at = self._store.record(name, max(limit, self.begin(name))).start
+        return at if at > start else self._store.record(name, max(start, self.begin(name))).end
+
+    def ceiling(self, name: str, offset: int) -> int:
+        """The first record end that is not before `offset`."""
+        return self._store.record(name, offset - 1).end
+
+    def position(self, name: str, offset: int) -> int:
+        """Where in the journal the record there lies: in the order of their coming, but for those that were moved."""
+        return int(self._store.position(name, max(offset, self.begin(name))))
+
+    def came_before(self, name: str, start: int, end: int, position: int) -> int:
+        """The end of those records in [start, end) that lie before this place in the journal; `start` if none does."""
+        low, high = start, end
+        while low < high:
+            at = max((low + high) // 2, self.begin(name))
+            if self.position(name, at) < position:
+                low = min(int(self._store.record(name, at).end), end)
+            else:
+                high = max(int(self._store.record(name, at).start), low)
+        return low
+
+    def begins_an_event(self, name: str, offset: int) -> bool:
+        """Whether it is a place to read from: where an event begins, or the segment does, or ends."""
+        if not self.begin(name) < offset < self.end(name):
+            return True
+        start = max(self._store.record(name, offset).start, self.begin(name))
+        return start == offset or ends_with_an_event(self._store.read(name, start, offset - start))
+
+    async def heads(self, name: str, start: int, end: int) -> AsyncIterator[Heads]:
+        """The heads of the records in [start, end). What is truncated is passed over. The first step is a short one,
+        and each is longer than the last: most who have a limit need few.
+        """
+        step = _READ_AT_ONCE
+        while (start := max(start, self.begin(name))) < min(end, self.end(name)):
+            found = await self._heads(name, start, end, step)
+            start = found[-1][0]
+            yield Heads(found, start)
+            step = min(4 * step, _HEADS_PER_STEP)
+
+    async def _heads(self, name: str, start: int, end: int, heads_max: int) -> list[tuple[int, memoryview]]:
+        """The first of them."""
+        for _ in range(_TRIES):
+            start = max(start, self.begin(name))
+            located = self._store.locate_heads(name, start, end, rows_max=heads_max, bytes_max=_HEAD_BYTES_PER_STEP)
+            try:
+                if len(located) <= _READ_AT_ONCE:
+                    found = self._store.fetch_heads(located)
+                    await asyncio.sleep(0)
+                else:
+                    found = await asyncio.to_thread(self._store.fetch_heads, located)
+            except LookupError:  # moved meanwhile
+                continue
+            return [(int(at), head) for at, head in found]
+        raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
+
+    async def walk(self, name: str, start: int, end: int) -> AsyncIterator[list[Record]]:
+        """The records in [start, end), from their heads where they have some, otherwise from their events."""
+        stored = kind_of(name).kind is Kind.STORED
+        if name.startswith(CONNECTOR_PREFIX):
+            async for heads in self.heads(name, start, end):
+                yield [await self._of_head(name, at, head) for at, head in heads.found]
+            return
+        while (start := max(start, self.begin(name))) < min(end, self.end(name)):
+            records = await self._of_data(name, start, _DATA_BYTES_PER_STEP, stored=stored)
+            yield records
+            start = records[-1].end
+
+    async def _of_head(self, name: str, end: int, data: memoryview) -> Record:
+        head = unpack_head(data)
+        if head is None:  # somebody else has written it
+            start = self._store.record(name, end - 1).start
+            return (await self._of_data(name, max(start, self.begin(name)), 1, stored=True))[0]
+        return Record(end, head.count, _highest(head))
+
+    async def _of_data(self, name: str, start: int, length: int, *, stored: bool) -> list[Record]:
+        for _ in range(_TRIES):
+            begin = max(start, self.begin(name))
+            if length == 1:  # one record, however long
+                length = self._store.record(name, begin).end - begin
+            located = self._store.locate(name, begin, length)
+            try:
+                return await asyncio.to_thread(self._counted, located, stored=stored)
+            except LookupError:
+                continue
+        raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
+
+    async def data(self, name: str, start: int, length: int) -> bytes:
+        """Up to about `length` durable bytes at `start`, one at least. Raises SegmentTruncated, Damaged."""
+        for _ in range(_TRIES):
+            located = self._store.locate(name, start, length)
+            try:
+                return b"".join(await asyncio.to_thread(self._store.fetch, located))
+            except LookupError:
+                continue
+        raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
+
+    def _counted(self, located: Located, *, stored: bool) -> list[Record]:
+        """In another thread: there may be very many small events."""
+        pieces = zip(located.pieces, self._store.fetch(located), strict=True)
+        return [Record(p.offset + p.row.length, *count_events(view, stored=stored)) for p, view in pieces]
+
+
+def _highest(head: PackedHead) -> int:
+    return max(numbers("q", head.columns.highest_times), default=NO_TIME)
+
+
+def count_events(data: Buffer, *, stored: bool) -> tuple[int, int]:
+    """How many events there are, and the highest event time of stored ones. Those that carry marks do not count."""
+    at, rows, highest = 0, 0, NO_TIME
+    while at + _HEADER_SIZE <= len(data):
+        length = int.from_bytes(data[at + 4 : at + _HEADER_SIZE], "big")
+        if stored and length >= LENGTH_MIN and at + HEAD.size <= len(data):
+            highest = max(highest, HEAD.unpack_from(data, at)[4])
+        rows += bool(length) or not stored
+        at += _HEADER_SIZE + length
+    return rows, highest
+
+
+def ends_with_an_event(data: Buffer) -> bool:
+    """Whether these bytes, which begin with an event, end with one."""
+    at = 0
+    while at + _HEADER_SIZE <= len(data):
+        at += _HEADER_SIZE + int.from_bytes(data[at + 4 : at + _HEADER_SIZE], "big")
+    return at == len(data)
+
+
+# From sources to their segments, and from a place to start at to offsets in them.
+
+
+class Sources:
+    def __init__(self, store: SegmentStore, records: Records) -> None:
+        self._store = store
+        self._records = records
+
+    def segments(self, source: str) -> list[str]:
+        """Those that are there: a source that does not exist yet is simply empty."""
+        parsed = Source.parse(source)
+        if parsed.segment is not None:
+            return [parsed.segment] if self._store.exists(parsed.segment) else []
+        names: list[str] = []
+        while self._store.exists(name := connector_segment(parsed.name, len(names))):
+            names.append(name)
+        return names
+
+    def all_segments(self, sources: Iterable[str]) -> list[str]:
+        return [*dict.fromkeys(name for source in sources for name in self.segments(source))]
+
+    async def resolve(self, sources: Sequence[str], starting: Starting) -> dict[str, int]:
+        """Where `starting` is in each of the sources' segments. "latest": where the durable bytes end."""
+        names = self.all_segments(sources)
+        match starting:
+            case "earliest":
+                return {name: self._records.begin(name) for name in names}
+            case "latest":
+                return {name: self._records.end(name) for name in names}
+            case AtTime(timestamp_us):
+                return {name: await self._at_time(name, timestamp_us) for name in names}
+            case AtSegments(segments):
+                return self._at_segments(sources, names, segments)
+            case _:
+                raise RequestError(f"{starting!r} is no place to start at")
+
+    def _at_segments(self, sources: Sequence[str], names: list[str], given: Segments) -> dict[str, int]:
+        parsed = [Source.parse(source) for source in sources]
+        for name, offset in given.items():
+            if not any(source.owns(name) for source in parsed):
+                raise RequestError(f"segment {name!r} belongs to none of the sources {', '.join(sources)}")
+            if offset > self._records.end(name):
+                raise RequestError(f"segment {name!r} ends at {self._records.end(name)}, before {offset}")
+            if not self._records.begins_an_event(name, offset):
+                raise RequestError(
+                    f"no event begins at offset {offset} of segment {name!r}",
+                    "Take it from the offset column of a row, or from a cut.",
+                )
+        return {name: self._records.begin(name) for name in names} | dict(given)
+
+    async def _at_time(self, name: str, timestamp_us: int) -> int:
+        """Where the first record begins that has an event of this time, or a later one; or the end."""
+        at, end = self._records.begin(name), self._records.end(name)
+        async for records in self._records.walk(name, at, end):
+            for record in records:
+                if record.highest >= timestamp_us:
+                    return at
+                at = record.end
+        return at
+
+
+def normalised(sources: Iterable[str]) -> tuple[str, ...]:
+    """Each once, written as `Source` does. Raises RequestError for what is no source."""
+    return tuple(dict.fromkeys(str(Source.parse(source)) for source in sources))

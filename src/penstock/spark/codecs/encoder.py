@@ -1,0 +1,66 @@
+"""Columns of a frame as the bytes of a codec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import RequestError
+from penstock.spark.codecs.expressions import as_csv, as_json, packed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+DATA, TEXT = "data", "text"
+"""Columns that stand for the whole event, where they are alone: what codecs give without a schema."""
+
+_NESTED = ("struct", "array", "map", "variant")
+
+
+def encoded(codec: str, columns: Mapping[str, Column], kinds: Mapping[str, DataType]) -> Column:
+    """The columns as one value, binary and never null. `data` alone is the value itself, others are its fields. Raises
+    RequestError for what the codec cannot write.
+    """
+    from pyspark.sql import functions
+
+    if codec == "string":
+        return functions.coalesce(_only_text(columns, kinds).cast("binary"), functions.lit(b""))
+    alone = columns[DATA] if [*columns] == [DATA] and _is(kinds[DATA], *_NESTED) else None
+    row = functions.struct(*(column.alias(name) for name, column in columns.items())) if alone is None else alone
+    has_variant = any("variant" in kind.simpleString() for kind in kinds.values())
+    match codec:
+        case "json":
+            return as_json(row).cast("binary")
+        case "msgpack":
+            return packed(as_json(row) if has_variant else row, is_json=has_variant)
+        case "csv":
+            _check_flat(columns, kinds)
+            return as_csv(row).cast("binary")
+    raise RequestError(
+        f"{codec} is for bytes alone, and cannot write {', '.join(columns)}",
+        "Give the rows a column `value`, or the connector another codec.",
+    )
+
+
+def _only_text(columns: Mapping[str, Column], kinds: Mapping[str, DataType]) -> Column:
+    name, *others = columns
+    if others or not _is(kinds[name], "string"):
+        raise RequestError(
+            f"string writes one text, and the rows have: {', '.join(columns)}",
+            f"Give them a column `{TEXT}` (string), and drop the others.",
+        )
+    return columns[name]
+
+
+def _check_flat(columns: Mapping[str, Column], kinds: Mapping[str, DataType]) -> None:
+    for name in columns:
+        if _is(kinds[name], *_NESTED, "binary"):
+            raise RequestError(
+                f"csv cannot write `{name}`, which is {kinds[name].simpleString()}",
+                "Give the connector that it comes from a schema with plain columns, or select such ones.",
+            )
+
+
+def _is(kind: DataType, *names: str) -> bool:
+    return kind.typeName() in names

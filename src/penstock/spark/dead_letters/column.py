@@ -1,0 +1,241 @@
+"""Letters: events that a pipeline could not take, because they came late or could not be processed.
+
+A row whose `letter` column is not null is one. It passes every later operator of ours untouched, and leaves in the same
+query as the other rows, through the port that it names, with its original bytes, its position and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.errors import RequestError
+from penstock.protocol.stored.dead_letters import ERR, LATE, LETTER_PORTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "ERR",
+    "LATE",
+    "LETTER",
+    "LETTER_DDL",
+    "LETTER_FIELDS",
+    "LETTER_PORTS",
+    "NO_EVENT_TIME",
+    "REASON_CHARACTERS_MAX",
+    "letter_arrow",
+]
+
+LETTER = "letter"
+"""The column that a row of a frame with letters has; null in the rows that are none."""
+
+REASON_CHARACTERS_MAX = 1_000
+"""A reason is for people; with it, a letter's metadata must stay far below what an event may have of it."""
+
+NO_EVENT_TIME = "it has no event time between the years 1 and 9999"
+"""The reason of an event that an operator of event time cannot place."""
+
+LETTER_FIELDS = {
+    "port": "string",
+    "reason": "string",
+    "value": "binary",
+    "key": "binary",
+    "event_time": "timestamp",
+    "source": "string",
+    "stream": "string",
+    "stream_id": "bigint",
+    "message_id": "bigint",
+    "segment": "string",
+    "offset": "bigint",
+    "watermark": "timestamp",
+    "behind_us": "bigint",
+}
+"""Name → Spark's name of its type. `value` is the event's own bytes, and never null in a letter; `segment` and `offset`
+say where it was read; `watermark` is the one that it missed, and `behind_us` by how much.
+"""
+
+LETTER_DDL = f"struct<{', '.join(f'{name}: {kind}' for name, kind in LETTER_FIELDS.items())}>"
+"""The column's type, as Spark's `cast` and schemas take it."""
+
+
+@cache
+def letter_arrow() -> pa.DataType:
+    """The column's type, exactly as Spark expects it from a function over Arrow batches."""
+    import pyarrow as pa
+
+    kinds = {
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "bigint": pa.int64(),
+    }
+    return pa.struct([pa.field(name, kinds[kind]) for name, kind in LETTER_FIELDS.items()])
+
+
+# Whether the letters of a frame reach its end: found by walking through its analyzed plan, before anything is run.
+#
+# An operator above letters that drops rows or columns without looking at `letter` would lose them in silence: a
+# filter whose condition is null for them, a `select` that leaves the column out, a join, an aggregate. Such plans are
+# refused.
+
+_TYPE = f"struct<{','.join(f'{name}:{kind}' for name, kind in LETTER_FIELDS.items())}>"
+_SEPARATOR = "\x1f"
+
+_PASSING = {
+    "SubqueryAlias",
+    "View",
+    "EventTimeWatermark",
+    "Repartition",
+    "RepartitionByExpression",
+    "RebalancePartitions",
+    "ResolvedHint",
+    "UnresolvedHint",
+    "CollectMetrics",
+    "CTERelationDef",
+}
+"""Nodes that let every row and every column through."""
+
+_MAPPING = {"MapInArrow", "MapInPandas", "PythonMapInArrow"}
+"""Python functions over batches: one that gives a column `letter` answers for the letters that it was given."""
+
+_WORDS = {
+    "Join": "a join",
+    "Aggregate": "an aggregate",
+    "Deduplicate": "dropDuplicates",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "GlobalLimit": "limit",
+    "LocalLimit": "limit",
+    "Sample": "sample",
+    "Generate": "explode",
+}
+"""What users call those nodes that they may well have put above letters."""
+
+_SPLIT = "good, letters = penstock.dead_letters.split(frame) separates them: return letters beside your result."
+
+Live = Mapping[int, frozenset[int]]
+"""Ids of the columns `letter` that a node gives, each with the marks of the operators that its letters come from."""
+
+
+def has_letters(frame: DataFrame) -> bool:
+    """Whether it has the column of letters; one of that name and another type is a column like others."""
+    return any(field.name == LETTER and field.dataType.simpleString() == _TYPE for field in frame.schema)
+
+
+def check_letters(frame: DataFrame) -> frozenset[int]:
+    """Marks of the operators whose letters leave with the frame: the same letters have the same ones. Raises
+    RequestError if letters that were made for it do not reach it.
+    """
+    live = _live(frame._jdf.queryExecution().analyzed())  # noqa: SLF001  no public way to the plan
+    return frozenset[int]().union(*live.values())
+
+
+def _live(node: Any) -> Live:
+    kind = node.getClass().getSimpleName()
+    given = _letters_of(node)
+    if kind in _MAPPING and given:
+        return _made(node, given)
+    children = node.children()
+    below = [_live(children.apply(index)) for index in range(children.size())]
+    if not any(below):
+        return _made(node, given)
+    match kind:
+        case "Filter":
+            return _filtered(node, below[0])
+        case "Project":
+            return _projected(node, below[0], given)
+        case "Union":
+            return _united(node, below, given)
+        case "WithCTE":
+            return below[0]
+        case _ if kind in _PASSING or (kind == "Generate" and node.outer()):
+            return below[0]
+    raise _lost(f"{_WORDS.get(kind, kind)} stands above rows that may be letters, and would lose them", _SPLIT)
+
+
+def _made(node: Any, given: Mapping[int, int]) -> Live:
+    return {number: frozenset((node.semanticHash(),)) for number in given}
+
+
+def _letters_of(node: Any) -> dict[int, int]:
+    """Ids of the columns of letters in what a node gives, and their places."""
+    output = node.output()
+    found = {}
+    for place, text in enumerate(output.mkString(_SEPARATOR).split(_SEPARATOR)):
+        name, _, number = text.rpartition("#")
+        if name == LETTER and output.apply(place).dataType().catalogString() == _TYPE:
+            found[int(number)] = place
+    return found
+
+
+def _looks_at(expression: Any, number: int) -> bool:
+    return f"{LETTER}#{number}" in expression.references().toSeq().mkString(_SEPARATOR).split(_SEPARATOR)
+
+
+def _filtered(node: Any, below: Live) -> Live:
+    condition = node.condition()
+    for number in below:
+        if not _looks_at(condition, number):
+            raise _lost(
+                f"the filter {_short(condition)} does not look at `{LETTER}`, and would drop rows that are letters",
+                f"Write penstock.dead_letters.where(frame, condition), which keeps them, or `{LETTER} IS NULL AND …`.",
+            )
+    return {number: marks for number, marks in below.items() if not _demands_null(condition, number)}
+
+
+def _demands_null(condition: Any, number: int) -> bool:
+    """Whether only rows that are no letters pass."""
+    match condition.getClass().getSimpleName():
+        case "And":
+            return _demands_null(condition.left(), number) or _demands_null(condition.right(), number)
+        case "IsNull":
+            return bool(condition.child().toString() == f"{LETTER}#{number}")
+    return False
+
+
+def _projected(node: Any, below: Live, given: Mapping[int, int]) -> Live:
+    expressions = node.projectList()
+    found = {
+        number: frozenset[int]().union(
+            *(marks for old, marks in below.items() if _looks_at(expressions.apply(place), old))
+        )
+        for number, place in given.items()
+    }
+    if any(not any(marks <= kept for kept in found.values()) for marks in below.values()):
+        raise _lost(
+            f"a select leaves out the column `{LETTER}` of rows that may be letters",
+            f"Select `{LETTER}` too; or give them up: .where('{LETTER} IS NULL') before. {_SPLIT}",
+        )
+    return {number: marks or frozenset((node.semanticHash(),)) for number, marks in found.items()}
+
+
+def _united(node: Any, below: list[Live], given: Mapping[int, int]) -> Live:
+    """All of its children's letters must be in one column; none may come twice."""
+    marks: list[int] = []
+    children = node.children()
+    for index, live in enumerate(below):
+        places = _letters_of(children.apply(index))
+        if any(places.get(number) not in given.values() for number in live):
+            raise _lost(f"a union puts `{LETTER}` and other columns into one", "Use unionByName.")
+        marks += frozenset[int]().union(*live.values())
+    if len(set(marks)) < len(marks):
+        raise twice("a union")
+    return {number: frozenset(marks) for number in given}
+
+
+def twice(where: str) -> RequestError:
+    return RequestError(
+        f"{where} has the same letters twice: they would leave twice",
+        f"Keep them in one of the frames, and write .where('{LETTER} IS NULL').drop('{LETTER}') for the others.",
+    )
+
+
+def _lost(what: str, hint: str) -> RequestError:
+    return RequestError(what, hint)
+
+
+def _short(condition: Any) -> str:
+    text = str(condition.sql())
+    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -1,0 +1,279 @@
+"""What a pipeline's function gives, made into what one query writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.core.errors import RequestError
+from penstock.spark.dead_letters.column import (
+    LETTER,
+    LETTER_PORTS,
+    REASON_CHARACTERS_MAX,
+    check_letters,
+    has_letters,
+    twice,
+)
+from penstock.spark.pipelines import DEFAULT_PORT
+from penstock.spark.sink.schema import check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# Frames with the sink's columns: what rows of any columns become, and what letters do, in one projection.
+
+_TAKEN = {
+    "key": ("binary", "string"),
+    "event_time": ("timestamp",),
+    "stream": ("string",),
+    "source": ("string",),
+    "stream_id": ("bigint",),
+    "message_id": ("bigint",),
+    "port": ("string",),
+}
+"""Columns that the sink takes beside `value`, and their types."""
+
+JSON = {"ignoreNullFields": "false"}
+"""Every row has all columns."""
+
+PLACE = ("segment", "offset")
+"""Columns of the source that say where an event was: they end there."""
+
+
+def row_schema(frame: DataFrame) -> list[tuple[str, str]] | None:
+    """Names and types of the fields that its rows have as JSON; None for rows with a `value` of their own."""
+    if "value" in frame.columns:
+        return None
+    return [(name, kind) for name, kind in frame.dtypes if name not in ("port", LETTER)]
+
+
+def as_json(frame: DataFrame) -> DataFrame:
+    """Rows as the JSON of their columns, beside those of them that the sink takes as well."""
+    kept = [name for name, kind in frame.dtypes if kind in _TAKEN.get(name, ())]
+    return frame.select(_whole(frame, "port").alias("value"), *kept)
+
+
+def _whole(frame: DataFrame, *but: str) -> Column:
+    from pyspark.sql import functions
+
+    names = [name for name in frame.columns if name not in but]
+    return functions.to_json(functions.struct(*(frame[quoted(name)] for name in names)), JSON)
+
+
+def quoted(name: str) -> str:
+    """As a frame's `[…]` takes a name with any characters in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def as_bytes(frame: DataFrame) -> DataFrame:
+    """The same types from every port: they are united."""
+    names = [name for name in ("value", "key") if name in frame.columns]
+    return frame.withColumns({name: frame[name].cast("binary") for name in names})
+
+
+def with_letters(frame: DataFrame) -> DataFrame:
+    """The rows that are letters as what they hold, the others as they would leave without that column."""
+    from pyspark.sql import functions
+
+    others = frame.drop(LETTER)
+    if "value" in others.columns:
+        check_schema(others.drop(*PLACE).schema)
+    letter = frame[LETTER]
+    good = {name: frame[name] for name, kind in others.dtypes if kind in _TAKEN.get(name, ())}
+    good |= _payload(frame)
+    columns = {"value": "binary"} | {name: kinds[0] for name, kinds in _TAKEN.items()} | {"metadata": "binary"}
+    told = {name: letter[name] for name in columns if name != "metadata"} | {"metadata": _metadata(letter)}
+    return frame.select(
+        *(
+            functions.when(letter.isNotNull(), told[name])
+            .otherwise(good.get(name, functions.lit(None)).cast(kind))
+            .alias(name)
+            for name, kind in columns.items()
+        )
+    )
+
+
+def _payload(frame: DataFrame) -> dict[str, Column]:
+    """What a row that is no letter has for `value`, and for `metadata` if it brings its own."""
+    if "value" in frame.columns:
+        return {name: frame[name] for name in ("value", "metadata") if name in frame.columns}
+    return {"value": _whole(frame, "port", LETTER)} if set(frame.columns) - {"port", LETTER} else {}
+
+
+def _metadata(letter: Column) -> Column:
+    """What a letter tells besides, as a map in msgpack: made by Spark, so that no row goes through Python for it."""
+    from pyspark.sql import functions
+
+    numbers = {
+        "offset": letter["offset"],
+        "watermark": functions.unix_micros(letter["watermark"]),
+        "behind_us": letter["behind_us"],
+    }
+    pairs = [
+        _text_pair("reason", functions.substring(letter["reason"], 1, REASON_CHARACTERS_MAX)),
+        _text_pair("segment", letter["segment"]),
+        *(_number_pair(name, number) for name, number in numbers.items()),
+    ]
+    return _map(pairs)
+
+
+def text_map(texts: Mapping[str, Column]) -> Column:
+    """A map in msgpack, of those texts that are not null: made by Spark, as a letter's. At most 15 of them, with names
+    of at most 31 bytes.
+    """
+    return _map([_text_pair(name, text) for name, text in texts.items()])
+
+
+def _map(pairs: Sequence[Column]) -> Column:
+    """Of those pairs that are not null."""
+    from pyspark.sql import functions
+
+    count = sum((pair.isNotNull().cast("int") for pair in pairs), functions.lit(0))
+    nothing = functions.lit(b"")
+    return functions.concat(_unhexed(count + 0x80, 2), *(functions.coalesce(pair, nothing) for pair in pairs))
+
+
+def _text_pair(name: str, text: Column) -> Column:
+    """Null for a text that is not there."""
+    from pyspark.sql import functions
+
+    data = text.cast("binary")
+    return functions.concat(_label(name, 0xDB), _unhexed(functions.octet_length(data), 8), data)
+
+
+def _number_pair(name: str, number: Column) -> Column:
+    from pyspark.sql import functions
+
+    return functions.concat(_label(name, 0xD3), _unhexed(number, 16))
+
+
+def _label(name: str, lead: int) -> Column:
+    """A key, and the byte that says what its value is: a str with a length of 32 bits, or an i64."""
+    from pyspark.sql import functions
+
+    return functions.lit(bytes((0xA0 + len(name),)) + name.encode() + bytes((lead,)))
+
+
+def _unhexed(number: Column, digits: int) -> Column:
+    """So many digits of a number, as bytes; a negative one has 16 of them."""
+    from pyspark.sql import functions
+
+    return functions.unhex(functions.lpad(functions.hex(number.cast("bigint")), digits, "0"))
+
+
+Schemas: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
+"""Port → names and Spark types of the fields of its JSON rows; without ports whose rows have a `value` of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Rows that have their `value` already, with what it holds."""
+
+    frame: DataFrame
+    schemas: Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """`ports` is empty for Spark's own sinks, whose writer the user has set up; otherwise `frame` has the sink's
+    columns, `port` among them unless all goes to DEFAULT_PORT.
+    """
+
+    ports: tuple[str, ...]
+    frame: DataFrame | None = None
+    writer: DataStreamWriter | None = None
+    schemas: Schemas = field(default_factory=dict)
+
+
+def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
+    """One query for all that the function gives: so all of it commits together. Raises RequestError."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    match given:
+        case DataStreamWriter():
+            return Leaving((), writer=given)
+        case DataFrame():
+            return _single(given, declared)
+        case Encoded(frame, schemas):
+            return replace(_single(frame, declared), schemas=schemas)
+        case Mapping() if given and all(isinstance(frame, DataFrame) for frame in given.values()):
+            return _several(given, declared)
+    raise RequestError(
+        f"the function gives {type(given).__name__}",
+        "Return a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter that is not started.",
+    )
+
+
+def _with_letter_ports(ports: tuple[str, ...], frames: Sequence[DataFrame]) -> tuple[str, ...]:
+    """With those of letters, if any of the frames may have some. Raises RequestError where letters would be lost, or
+    leave twice.
+    """
+    seen: set[int] = set()
+    for frame in frames:
+        marks = check_letters(frame)
+        if seen & marks:
+            raise twice("what the function gives")
+        seen |= marks
+    lettered = any(map(has_letters, frames))
+    return tuple(dict.fromkeys((*ports, *LETTER_PORTS))) if lettered else tuple(ports)
+
+
+def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
+    """A frame with a column `port` says for each row where it goes."""
+    if "port" in frame.columns:
+        if not declared:
+            raise RequestError("the rows name their ports", "Declare them: @pipeline(outputs=[…])")
+        ports = _with_letter_ports(declared, [frame])
+        return Leaving(ports, _columns(frame), schemas=_schemas(dict.fromkeys(declared, frame)))
+    ports = declared or (DEFAULT_PORT,)
+    all_ports = _with_letter_ports(ports, [frame])
+    if has_letters(frame):
+        ports = tuple(port for port in ports if port not in LETTER_PORTS) or (DEFAULT_PORT,)
+    if len(ports) > 1:
+        raise RequestError(f"one DataFrame for the ports {', '.join(ports)}", "Return a dict, or add a column `port`.")
+    leaving = _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0])
+    return Leaving(all_ports, leaving, schemas=_schemas({ports[0]: frame}))
+
+
+def _several(frames: Mapping[str, DataFrame], declared: tuple[str, ...] | None) -> Leaving:
+    ports = _with_letter_ports(declared or tuple(frames), [*frames.values()])
+    if unknown := sorted(frames.keys() - set(ports)):
+        raise RequestError(f"the port {unknown[0]!r} is not declared", f"Declared are: {', '.join(ports)}.")
+    first, *others = [_to_port(frame, port) for port, frame in frames.items()]
+    for other in others:
+        first = first.unionByName(other, allowMissingColumns=True)
+    return Leaving(ports, first, schemas=_schemas(frames))
+
+
+def _schemas(frames: Mapping[str, DataFrame]) -> Schemas:
+    found = {port: row_schema(frame) for port, frame in frames.items()}
+    return {port: schema for port, schema in found.items() if schema is not None}
+
+
+def _to_port(frame: DataFrame, port: str) -> DataFrame:
+    from pyspark.sql import functions
+
+    if "port" in frame.columns:
+        raise RequestError(
+            f"the rows for the port {port!r} have a column `port` of their own",
+            "Drop it, or give it another name: it would be lost.",
+        )
+    return _columns(frame.withColumn("port", functions.lit(port)))
+
+
+def _columns(frame: DataFrame) -> DataFrame:
+    """The sink's columns. Without a `value`, a row leaves as the JSON of its columns; those that the sink takes of them
+    go along as well. Beside a `value` nothing else is taken, and nothing is lost in silence.
+    """
+    if not frame.isStreaming:
+        raise RequestError("a DataFrame that leaves is not a stream", "Make it from the function's inputs.")
+    if has_letters(frame):
+        return with_letters(frame)
+    if "value" in frame.columns:
+        frame = frame.drop(*PLACE)
+        check_schema(frame.schema)
+        return as_bytes(frame)
+    return as_bytes(as_json(frame))

@@ -1,0 +1,1 @@
+"""Pipelines on Spark: generations, attempts, checkpoints, restarts. What `penstock run` does."""

@@ -1,0 +1,147 @@
+"""Spark's driver inside this process, with its JVM beside it: started quietly, ended for certain."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from penstock.core.errors import RequestError
+from penstock.spark.run.session import prepare_environment, spark_settings
+from penstock.spark.run.user_code import silence_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG_BYTES_MAX = 16 << 20
+"""A log that is larger at the start is moved aside, and the one that was there before it is gone."""
+
+_LAST_WORDS_BYTES = 2000
+
+_END_SECONDS_MAX = 20.0
+"""For Spark to stop by itself; then its JVM is killed."""
+
+_STOP_QUERY = {"spark.sql.streaming.stopTimeout": "30s"}
+"""For a batch to give way when its query is stopped: Spark would wait for ever."""
+
+
+@contextmanager
+def spark_driver(name: str, master: str, conf: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
+    """A session whose JVM writes its log to `log` (what it prints still goes to the terminal: Spark's console sink).
+    Afterwards the JVM is gone, also if it did not want to. Raises RequestError when it does not start.
+    """
+    prepare_environment(master)
+    sockets = tempfile.mkdtemp(prefix="penstock-")
+    settings = spark_settings(master) | _STOP_QUERY | {"spark.python.unix.domain.socket.dir": sockets} | dict(conf)
+    settings |= {"spark.master": master, "spark.app.name": name}
+    try:
+        with _opened(log) as stderr:
+            with _new_children_killed_on_error():
+                gateway = _launch(settings, stderr, log)
+            try:
+                yield _session(gateway, settings)
+            finally:
+                _end(gateway)
+    finally:
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _opened(log: Path) -> IO[bytes]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
+        log.replace(log.with_suffix(log.suffix + ".1"))
+    return log.open("ab")
+
+
+def _conf(settings: Mapping[str, str]) -> Any:
+    from pyspark import SparkConf
+
+    return SparkConf(loadDefaults=False).setAll(list(settings.items()))
+
+
+def _launch(settings: Mapping[str, str], stderr: IO[bytes], log: Path) -> Any:
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    began = stderr.tell()
+    try:
+        return launch_gateway(_conf(settings), {"stderr": stderr})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError:
+        with log.open("rb") as told:
+            told.seek(max(began, log.stat().st_size - _LAST_WORDS_BYTES))
+            words = told.read().decode(errors="replace").strip()
+        raise RequestError(f"Spark did not start:\n{words}", f"All it said is in {log}.") from None
+
+
+@contextmanager
+def _new_children_killed_on_error() -> Iterator[None]:
+    """Until PySpark hands over its JVM, only the list of our children names it. If PySpark is interrupted before that,
+    it deletes the folder the JVM reports its port to, and the JVM then stays for ever.
+    """
+    before = _children()
+    try:
+        yield
+    except BaseException:
+        for pid in _children() - before:
+            with suppress(ProcessLookupError, ChildProcessError):  # PySpark has already seen it end
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        raise
+
+
+def _children() -> set[int]:
+    """The process ids of our children; none where there is no /proc."""
+    parents = {int(stat.parent.name): _parent(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
+    return {pid for pid, parent in parents.items() if parent == os.getpid()}
+
+
+def _parent(stat: Path) -> int | None:
+    """None for a process that is gone. The name before these fields may contain anything."""
+    try:
+        _, _, fields = stat.read_bytes().rpartition(b")")
+    except OSError:
+        return None
+    return int(fields.split()[1])
+
+
+def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    silence_spark()
+    SparkContext(conf=_conf(settings), gateway=gateway)
+    return SparkSession.builder.getOrCreate()
+
+
+def _end(gateway: Any) -> None:
+    """In order if the JVM still answers in time and nobody interrupts; killed otherwise."""
+    try:
+        _stop(gateway)
+        gateway.proc.wait(_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        gateway.proc.kill()  # does nothing to one that has ended
+        gateway.proc.wait()
+
+
+def _stop(gateway: Any) -> None:
+    """The JVM ends by itself when its stdin does."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
+
+    with suppress(Py4JError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the JVM is gone already: that is what we want
+        session = SparkSession.getActiveSession()  # asks the JVM
+        if session is not None:
+            session.stop()
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    gateway.proc.stdin.close()

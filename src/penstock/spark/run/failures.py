@@ -1,0 +1,158 @@
+"""Why a query has ended, read out of what Spark tells of it."""
+
+import importlib.util
+import linecache
+import os
+import re
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from penstock.coordinator.messages import BatchRanges
+from penstock.core import errors
+from penstock.core.errors import PenstockError, RequestError
+
+# Which frames of a traceback are the user's own.
+
+_FRAMEWORKS = ("penstock", "pyspark", "py4j", "pyarrow")
+_INSTALLED = "site-packages"
+
+
+def is_the_users(file: str) -> bool:
+    """Neither ours, nor Spark's, nor Python's own."""
+    return file.endswith(".py") and not file.startswith(("<", *_framework_folders())) and not _is_pythons(file)
+
+
+def place_of(error: BaseException) -> str | None:
+    """`orders.py:12`, the user's line that was running; None if there is none. What it calls of installed packages is
+    passed over, unless all of it is installed.
+    """
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if is_the_users(one.filename)]
+    own = [one for one in frames if _INSTALLED not in one.filename] or frames
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
+
+
+def _is_pythons(file: str) -> bool:
+    return file.startswith(sysconfig.get_path("stdlib") + os.sep) and _INSTALLED not in file
+
+
+@cache
+def _framework_folders() -> tuple[str, ...]:
+    found = (importlib.util.find_spec(name) for name in _FRAMEWORKS)
+    return tuple(str(Path(spec.origin).parent) + os.sep for spec in found if spec is not None and spec.origin)
+
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
+_OURS = re.compile(r"penstock\.core\.errors\.(\w+): (.*)", re.DOTALL)
+_JAVA_STACK = re.compile(r"\n+(\tat |Driver stacktrace:|Caused by: )")
+_TEXT_CHARS_MAX = 4000
+"""Spark repeats itself; its log has all of it."""
+
+_RANGES_MAX = 10
+"""Of a batch, in a message."""
+
+_WORKER_ENDED = "Python worker exited unexpectedly"
+_ENDED_CAUSE = "the Python worker ended"
+_ENDED_HINT = (
+    "Look for os._exit() in your code and in what it calls, a crash in a native library (--conf "
+    "spark.python.worker.faulthandler.enabled=true shows where), and the kernel's out-of-memory killer (dmesg)."
+)
+
+_MAY_PASS = re.compile(r"(\w+\.)*((OS|IO|URL)Error|\w*(Connection|Timeout|Unavailable|Interrupted)\w*)")
+"""Exceptions of what a function depends on, such as a service that is away: these are worth waiting for."""
+
+_DATA_ERROR = re.compile(r"SQLSTATE: (22\w{3}|P0001)")
+"""SQL's class of data exceptions, and `raise_error`."""
+_ERROR_NAME = re.compile(r"\[[A-Z_.]+\]")
+
+_WAYS_OUT = (
+    "Two ways out: keep such events as dead letters, by calling the function through penstock.dead_letters.apply(frame,"
+    " function, schema); or skip them, by a filter on segment and offset, or on what is in them, before the function. "
+    "Then run the changed file again: penstock run, or penstock apply for an application."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`is_final`: to start the query again would not help. `cause`: what failed in the user's code, at which line; the
+    same cause again would fail for ever. None where it may pass.
+    """
+
+    text: str
+    hint: str = ""
+    is_final: bool = False
+    cause: str | None = None
+
+
+def failure_of(told: str) -> Failure:
+    """From the text of Spark's exception: the user's lines and the error for Python, else Spark's own words."""
+    reason = told.split("terminated with exception: ", 1)[-1].split("\n=== Streaming Query ===", 1)[0]
+    reason = re.sub(r"( SQLSTATE: \w+)+\s*$", "", reason).rstrip()
+    if _WORKER_ENDED in reason:
+        return Failure("the Python worker ended in the middle of a task", _ENDED_HINT, cause=_ENDED_CAUSE)
+    if _TRACEBACK not in reason:
+        return _of_spark(told, _without_java(reason))
+    frames, error = _split(_without_java(reason.rpartition(_TRACEBACK)[2]))
+    if ours := _OURS.fullmatch(error):
+        return _of_ours(ours[1], ours[2])
+    text = "\n".join([*frames, error])[:_TEXT_CHARS_MAX]
+    kind = error.partition(":")[0]
+    if not frames or _MAY_PASS.fullmatch(kind):
+        return Failure(text)
+    return Failure(text, _WAYS_OUT, cause=f"{kind} {_last_place(frames)}")
+
+
+def _of_spark(told: str, text: str) -> Failure:
+    """Its errors about data, such as a division by zero, name themselves in brackets."""
+    if not _DATA_ERROR.search(told):
+        return Failure(text)
+    name = _ERROR_NAME.search(text)
+    return Failure(text, _WAYS_OUT, cause=name[0] if name else text)
+
+
+def ranges_text(batch: BatchRanges) -> str:
+    """Which events a batch has, for people who look for the one that it fails at."""
+    ranges = [f"{one.segment} @ {one.start} to {one.end}" for ranges in batch.inputs.values() for one in ranges]
+    more = f" and {len(ranges) - _RANGES_MAX} more" if len(ranges) > _RANGES_MAX else ""
+    return f"at an event of epoch {batch.epoch}: {', '.join(ranges[:_RANGES_MAX]) or 'no events'}{more}"
+
+
+def _without_java(text: str) -> str:
+    return _JAVA_STACK.split(text, maxsplit=1)[0][:_TEXT_CHARS_MAX].rstrip()
+
+
+def _split(trace: str) -> tuple[list[str], str]:
+    """The lines of the user's frames, and the error itself."""
+    kept: list[str] = []
+    keep = False
+    lines = trace.splitlines()
+    for number, line in enumerate(lines):
+        if line and not line.startswith("  "):
+            return kept, "\n".join(lines[number:]).rstrip()
+        if frame := _FRAME.match(line):
+            keep = is_the_users(frame[1])
+            kept += [line, *_source_line(frame, lines[number + 1])] if keep else []
+        elif keep:
+            kept.append(line)
+    return kept, ""
+
+
+def _source_line(frame: re.Match[str], following: str) -> list[str]:
+    """Python on an executor does not have the user's file; the driver does."""
+    text = "" if following.startswith("    ") else linecache.getline(frame[1], int(frame[2])).strip()
+    return [f"    {text}"] if text else []
+
+
+def _last_place(frames: list[str]) -> str:
+    places = [f"{found[1]}:{found[2]}" for line in frames if (found := _FRAME.match(line))]
+    return places[-1]
+
+
+def _of_ours(name: str, told: str) -> Failure:
+    """Our errors are one line, and the hint stands in the next."""
+    kind = getattr(errors, name, PenstockError)
+    text, _, hint = told.partition("\n")
+    return Failure(text, hint or kind.hint, issubclass(kind, RequestError))

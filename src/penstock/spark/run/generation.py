@@ -1,0 +1,186 @@
+"""One start of a pipeline: the options that tie Spark's loads and its sink to it, and its sign of life."""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.client.coordinator import CoordinatorClient, InputSpec, Limits, Starting
+from penstock.core.errors import Fenced, PenstockError, RequestError
+from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
+from penstock.spark.run.checkpoints import Checkpoint, LocalCheckpoint, incarnation_of, is_fresh, local_path
+
+log = logging.getLogger(__name__)
+
+NO_LIMITS = Limits()
+
+DEFAULT_WORKER = "127.0.0.1:7102"
+
+HEARTBEAT_SECONDS = 3.0
+"""A few may be lost before the worker takes the pipeline for failing."""
+
+_TALK_SECONDS_MAX = 10.0
+"""For one word with the worker, in the background: the next one comes soon."""
+
+_FAREWELL_SECONDS_MAX = 2.0
+"""A worker that is away does not keep a driver from ending: the heartbeat lapses by itself."""
+
+
+class Generation:
+    """From `begin` until `stop`, or until a newer generation takes over: then `fenced` says so.
+
+    `input` and `output` give the options for Spark. In the background it tells the worker that the pipeline lives,
+    and, for Spark's own sinks, which epochs are committed.
+    """
+
+    def __init__(self, name: str, worker: str, number: int, inputs: Mapping[str, Sequence[str]]) -> None:
+        self.name = name
+        self.number = number
+        self.fenced: Fenced | None = None
+        self._worker = worker
+        self._inputs = inputs
+        self._committed = self._told = -1
+        self._ended = self._failed = False
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._talk, name=f"heartbeat of {name}", daemon=True)
+        self._thread.start()
+
+    def input(self, name: str, *, min_partitions: int | None = None) -> dict[str, str]:
+        """For `spark.readStream.format("penstock").options(**…)`."""
+        if name not in self._inputs:
+            raise RequestError(f"{self.name} has no input {name!r}", f"It has: {', '.join(self._inputs)}.")
+        options = self._options() | {"input": name, "source": ",".join(self._inputs[name])}
+        return options if min_partitions is None else options | {"minPartitions": str(min_partitions)}
+
+    def output(self) -> dict[str, str]:
+        """For `frame.writeStream.format("penstock").options(**…)`."""
+        return self._options()
+
+    def _options(self) -> dict[str, str]:
+        return {"worker": self._worker, "pipeline": self.name, "generation": str(self.number)}
+
+    def describe(self, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        """Say what the rows of the output ports hold, for SQL sinks: before the query can end an epoch."""
+        with CoordinatorClient(self._worker) as coordinator:
+            coordinator.describe(self.name, self.number, schemas)
+
+    def committed(self, epoch: int) -> None:
+        """Spark has committed all epochs up to this one. Returns at once."""
+        with self._wake:
+            self._committed = max(self._committed, epoch)
+            self._wake.notify()
+
+    def stop(self, *, failed: bool = False) -> None:
+        """Tell the worker that the pipeline has stopped as it should; one that has `failed` shows
+        as failing. It is well if it was called before.
+        """
+        with self._wake:
+            self._ended = True
+            self._failed = failed
+            self._wake.notify()
+        self._thread.join(_TALK_SECONDS_MAX + _FAREWELL_SECONDS_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(failed=error is not None)
+
+    # In the background.
+
+    def _talk(self) -> None:
+        with CoordinatorClient(self._worker, 0, timeout_seconds=_TALK_SECONDS_MAX) as coordinator:
+            while self.fenced is None and not self._ended:
+                tried = self._committed
+                self._say(coordinator)
+                with self._wake:
+                    self._wake.wait_for(lambda: self._ended or self._committed > tried, HEARTBEAT_SECONDS)  # noqa: B023
+        if self.fenced is None:
+            with CoordinatorClient(self._worker, 0, timeout_seconds=_FAREWELL_SECONDS_MAX) as coordinator:
+                self._say(coordinator)
+
+    def _say(self, coordinator: CoordinatorClient) -> None:
+        """What cannot be said now is said with the next heartbeat."""
+        epoch, ended = self._committed, self._ended
+        try:
+            if epoch > self._told:
+                coordinator.complete(self.name, self.number, epoch)
+                self._told = epoch
+            coordinator.heartbeat(
+                self.name, self.number, stopped=ended and not self._failed, failed=ended and self._failed
+            )
+        except Fenced as error:
+            self.fenced = error
+        except PenstockError as error:
+            log.info("%s: no word with the worker: %s", self.name, error)
+
+
+def is_outdated(checkpoint: Checkpoint, name: str, worker: str) -> bool:
+    """Whether the pipeline was reset since the checkpoint was made: then no query can continue it. Only what the worker
+    knows of a reset counts: the checkpoint may belong to the same name at another worker.
+    """
+    incarnation = incarnation_of(checkpoint)
+    if incarnation is None:
+        return False
+    with CoordinatorClient(worker) as coordinator:
+        known = {one.name: one for one in coordinator.pipelines()}.get(name)
+    return known is not None and known.is_reset and incarnation < known.incarnation
+
+
+def move_outdated_aside(checkpoint: Checkpoint, name: str, worker: str) -> str | None:
+    """Where it is now, if it was moved. Before the pipeline is started again: a crash in between changes nothing."""
+    return checkpoint.move_aside() if is_outdated(checkpoint, name, worker) else None
+
+
+def start_generation(
+    name: str,
+    worker: str,
+    inputs: Mapping[str, Sequence[str]],
+    outputs: Sequence[str],
+    *,
+    starting: Starting = "earliest",
+    limits: Limits = NO_LIMITS,
+    fresh: bool | None = None,
+) -> Generation:
+    """Fences the older ones. `fresh`: there is no checkpoint; None: it is not known. Raises RequestError, and
+    Unavailable when no worker answers.
+    """
+    specs = {key: InputSpec(sources, starting) for key, sources in inputs.items()}
+    with CoordinatorClient(worker) as coordinator:
+        started = coordinator.start(name, specs, outputs, limits, fresh=fresh)
+    return Generation(name, worker, started.generation, inputs)
+
+
+def begin(
+    name: str,
+    *,
+    worker: str = DEFAULT_WORKER,
+    inputs: Mapping[str, str | Sequence[str]],
+    outputs: Sequence[str] = ("out",),
+    starting: Start = "earliest",
+    max_bytes_per_epoch: int | str | None = None,
+    max_rows_per_epoch: int | None = None,
+    checkpoint: str | Path | None = None,
+) -> Generation:
+    """Start a pipeline in a Spark session of your own; older generations of it are fenced from here on.
+
+    `inputs` names the sources of each load. `outputs`: the ports of the sink; [] for Spark's own sinks, whose epochs
+    complete by `penstock.spark.watch`. With `checkpoint` a query that has lost its own is refused here, and not in its
+    first batch, and a local checkpoint from before a reset is moved aside. Raises RequestError, and Unavailable when no
+    worker answers.
+    """
+    if checkpoint is not None and (folder := local_path(str(checkpoint))) is not None:
+        move_outdated_aside(LocalCheckpoint(folder), name, worker)
+    return start_generation(
+        name,
+        worker,
+        {key: sources_of(given) for key, given in inputs.items()},
+        outputs,
+        starting=starting_of(starting),
+        limits=limits_of(max_bytes_per_epoch, max_rows_per_epoch),
+        fresh=None if checkpoint is None else is_fresh(str(checkpoint)),
+    )

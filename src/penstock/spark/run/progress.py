@@ -1,0 +1,99 @@
+"""What Spark tells of a query's batches: for those who watch, and for the epochs of Spark's own sinks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from penstock.spark.run.generation import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last batch of a query."""
+
+    epoch: int | None
+    """The last one that the batch holds; None where no load names a pipeline."""
+    watermark_us: int | None
+    rows: int
+    rows_per_second: float
+    batch_ms: int
+    state_rows: int
+    state_bytes: int
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Progress:
+        """From Spark's progress; the loads go in lockstep, so the lowest of their epochs is the batch's."""
+        offsets = list(_offsets(source["endOffset"] for source in told["sources"]))
+        marks = [offset["watermark"] for offset in offsets if offset["watermark"] is not None]
+        return cls(
+            epoch=min((offset["epoch"] for offset in offsets), default=None),
+            watermark_us=min(marks) if len(marks) == len(offsets) and marks else None,
+            rows=sum(source["numInputRows"] for source in told["sources"] if not _is_control(source["endOffset"])),
+            rows_per_second=told["processedRowsPerSecond"] or 0.0,
+            batch_ms=told["batchDuration"],
+            state_rows=sum(operator["numRowsTotal"] for operator in told["stateOperators"]),
+            state_bytes=sum(operator["memoryUsedBytes"] for operator in told["stateOperators"]),
+        )
+
+
+def _is_control(end: str | None) -> bool:
+    """Of a load whose rows only tell the watermark."""
+    return any(offset.get("control") for offset in _offsets([end]))
+
+
+def _offsets(texts: Iterable[str | None]) -> Iterable[dict[str, Any]]:
+    """Those of our loads that name a pipeline; a query may read other sources as well."""
+    for text in texts:
+        try:
+            offset = json.loads(text or "null")
+        except ValueError:
+            continue
+        if isinstance(offset, dict) and isinstance(offset.get("epoch"), int) and "watermark" in offset:
+            yield offset
+
+
+class Listener(StreamingQueryListener):
+    """Calls back with every progress of every query of a session, by the query's id, from a thread of Spark's."""
+
+    def __init__(self, on_progress: Callable[[str, Progress], None]) -> None:
+        self._on_progress = on_progress
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        self._on_progress(str(event.progress.id), Progress.of(event.progress))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
+
+
+def watch(spark: SparkSession, query: StreamingQuery, generation: Generation) -> None:
+    """Tell the worker of each epoch that this query commits, so that acks of Spark's own sinks wait for no batch."""
+    watched = query.id
+
+    def on_progress(query_id: str, progress: Progress) -> None:
+        if query_id == watched and progress.epoch is not None:
+            generation.committed(progress.epoch)
+
+    spark.streams.addListener(Listener(on_progress))
+    if (last := query.lastProgress) is not None:  # it may have ended its only batch before we listened
+        on_progress(watched, Progress.of(last))

@@ -1,0 +1,230 @@
+"""Events as Arrow batches, with the columns that Spark expects. The events' own columns are not copied again."""
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted
+from penstock.protocol.stored.event import NO_TIME, SOURCE, STREAM
+from penstock.protocol.stored.names import Form, Source, kind_of
+from penstock.spark.source.schema import ASKED_COLUMNS, arrow_schema
+
+# The names of a connector's streams, as columns: no loop here runs over rows.
+
+STREAMS_MAX = 2_000_000
+"""Names that are kept for one connector, about 50 bytes each; beyond it they are asked for anew."""
+
+ASK_MAX = 10_000
+"""Ids in one request."""
+
+_U64_MASK = 2**64 - 1
+
+
+class StreamNames:
+    """`ask` gives the names of ids, "" for one that is not known: it is called for ids that were not seen before.
+
+    A stream keeps its name for ever, so an answer is never asked for again.
+    """
+
+    def __init__(self, ask: Callable[[Sequence[int]], Sequence[str]]) -> None:
+        self._ask = ask
+        self._ids: NDArray[np.int64] = np.empty(0, np.int64)
+        """In order; the names lie in the same order."""
+        self._names: Any = pa.array([], pa.string())
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def of(self, stream_ids: Column) -> Any:
+        """The names of all these streams as an Arrow array of strings; null where there is none."""
+        encoded = pa.array(stream_ids, pa.int64()).dictionary_encode()
+        places = self._places(encoded.dictionary.to_numpy())
+        if len(places) == 1:
+            return pa.repeat(self._names[int(places[0])], len(encoded))
+        return self._names.take(pa.array(places).take(encoded.indices))
+
+    def _places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the names those of the ids are; asks for the ones that are missing."""
+        places = np.searchsorted(self._ids, ids)
+        inside = places < len(self._ids)
+        known = np.zeros(len(ids), np.bool_)
+        known[inside] = self._ids[places[inside]] == ids[inside]
+        if known.all():
+            return places
+        missing = ids[~known]
+        if len(self) + len(missing) > STREAMS_MAX:
+            self._ids, self._names, missing = self._ids[:0], self._names[:0], ids
+        self._learn(missing)
+        return np.searchsorted(self._ids, ids)
+
+    def _learn(self, ids: NDArray[np.int64]) -> None:
+        names: list[str] = []
+        for start in range(0, len(ids), ASK_MAX):
+            names += self._ask([number & _U64_MASK for number in ids[start : start + ASK_MAX].tolist()])
+        all_ids = np.concatenate((self._ids, ids))
+        all_names = pa.concat_arrays([self._names, pa.array([name or None for name in names], pa.string())])
+        order = np.argsort(all_ids)
+        self._ids, self._names = all_ids[order], all_names.take(pa.array(order))
+
+
+# What events tell besides, as columns: their metadata's content type, and all of it as JSON. Each different map is
+# unpacked once for a batch: those of a connection are mostly the same.
+
+CONTENT_TYPE = "content_type"
+
+_ORIGIN = (SOURCE, STREAM)
+
+
+def content_types(metadata: Any) -> Any:
+    """Of each event; null where none is told."""
+    return _each(metadata, _content_type)
+
+
+def metadata_json(metadata: Any) -> Any:
+    """The map as a JSON object, without the event's origin; null where nothing else is told. Bytes are in base64."""
+    return _each(metadata, _as_json)
+
+
+def _each(metadata: Any, make: Callable[[Mapping[Any, Any]], str | None]) -> Any:
+    distinct = metadata.dictionary_encode()
+    made = pa.array([make(_unpacked(one)) for one in distinct.dictionary.to_pylist()], pa.string())
+    return pc.take(made, distinct.indices)
+
+
+def _unpacked(data: bytes) -> Mapping[Any, Any]:
+    """Empty for what is no map: whoever wrote it has told nothing."""
+    try:
+        found = msgpack.unpackb(data, strict_map_key=False) if data else {}
+    except (ValueError, msgpack.UnpackException):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _content_type(told: Mapping[Any, Any]) -> str | None:
+    found = told.get(CONTENT_TYPE)
+    return found if isinstance(found, str) else None
+
+
+def _as_json(told: Mapping[Any, Any]) -> str | None:
+    others = {str(key): value for key, value in told.items() if key not in _ORIGIN}
+    return json.dumps(others, default=_plain) if others else None
+
+
+def _plain(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+_INT64, _STRING, _BINARY, _TIMESTAMP = pa.int64(), pa.string(), pa.binary(), pa.timestamp("us", "UTC")
+
+
+class SegmentBatches:
+    """Makes batches of one segment's events. `names_of` gives a connector's streams' names."""
+
+    def __init__(self, segment: str, columns: tuple[str, ...], names_of: Callable[[str], StreamNames]) -> None:
+        """Raises RequestError for a segment that holds no events."""
+        text, self.kind = kind_of(segment)
+        source = Source.parse(text)
+        self.wanted = Wanted(
+            keys="key" in columns,
+            values="value" in columns,
+            origins=source.form is Form.OUTPUT and ("source" in columns or "stream" in columns),
+            metadata=not ASKED_COLUMNS.keys().isdisjoint(columns),
+        )
+        self._schema = arrow_schema(columns)
+        self._is_output = source.form is Form.OUTPUT
+        self._names = names_of(source.name) if source.form is Form.CONNECTOR and "stream" in columns else None
+        self._source = Repeated(text)
+        self._segment = Repeated(segment)
+        self._makers = [getattr(self, f"_{name}_column") for name in columns]
+
+    def batch(self, events: Events) -> Any:
+        """A RecordBatch; nothing of it is shared with the buffer that the events were decoded from."""
+        return pa.RecordBatch.from_arrays([make(events) for make in self._makers], schema=self._schema)
+
+    def _source_column(self, events: Events) -> Any:
+        return _texts(events.sources, len(events)) if self._is_output else self._source.array(len(events))
+
+    def _stream_column(self, events: Events) -> Any:
+        if self._names is None or events.stream_ids is None:
+            return _texts(events.streams, len(events))
+        return self._names.of(events.stream_ids)
+
+    def _stream_id_column(self, events: Events) -> Any:
+        return _numbers(_INT64, events.stream_ids, len(events))
+
+    def _message_id_column(self, events: Events) -> Any:
+        return _numbers(_INT64, events.event_ids, len(events))
+
+    def _event_time_column(self, events: Events) -> Any:
+        validity = _validity(events.event_times) if events.without_time else None
+        return _numbers(_TIMESTAMP, events.event_times, len(events), validity, events.without_time)
+
+    def _key_column(self, events: Events) -> Any:
+        return pa.nulls(len(events), _BINARY) if events.keys is None else _bytes(_BINARY, events.keys)
+
+    def _value_column(self, events: Events) -> Any:
+        assert events.values is not None
+        return _bytes(_BINARY, events.values)
+
+    def _metadata_column(self, events: Events) -> Any:
+        return pa.nulls(len(events), _BINARY) if events.metadata is None else _bytes(_BINARY, events.metadata)
+
+    def _content_type_column(self, events: Events) -> Any:
+        return content_types(self._metadata_column(events))
+
+    def _metadata_json_column(self, events: Events) -> Any:
+        return metadata_json(self._metadata_column(events))
+
+    def _segment_column(self, events: Events) -> Any:
+        return self._segment.array(len(events))
+
+    def _offset_column(self, events: Events) -> Any:
+        return _numbers(_INT64, events.offsets, len(events))
+
+
+class Repeated:
+    """The same text in every row: its buffers are made once, as long as the longest batch so far."""
+
+    def __init__(self, text: str) -> None:
+        self._data = np.frombuffer(text.encode(), np.uint8)
+        self._offsets = pa.py_buffer(np.zeros(1, np.int32))
+        self._rows = 0
+        self._texts: Any = None
+
+    def array(self, count: int) -> Any:
+        if count > self._rows:
+            self._rows = count
+            self._offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(len(self._data)))
+            self._texts = pa.py_buffer(np.tile(self._data, count))
+        return pa.Array.from_buffers(_STRING, count, [None, self._offsets, self._texts], 0)
+
+
+def _numbers(kind: Any, column: Column | None, count: int, validity: Any = None, nulls: int = 0) -> Any:
+    if column is None:
+        return pa.nulls(count, kind)
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(column)], nulls)
+
+
+def _bytes(kind: Any, column: Bytes) -> Any:
+    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column.offsets), pa.py_buffer(column.data)], 0)
+
+
+def _validity(times: Column | None) -> Any:
+    return pa.py_buffer(np.packbits(np.asarray(times) != NO_TIME, bitorder="little"))
+
+
+def _texts(column: Bytes | None, count: int) -> Any:
+    """UTF-8, null where it is empty."""
+    if column is None:
+        return pa.nulls(count, _STRING)
+    texts = _bytes(_STRING, column)
+    texts.validate(full=True)
+    empty = pc.equal(pc.binary_length(texts), 0)
+    return pc.if_else(empty, None, texts) if pc.any(empty).as_py() else texts

@@ -1,0 +1,263 @@
+"""What a load tells the source, checked in one place."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from penstock.client.coordinator import AtSegments, AtTime, Limits, Starting
+from penstock.client.coordinator.connection import PORT
+from penstock.coordinator.messages import segments_from_json
+from penstock.core.address import Address
+from penstock.core.errors import RequestError
+from penstock.core.sizes import parse_size
+from penstock.protocol.stored.names import check_pipeline_name, parse_sources
+from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
+
+T = TypeVar("T")
+
+DEFAULT_INPUT = "in"
+WORKER_VARIABLE = "PENSTOCK_WORKER"
+DEFAULT_WORKER = f"127.0.0.1:{PORT}"
+
+OPTIONS = (
+    "worker",
+    "source",
+    "startingOffsets",
+    "endingOffsets",
+    "maxBytesPerEpoch",
+    "maxRowsPerEpoch",
+    "failOnDataLoss",
+    "minPartitions",
+    "pipeline",
+    "input",
+    "generation",
+    "columns",
+    "rows",
+    "buckets",
+    "reports",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+)
+
+_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", "rows", "buckets", "reports")
+_BATCH_ONLY = ("endingOffsets",)
+_NAMES = {name.lower(): name for name in OPTIONS}
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_PLACE_HINT = (
+    'Write earliest, latest, an instant (2026-01-31T12:00:00Z, or milliseconds since 1970), or {"SEGMENT": OFFSET, …}.'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    sources: tuple[str, ...]
+    worker: str = DEFAULT_WORKER
+    """Host and port of its HTTP side."""
+    starting: Starting = "earliest"
+    ending: Starting = "latest"
+    limits: Limits | None = None
+    """Of an epoch; None: the pipeline's own, or the worker's."""
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    pipeline: str | None = None
+    """None: nothing is registered, nothing is held back, nothing is written down."""
+    input: str = DEFAULT_INPUT
+    generation: int | None = None
+    columns: tuple[str, ...] = tuple(COLUMNS)
+    buckets: tuple[int, ...] | None = None
+    """Control rows instead of events: one for each of these in every batch; None: events."""
+    reports: bool = False
+    """Of control rows: whether the operator that they are for reports what its state holds."""
+    tls: tuple[str | None, str | None, str | None] = (None, None, None)
+    """PEM files: authority, certificate, key; None: what the environment says."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Names in any case, as Spark gives them. Raises RequestError, which names the option."""
+        given = _Given(options)
+        if given.get("generation", _number) is not None and not given.has("pipeline"):
+            raise RequestError("a generation without a pipeline", "Give the option pipeline too.")
+        buckets = _control_buckets(given)
+        return cls(
+            sources=given.require("source", _sources),
+            worker=given.get("worker", _address) or os.environ.get(WORKER_VARIABLE) or DEFAULT_WORKER,
+            starting=given.get("startingOffsets", parse_place) or "earliest",
+            ending=given.get("endingOffsets", _ending) or "latest",
+            limits=_limits(given.get("maxBytesPerEpoch", _size), given.get("maxRowsPerEpoch", _positive)),
+            fail_on_data_loss=given.get("failOnDataLoss", _boolean) is not False,
+            min_partitions=given.get("minPartitions", _positive),
+            pipeline=given.get("pipeline", check_pipeline_name),
+            input=given.get("input", lambda text: check_pipeline_name(text, "input")) or DEFAULT_INPUT,
+            generation=given.get("generation", _number),
+            columns=given.get("columns", _columns) or tuple(COLUMNS if buckets is None else CONTROL_COLUMNS),
+            buckets=buckets,
+            reports=given.get("reports", _boolean) is True,
+            tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
+        )
+
+    @classmethod
+    def for_stream(cls, options: Mapping[str, str]) -> "SourceOptions":
+        _refuse(options, _BATCH_ONLY, "spark.read")
+        return cls.parse(options)
+
+    @classmethod
+    def for_batch(cls, options: Mapping[str, str]) -> "SourceOptions":
+        _refuse(options, _STREAM_ONLY, "spark.readStream")
+        return cls.parse(options)
+
+
+def named(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by the names that are written in OPTIONS; Spark keeps the case in which they were given."""
+    return {_NAMES.get(name.lower(), name): text for name, text in options.items()}
+
+
+class _Given:
+    """Options by their names in lower case, none of them unknown."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._texts = {name.lower(): text for name, text in options.items()}
+        for name in self._texts.keys() - _NAMES.keys():
+            near = get_close_matches(name, _NAMES, 1)
+            hint = f"Did you mean {_NAMES[near[0]]}?" if near else f"There are: {', '.join(OPTIONS)}."
+            raise RequestError(f"there is no option {name!r}", hint)
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._texts
+
+    def get(self, name: str, parse: Callable[[str], T]) -> T | None:
+        text = self._texts.get(name.lower())
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except RequestError as error:
+            raise RequestError(f"option {name}: {error}", error.hint) from None
+
+    def require(self, name: str, parse: Callable[[str], T]) -> T:
+        found = self.get(name, parse)
+        if found is None:
+            raise RequestError(f"the option {name} is missing", "Name a connector, pipeline:NAME/PORT or segment:NAME.")
+        return found
+
+
+def _control_buckets(given: _Given) -> tuple[int, ...] | None:
+    """None for a load of events. Control rows are a pipeline's: without one there is no watermark."""
+    buckets = given.get("buckets", _numbers)
+    if not given.get("rows", _is_control):
+        if buckets is not None:
+            raise RequestError("buckets without rows=control", "Leave it out: events have no buckets.")
+        return None
+    if not given.has("pipeline") or given.has("columns"):
+        raise RequestError("rows=control is for a pipeline, and has its own columns", "Leave it to Penstock.")
+    return buckets or (0,)
+
+
+def _refuse(options: Mapping[str, str], names: tuple[str, ...], home: str) -> None:
+    given = {name.lower() for name in options}
+    for name in names:
+        if name.lower() in given:
+            raise RequestError(f"the option {name} is for {home}", "Leave it out here.")
+
+
+def parse_place(text: str) -> Starting:
+    """Where to begin or to end. Raises RequestError."""
+    text = text.strip()
+    match text.lower():
+        case "earliest":
+            return "earliest"
+        case "latest":
+            return "latest"
+    if text.startswith("{"):
+        return AtSegments(_segments(text))
+    return AtTime(_microseconds(text))
+
+
+def _ending(text: str) -> Starting:
+    place = parse_place(text)
+    if place == "earliest":
+        raise RequestError("nothing lies before the earliest", "Write latest, an instant or a map of offsets.")
+    return place
+
+
+def _segments(text: str) -> dict[str, int]:
+    """A map from segments to offsets, or one of our offsets as Spark's progress shows them."""
+    try:
+        data: Any = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"{text!r} is not JSON: {error}", _PLACE_HINT) from None
+    inner = data.get("segments") if isinstance(data, dict) else None
+    return segments_from_json(inner if isinstance(inner, dict) else data)
+
+
+def _microseconds(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text) * 1000
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise RequestError(f"{text!r} is no place in a stream", _PLACE_HINT) from None
+    return ((instant if instant.tzinfo else instant.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _sources(text: str) -> tuple[str, ...]:
+    return tuple(map(str, parse_sources(text)))
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    return check_columns(tuple(name.strip() for name in text.split(",")))
+
+
+def _limits(size: int | None, rows: int | None) -> Limits | None:
+    return None if size is None and rows is None else Limits(bytes=size, rows=rows)
+
+
+def _address(text: str) -> str:
+    Address.parse(text.removeprefix("http://").rstrip("/"), PORT)
+    return text
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise RequestError(f"{text!r} is no number", "Write digits alone.")
+    return int(text)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(_number(part.strip()) for part in text.split(","))
+
+
+def _is_control(text: str) -> bool:
+    match text.strip().lower():
+        case "control":
+            return True
+        case "events":
+            return False
+    raise RequestError(f"{text!r} is neither events nor control", "Leave it out.")
+
+
+def _positive(text: str) -> int:
+    number = _number(text.replace("_", ""))
+    if not number:
+        raise RequestError("it must be at least 1", "Leave it out for no limit of its own.")
+    return number
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    if not size:
+        raise RequestError("it must be at least 1 byte", "Leave it out for no limit of its own.")
+    return size
+
+
+def _boolean(text: str) -> bool:
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise RequestError(f"{text!r} is neither true nor false", "Write true or false.")

@@ -1,0 +1,348 @@
+"""`spark.readStream.format("penstock")`: the epochs of a query, as Spark asks for them.
+
+Spark makes two of these readers. One lives in a process of its own beside the driver for as long as the query runs, and
+decides offsets and partitions; the other is pickled to the executors, where only `read` is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, LoadState, Segments
+from penstock.core.errors import Unavailable
+from penstock.spark.python_worker import freeze, hinted
+from penstock.spark.run.generation import Generation
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.partitions import ControlRows, SegmentRanges, control_partition, plan_partitions
+from penstock.spark.source.schema import CONTROL_COLUMNS, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What a task of a control-only load does: it reads nothing, and says where the watermark is.
+
+
+def control_batches(options: SourceOptions, rows: ControlRows) -> Iterator[pa.RecordBatch]:
+    """One batch, with a row for each bucket, in their order."""
+    import pyarrow as pa
+
+    freeze()
+    assert options.buckets is not None
+    count = len(options.buckets)
+    columns = [options.buckets, [rows.epoch] * count, [rows.before] * count, [rows.watermark] * count]
+    schema = arrow_schema(tuple(CONTROL_COLUMNS))
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+# Where a load's epochs begin and end: asked of the coordinator, for a pipeline or for nobody.
+
+
+class Load(Protocol):
+    """One `readStream.…load()` of a running query, on the driver. Not for several threads."""
+
+    def initial(self) -> InputOffset:
+        """Where the first epoch begins."""
+
+    def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
+        """Where the epoch that begins at `start` ends; `start` itself when nothing new came in `wait_ms`."""
+
+    def reading(self, start: InputOffset, end: InputOffset) -> Segments:
+        """Spark reads a range that it has not just asked for, or that has segments which `start` does not name. Gives
+        where it begins in all of them.
+        """
+
+    def stop(self) -> None: ...
+
+
+class AnonymousLoad:
+    """Of no pipeline: nothing is registered or held back, and the same start may get another end."""
+
+    def __init__(self, options: SourceOptions, coordinator: CoordinatorClient) -> None:
+        self._options = options
+        self._coordinator = coordinator
+
+    def initial(self) -> InputOffset:
+        return InputOffset(self._coordinator.resolve(self._options.sources, self._options.starting))
+
+    def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
+        sources = self._options.sources
+        ends = self._coordinator.cut_sources(sources, start.segments, upto=upto, limits=limits, wait_ms=wait_ms)
+        return Cut(start if ends == start.segments else InputOffset(ends))
+
+    def reading(self, start: InputOffset, end: InputOffset) -> Segments:  # noqa: ARG002  a Load
+        return start.segments
+
+    def stop(self) -> None:
+        pass
+
+
+class PipelineLoad:
+    """An input of a pipeline, whose ledger holds the cuts. Without a generation among the options it begins one, and
+    keeps it alive: all loads of this driver that name the same pipeline begin the same one.
+
+    Spark reads a DataFrame that is joined with itself by two loads of the same input: `_load` tells them apart. `upto`:
+    where a query that is to end by itself ends.
+    """
+
+    def __init__(
+        self, options: SourceOptions, coordinator: CoordinatorClient, pipeline: str, upto: Segments | None
+    ) -> None:
+        self._coordinator = coordinator
+        self._name = pipeline
+        self._input = options.input
+        self._state = _state(options)
+        self._load = uuid4().hex
+        self._begun: Generation | None = None
+        if options.generation is None:
+            self._begun = _begin(options, coordinator, pipeline)
+            self._generation = self._begun.number
+        else:
+            self._generation = options.generation
+        try:
+            coordinator.attach(pipeline, self._generation, self._input, self._load, options.sources, upto=upto)
+        except BaseException:
+            self.stop()
+            raise
+
+    def initial(self) -> InputOffset:
+        return self._coordinator.initial(self._name, self._generation, self._input)
+
+    def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
+        return self._coordinator.cut(
+            self._name,
+            self._generation,
+            self._input,
+            start,
+            load=self._load,
+            upto=upto,
+            limits=limits,
+            wait_ms=wait_ms,
+            state=self._state,
+        )
+
+    def reading(self, start: InputOffset, end: InputOffset) -> Segments:
+        return self._coordinator.reading(self._name, self._generation, self._input, start, end)
+
+    def stop(self) -> None:
+        if self._begun is not None:
+            self._begun.stop()
+
+
+def _state(options: SourceOptions) -> LoadState | None:
+    if options.buckets is None:
+        return None
+    return "reported" if options.reports else "unreported"
+
+
+def begin_load(options: SourceOptions, coordinator: CoordinatorClient, upto: Segments | None) -> Load:
+    if options.pipeline is None:
+        return AnonymousLoad(options, coordinator)
+    return PipelineLoad(options, coordinator, options.pipeline, upto)
+
+
+def _begin(options: SourceOptions, coordinator: CoordinatorClient, pipeline: str) -> Generation:
+    """The outputs are not known here: the sink's are, when it merges."""
+    request = f"{driver_identity()}/{pipeline}"
+    inputs = {options.input: InputSpec(options.sources, options.starting)}
+    started = coordinator.start(pipeline, inputs, None, request=request)
+    return Generation(pipeline, options.worker, started.generation, {options.input: options.sources})
+
+
+def driver_identity() -> str:
+    """The same in all source processes of one driver, another one for any other driver, or if it is started again.
+
+    They are children of one process, which is known by its number and by when it began.
+    """
+    parent = os.getppid()
+    try:
+        began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:  # no such files here, or it has ended and taken us with it
+        began = "?"
+    return f"{socket.gethostname()}/{parent}/{began}"
+
+
+log = logging.getLogger(__name__)
+
+WAIT_MS = 250
+"""How long the worker waits for something new before it answers that there is nothing. Spark asks again at once; it
+cannot stop a query that waits."""
+
+WAIT_MS_ANONYMOUS = 50
+"""Loads without a pipeline wait one after the other: the last of them must not wait for long."""
+
+HELD_SECONDS_MAX = 600.0
+"""Trigger.AvailableNow takes no news for the end: as long as something is held back it waits, but not for ever."""
+
+CONTROL = "control"
+"""The key by which an offset of a control-only load is known."""
+
+REPORT_SECONDS = 1.0
+"""The latest offset in a query's progress may be so old: it is not worth a request for every batch."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._driver: _Driver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_driver": None}
+
+    def _asked(self) -> _Driver:
+        """Made when it is first asked for something: readers that only read never need it."""
+        if self._driver is None:
+            freeze()
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def _json(self, offset: InputOffset) -> dict[str, Any]:
+        """With sorted keys. Those of control rows say so: a query's progress shows whose rows are events."""
+        control = {} if self._options.buckets is None else {CONTROL: True}
+        return control | offset.as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's names, here and below
+        """Spark asks all loads of a query for it before the first is asked for an offset: so all inputs of a pipeline
+        are known when its first cut is decided.
+        """
+        with hinted():
+            self._asked().begin()
+        limits = self._options.limits
+        if limits is not None and limits.bytes is not None:
+            return ReadMaxBytes(limits.bytes)
+        if limits is not None and limits.rows is not None:
+            return ReadMaxRows(limits.rows)
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        with hinted():
+            return self._json(self._asked().initial())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with hinted():
+            self._asked().end_at_latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        with hinted():
+            return self._json(self._asked().next_end(InputOffset.from_json(start), limit))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        with hinted():
+            return self._json(self._asked().latest())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with hinted():
+            return self._asked().partitions(InputOffset.from_json(start), InputOffset.from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, ControlRows):
+            return control_batches(self._options, partition)
+        from penstock.spark.source.partitions import read_partition  # here: kernels and Arrow take a second to import
+
+        assert isinstance(partition, SegmentRanges)
+        return read_partition(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Asking for the next offset has told the coordinator already, and more reliably."""
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.stop()
+
+
+class _Driver:
+    """What the reader beside the driver knows: its load, and the cut it was told last."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._coordinator = CoordinatorClient(options.worker)
+        self._load: Load | None = None
+        self._told: tuple[InputOffset, InputOffset] | None = None
+        self._target: dict[str, int] | None = None
+        self._latest: tuple[float, InputOffset] | None = None
+
+    def begin(self) -> Load:
+        """At the first call, by when Spark has said whether the query is to end by itself."""
+        if self._load is None:
+            self._load = begin_load(self._options, self._coordinator, self._target)
+        return self._load
+
+    def initial(self) -> InputOffset:
+        return self.begin().initial()
+
+    def end_at_latest(self) -> None:
+        self._target = self._coordinator.resolve(self._options.sources, "latest")
+
+    def latest(self) -> InputOffset:
+        now = time.monotonic()
+        if self._latest is None or now - self._latest[0] > REPORT_SECONDS:
+            self._latest = now, InputOffset(self._coordinator.resolve(self._options.sources, "latest"))
+        return self._latest[1]
+
+    def next_end(self, start: InputOffset, limit: ReadLimit) -> InputOffset:
+        limits = _limits(self._options.limits, limit)
+        end = self._cut(start, limits).offset if self._target is None else self._cut_upto_target(start, limits)
+        self._told = start, end
+        return end
+
+    def _cut(self, start: InputOffset, limits: Limits | None) -> Cut:
+        wait_ms = WAIT_MS_ANONYMOUS if self._options.pipeline is None else WAIT_MS
+        return self.begin().cut(start, self._target, limits, wait_ms if self._target is None else 0)
+
+    def _cut_upto_target(self, start: InputOffset, limits: Limits | None) -> InputOffset:
+        """Nothing new is the end for Spark, so what is only held back is waited for."""
+        begun = time.monotonic()
+        while True:
+            cut = self._cut(start, limits)
+            if cut.offset != start or cut.held is None:
+                return cut.offset
+            if time.monotonic() - begun > HELD_SECONDS_MAX:
+                raise Unavailable(f"nothing has moved for {HELD_SECONDS_MAX:g} s: {cut.held}", "penstock status")
+            log.info("waiting: %s", cut.held)
+            time.sleep(WAIT_MS / 1000)
+
+    def partitions(self, start: InputOffset, end: InputOffset) -> Sequence[InputPartition]:
+        """Spark plans a batch anew without asking for its end when it finds it in its log: then the worker is told. It
+        says where sources begin that the last batch did not know.
+        """
+        begin = start.segments
+        if self._told != (start, end) or end.segments.keys() - begin.keys():
+            begin = {**self.begin().reading(start, end), **begin}
+            self._told = start, end
+        if self._options.buckets is not None:
+            return [control_partition(start, end)]
+        return plan_partitions(self._coordinator, self._options, replace(start, segments=begin), end)
+
+    def stop(self) -> None:
+        if self._load is not None:
+            self._load.stop()
+        self._coordinator.close()
+
+
+def _limits(given: Limits | None, limit: ReadLimit) -> Limits | None:
+    """An epoch's limits: Spark's word, then the load's own. None leaves it to the worker."""
+    match limit:
+        case ReadMaxBytes():
+            return Limits(bytes=limit.max_bytes, rows=given.rows if given else None)
+        case ReadMaxRows():
+            return Limits(bytes=given.bytes if given else None, rows=limit.max_rows)
+    return None if given is None else Limits()

@@ -1,0 +1,271 @@
+"""The way from a segment's offset to its bytes: runs, then rows, then the journal. Every checksum is checked."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.core.errors import Damaged
+from penstock.core.types import Offset, Position
+from penstock.store.index import ChapterIndex, ClosedIndex, OpenIndex, Row, row_of
+from penstock.store.journal import Journal
+from penstock.store.operations import Append, Move, data_length
+from penstock.store.record import HEAD_CHECKSUM_BYTES, head_checksum
+from penstock.store.scan import Entry
+from penstock.store.segment import Segment
+
+# Small records lie close together: read them, with the heads between them, in one go.
+_SPAN_GAP_BYTES = 4096
+_SPAN_BYTES_MAX = 4 << 20
+# Heads are read without the data between them, unless that is so little that a read of its own costs more.
+_HEAD_GAP_BYTES = 8192
+
+
+class Piece(NamedTuple):
+    """Bytes [skip, skip + take) of one row; `offset` is the place of its first byte in the segment."""
+
+    chapter: Position
+    row: Row
+    offset: Offset
+    skip: int
+    take: int
+
+
+class Indexes:
+    """The index of any chapter: the open one is in memory, closed ones come from a cache of bounded size."""
+
+    def __init__(self, journal: Journal, cache_bytes: int) -> None:
+        self._journal = journal
+        self._cache_bytes = cache_bytes
+        self._cached: OrderedDict[Position, ClosedIndex] = OrderedDict()
+        self._size = 0
+        self._pinned: dict[Position, Position] = {}
+        """Closed chapters that cannot be read from the disk before the journal is durable up to there."""
+        self._moved: dict[Position, tuple[Position, Row]] = {}
+        self.open = OpenIndex()
+
+    def of(self, chapter: Position) -> ChapterIndex:
+        if chapter == self._journal.chapter:
+            return self.open
+        if chapter in self._cached:
+            self._cached.move_to_end(chapter)
+            return self._cached[chapter]
+        return self._put(chapter, self._load(chapter))
+
+    def close_chapter(self, encoded: bytes) -> None:
+        """The open chapter has been closed with this index, and the next one begun."""
+        chapter = self._journal.chapters[-2]
+        self._pinned[chapter] = self._journal.end
+        self._put(chapter, ClosedIndex(encoded))
+        self.open = OpenIndex()
+
+    def forget(self, chapter: Position) -> None:
+        if (index := self._cached.pop(chapter, None)) is not None:
+            self._size -= index.size_bytes
+
+    def note_move(self, position: Position, piece: Piece) -> None:
+        """The piece's row is to be at `position`: until that is durable, it is read where it was."""
+        self._moved[position] = piece.chapter, piece.row
+
+    def settle(self, durable: Position) -> None:
+        """Moves before `durable` are done."""
+        while self._moved and (first := next(iter(self._moved))) < durable:
+            del self._moved[first]
+
+    def place(self, chapter: Position, row: Row) -> tuple[Position, Row]:
+        """Where the row can be read now."""
+        return self._moved.get(row.position, (chapter, row)) if self._moved else (chapter, row)
+
+    def _load(self, chapter: Position) -> ClosedIndex:
+        try:
+            return ClosedIndex(self._journal.read_index(chapter))
+        except (Damaged, ValueError):
+            return ClosedIndex(rebuild_index(self._journal, chapter).encode())
+
+    def _put(self, chapter: Position, index: ClosedIndex) -> ClosedIndex:
+        self.forget(chapter)
+        self._cached[chapter] = index
+        self._size += index.size_bytes
+        self._shrink(chapter)
+        return index
+
+    def _shrink(self, needed: Position) -> None:
+        durable = self._journal.durable
+        self._pinned = {chapter: end for chapter, end in self._pinned.items() if end > durable}
+        for chapter in [*self._cached]:
+            if self._size <= self._cache_bytes:
+                break
+            if chapter != needed and chapter not in self._pinned:
+                self.forget(chapter)
+
+
+def rebuild_index(journal: Journal, chapter: Position) -> OpenIndex:
+    """A chapter's index made anew from its records: for one whose index record is damaged."""
+    index = OpenIndex()
+    for found in journal.scan(chapter):
+        if isinstance(found, Entry):
+            add_rows(index, found)
+    return index
+
+
+def add_rows(index: OpenIndex, entry: Entry) -> None:
+    data = entry.header.data_position
+    for operation in entry.operations:
+        if isinstance(operation, Append | Move) and operation.length:
+            index.add(operation.segment, row_of(operation, data))
+        data = Position(data + data_length(operation))
+
+
+def pieces(indexes: Indexes, segment: Segment, start: Offset, end: Offset) -> Iterator[Piece]:
+    """The segment's bytes [start, end), row by row. Raises Damaged where some are missing."""
+    number = segment.runs.find(start)
+    while start < end:
+        if number < 0:
+            raise Damaged(_missing(segment, start))
+        run = segment.runs[number]
+        run_end = min(segment.runs.end(number, segment.length), end)
+        shift = run.start - run.key_start
+        for row in indexes.of(run.chapter).rows(run.key, Offset(start - shift)):
+            skip = start - shift - row.offset
+            take = min(row.end + shift, run_end) - start
+            if skip < 0 or take <= 0:
+                break
+            yield Piece(*indexes.place(run.chapter, row), Offset(row.offset + shift), skip, take)
+            start = Offset(start + take)
+            if start == run_end:
+                break
+        if start < run_end:
+            raise Damaged(_missing(segment, start))
+        number += 1
+
+
+def _missing(segment: Segment, offset: Offset) -> str:
+    why = f": {segment.damage.reason}" if segment.damage else ""
+    return f"the bytes of segment {segment.name!r} from {offset} on cannot be read{why}"
+
+
+def fetch(journal: Journal, located: list[Piece]) -> list[memoryview]:
+    """The bytes of the pieces, each row's checksum checked. From any thread.
+    Raises Damaged, or LookupError when a chapter has been dropped meanwhile: locate again.
+    """
+    return [view[piece.row.head_length + piece.skip :][: piece.take] for piece, view in fetch_rows(journal, located)]
+
+
+def fetch_heads(journal: Journal, located: list[Piece]) -> list[tuple[Offset, memoryview]]:
+    """Each row's head, with the offset at which its bytes end; empty where the row has none. From any thread.
+    Reads the heads alone, and checks each one's own checksum; else as `fetch`.
+    """
+    found: list[tuple[Offset, memoryview]] = []
+    for span in _spans(located, _near_heads):
+        first, last = span[0].row, span[-1].row
+        length = last.position + last.head_length - first.position
+        view = memoryview(journal.read(span[0].chapter, first.position, length)) if length else memoryview(b"")
+        for piece in span:
+            start = piece.row.position - first.position
+            sealed = view[start : start + piece.row.head_length]
+            found.append((Offset(piece.offset + piece.row.length), _opened(journal, piece, sealed)))
+    return found
+
+
+def _opened(journal: Journal, piece: Piece, sealed: memoryview) -> memoryview:
+    if not sealed:
+        return sealed
+    head = sealed[HEAD_CHECKSUM_BYTES:]
+    if head_checksum(head) != sealed[:HEAD_CHECKSUM_BYTES]:
+        raise Damaged(f"the head at {journal.locate(piece.chapter, piece.row.position)} fails its checksum")
+    return head
+
+
+def fetch_rows(journal: Journal, located: list[Piece]) -> Iterator[tuple[Piece, memoryview]]:
+    """Each piece with its row's head and bytes, whole. As `fetch`."""
+    for span in _spans(located, _near):
+        first, last = span[0].row, span[-1].row
+        length = last.position + last.head_length + last.length - first.position
+        view = memoryview(journal.read(span[0].chapter, first.position, length))
+        for piece in span:
+            start = piece.row.position - first.position
+            row = view[start : start + piece.row.head_length + piece.row.length]
+            if crc32c(row) != piece.row.checksum:
+                raise Damaged(f"{journal.locate(piece.chapter, piece.row.position)} fails its checksum")
+            yield piece, row
+
+
+def _spans(located: list[Piece], near: Callable[[list[Piece], Piece], bool]) -> Iterator[list[Piece]]:
+    """Pieces that lie so close together that one read serves them all."""
+    span: list[Piece] = []
+    for piece in located:
+        if span and not near(span, piece):
+            yield span
+            span = []
+        span.append(piece)
+    if span:
+        yield span
+
+
+def _near(span: list[Piece], piece: Piece) -> bool:
+    last = span[-1].row
+    gap = piece.row.position - (last.position + last.head_length + last.length)
+    total = piece.row.position + piece.row.length - span[0].row.position
+    return piece.chapter == span[0].chapter and 0 <= gap <= _SPAN_GAP_BYTES and total <= _SPAN_BYTES_MAX
+
+
+def _near_heads(span: list[Piece], piece: Piece) -> bool:
+    last = span[-1].row
+    gap = piece.row.position - (last.position + last.head_length)
+    total = piece.row.position + piece.row.head_length - span[0].row.position
+    return piece.chapter == span[0].chapter and 0 <= gap <= _HEAD_GAP_BYTES and total <= _SPAN_BYTES_MAX
+
+
+# What the store's calls return.
+
+
+class Appended(NamedTuple):
+    """`end` is the segment's length after the append; it is durable once the journal is, up to `position`."""
+
+    end: Offset
+    position: Position
+    stored: bool
+    """False for a number that was stored before: the append is acknowledged again, and nothing is added."""
+
+
+class Located(NamedTuple):
+    """Where the bytes of a read are; `fetch` brings them, from any thread."""
+
+    pieces: list[Piece]
+    at_tail: bool
+    end_of_segment: bool
+
+
+class Record(NamedTuple):
+    """Where one append's bytes begin and end in their segment; what was truncated of them counts."""
+
+    start: Offset
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    name: str
+    number: int
+    """Never used again: a segment of the same name that is made later has another one."""
+    start: int
+    length: int
+    sealed: bool
+    writers: int
+    attributes: Mapping[bytes, int]
+    damage: str | None
+
+
+def info_of(segment: Segment) -> SegmentInfo:
+    return SegmentInfo(
+        name=segment.name,
+        number=segment.id,
+        start=segment.start,
+        length=segment.durable,
+        sealed=segment.sealed,
+        writers=len(segment.writers or ()),
+        attributes=dict(segment.attributes or {}),
+        damage=segment.damage.reason if segment.damage else None,
+    )

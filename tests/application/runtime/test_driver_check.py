@@ -1,0 +1,115 @@
+"""A driver is asked before anything changes, and one that is gone keeps nobody waiting."""
+
+import asyncio
+
+import pytest
+
+from penstock.application.driver_check import ANSWER_SECONDS_MAX, FOLLOWED_SECONDS, DriverCheck
+from penstock.core.errors import RequestError
+from tests.application.deployments import deployed, pipeline
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+NEW = deployed(pipeline("p"))
+
+
+async def proposal(check: DriverCheck) -> int:
+    while (proposed := check.proposed()) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert proposed["deployment"] == NEW.as_json()
+    return int(proposed["number"])
+
+
+async def test_where_no_driver_follows_nobody_is_asked() -> None:
+    check = DriverCheck(Clock())
+    await check.check(NEW)
+    check.heard()
+    check.left()
+    await check.check(NEW)
+
+
+async def test_its_reasons_are_raised_and_nothing_is_proposed_any_more() -> None:
+    check = DriverCheck(Clock())
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    check.answer(await proposal(check), ["p has other keys", "q cannot be built"])
+    with pytest.raises(RequestError) as caught:
+        await asked
+    assert str(caught.value).splitlines() == [
+        "nothing was changed: what runs now runs on",
+        "p has other keys",
+        "q cannot be built",
+    ]
+    assert check.proposed() is None
+
+
+async def test_an_answer_to_an_older_question_is_none() -> None:
+    check = DriverCheck(Clock())
+    check.heard()
+    first = asyncio.create_task(check.check(NEW))
+    number = await proposal(check)
+    check.answer(number, [])
+    await first
+    second = asyncio.create_task(check.check(NEW))
+    newer = await proposal(check)
+    check.answer(number, ["of before"])
+    assert check.proposed() is not None
+    check.answer(newer, [])
+    await second
+
+
+async def test_a_driver_that_falls_silent_is_taken_for_gone() -> None:
+    clock = Clock()
+    check = DriverCheck(clock)
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    await proposal(check)
+    clock.now += FOLLOWED_SECONDS + 1
+    await asked
+
+
+async def seen(check: DriverCheck) -> int:
+    """A driver has looked, and got the proposal."""
+    number = await proposal(check)
+    check.heard()
+    return number
+
+
+async def test_a_driver_that_plans_is_waited_for_though_it_is_silent() -> None:
+    clock = Clock()
+    check = DriverCheck(clock)
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    number = await seen(check)
+    clock.now += FOLLOWED_SECONDS + 1
+    await asyncio.wait([asked], timeout=1.5)  # it looks at the clock every second
+    check.answer(number, ["p has other keys"])
+    with pytest.raises(RequestError, match="p has other keys"):
+        await asked
+
+
+async def test_a_driver_that_has_seen_it_and_never_answers_lets_nothing_change() -> None:
+    clock = Clock()
+    check = DriverCheck(clock)
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    await seen(check)
+    clock.now += ANSWER_SECONDS_MAX + 1
+    with pytest.raises(RequestError, match=r"the driver .* has not answered within 60 s") as caught:
+        await asked
+    assert "Apply it again" in caught.value.hint
+
+
+async def test_a_driver_that_leaves_without_an_answer_is_not_waited_for() -> None:
+    check = DriverCheck(Clock())
+    check.heard()
+    asked = asyncio.create_task(check.check(NEW))
+    await seen(check)
+    check.left()
+    await asked

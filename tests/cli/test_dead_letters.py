@@ -1,0 +1,115 @@
+"""`penstock dead-letters`, against a worker in this process."""
+
+import base64
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.app import app
+from penstock.cli.dead_letters import shown
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
+from penstock.core.errors import PipelineError, RequestError
+from tests.running_worker import RunningWorker
+from tests.spark.dead_letters.putting import PIPELINE, Putting, letter, original
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def putting(client: CoordinatorClient, segments: SegmentClient) -> Putting:
+    return Putting(client, segments)
+
+
+@pytest.fixture
+def penstock(worker: RunningWorker) -> Run:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["dead-letters", *arguments, "--worker", f"127.0.0.1:{worker.ports['http']}"])
+
+    return run
+
+
+def refusal(result: Result) -> str:
+    assert isinstance(result.exception, PipelineError | RequestError), result.output
+    assert result.exception.hint
+    return str(result.exception)
+
+
+def test_letters_are_listed_with_their_reasons_and_positions(putting: Putting, penstock: Run) -> None:
+    putting.letters([letter(1), letter(2)])
+    putting.letters([letter(3, watermark=9_000_000, behind_us=6_000_000)], "late")
+    listed = penstock("list", PIPELINE).stdout
+    for text in ("reason 1", "raw@2", "1970-01-01 00:00:03", "reason 3 (by 6.000 s)", "err: ", "not replayed yet"):
+        assert text in listed
+    assert "reason 1" not in penstock("list", PIPELINE, "--port", "late").stdout
+    assert "reason 1" not in penstock("list", PIPELINE, "-n", "1").stdout
+    oldest = json.loads(penstock("list", PIPELINE, "-n", "1", "--oldest", "--port", "err", "--json").stdout)
+    assert [(one["port"], one["at"], one["reason"], one["offset"]) for one in oldest] == [("err", 0, "reason 1", 1)]
+
+
+def test_a_letter_is_shown_with_its_bytes(putting: Putting, penstock: Run) -> None:
+    putting.letters([letter(1), letter(2, b"\x00\xff")])
+    text = penstock("show", PIPELINE, "0").stdout
+    assert text.endswith("\n\nvalue 1\n")
+    assert "reason:     reason 1" in text
+    second = json.loads(penstock("list", PIPELINE, "--json").stdout)[1]["at"]
+    assert "00000000  00 ff" in penstock("show", PIPELINE, str(second)).stdout
+    told = json.loads(penstock("show", PIPELINE, str(second), "--json").stdout)
+    assert base64.b64decode(told["value"]) == b"\x00\xff"
+    assert refusal(penstock("show", PIPELINE, "1")) == "no letter of port 'err' begins at 1"
+
+
+def test_bytes_are_shown_as_text_where_they_are_text() -> None:
+    assert shown("tür\n\tzwei".encode()) == ["tür\n\tzwei"]
+    assert shown(b"") == [""]
+    assert shown(b"a\x1b[31m") == ["00000000  61 1b 5b 33 31 6d" + 32 * " " + "a.[31m"]
+    assert len(shown(bytes(33))) == 3
+    assert shown("\x9b31m".encode()) == ["00000000  c2 9b 33 31 6d" + 35 * " " + "..31m"]
+
+
+def test_what_others_have_written_is_no_command_to_the_terminal(putting: Putting, penstock: Run) -> None:
+    reason = "ValueError: \x1b[31mred\nand more " + 900 * "é"
+    putting.letters([letter(1, reason=reason)])
+    listed, told = penstock("list", PIPELINE).stdout, penstock("show", PIPELINE, "0").stdout
+    assert "\\x1b[31mred\\nand more" in listed
+    assert listed.count("é") < 200, "a list is short"
+    assert told.count("é") == 900
+    assert "\x1b" not in listed + told
+
+
+def test_a_replay_says_how_many_and_does_each_once(
+    putting: Putting, penstock: Run, segments: SegmentClient, client: CoordinatorClient
+) -> None:
+    putting.letters([letter(1), letter(2), letter(3, segment=None)])
+    second = client.letters(PIPELINE, "err", limit=3).letters[1]
+    assert penstock("replay", PIPELINE, "--upto", "0").stdout.startswith("1 letter of orders/err replayed")
+    assert refusal(penstock("replay", PIPELINE, "--upto", "0")) == "letter 0 of orders/err was replayed before"
+    told = penstock("replay", PIPELINE).stdout
+    assert told.startswith("1 letter of orders/err replayed")
+    assert "1 left out: no input of orders reads what they came from" in told
+    assert [event.data for event in segments.events("pipeline/orders/replay.in")] == [original(1), original(2)]
+    assert refusal(penstock("replay", PIPELINE)) == "all letters of orders/err were replayed before"
+    assert client.letter(PIPELINE, "err", second.at).replayed
+    assert "yes" in penstock("list", PIPELINE).stdout
+
+
+def test_what_is_not_there_is_said_with_what_to_do(putting: Putting, penstock: Run) -> None:
+    assert putting.generation
+    assert penstock("list", PIPELINE).stdout == "orders has no letters\n"
+    assert refusal(penstock("replay", PIPELINE)) == "there are no letters in orders/err"
+    assert refusal(penstock("replay", PIPELINE, "--port", "late")) == "there are no letters in orders/late"
+    assert refusal(penstock("list", "nobody")) == "there is no pipeline 'nobody'"
+    assert refusal(penstock("replay", "nobody")) == "there is no pipeline 'nobody'"
+    putting.letters([letter(1)])
+    assert "no input 'x'" in refusal(penstock("replay", PIPELINE, "--input", "x"))
+    assert penstock("list", PIPELINE, "--port", "out").exit_code == 2
+
+
+def test_numbers_that_are_none_are_refused_by_the_worker(putting: Putting, client: CoordinatorClient) -> None:
+    assert putting.generation
+    with pytest.raises(RequestError, match="'-1' is no number"):
+        client.letters(PIPELINE, limit=-1)
+    with pytest.raises(RequestError, match="'nowhere' is no port of letters"):
+        client.letters(PIPELINE, "nowhere")

@@ -1,0 +1,193 @@
+"""Breakers by example; against a model: test_table_model.py."""
+
+import pytest
+
+from penstock.config.deployment import BreakerSpec
+from penstock.connectors.api import StreamRef
+from penstock.delivery.breakers.table import Breakers
+
+A, B, C = StreamRef("src", 1), StreamRef("src", 2), StreamRef("src", 3)
+
+
+@pytest.fixture
+def breakers() -> Breakers:
+    """Two sinks that are connected."""
+    made = Breakers()
+    for name in ("x", "y"):
+        made.configure(name, BreakerSpec(half_open_seconds=1.0, half_open_seconds_max=3.0))
+        made.all_opened(name)
+    return made
+
+
+def test_a_stream_sends_when_all_its_sinks_have_opened_it_and_not_before(breakers: Breakers) -> None:
+    breakers.started(A, ["x", "y"])
+    breakers.opened("x", A)
+    breakers.opened("x", A)
+    assert not breakers.may_send(A), "a set of sinks, and not a count of answers"
+    assert breakers.why(A) == "sink y: it has not opened the stream yet"
+    breakers.opened("y", A)
+    assert breakers.may_send(A)
+    assert breakers.why(A) == ""
+
+
+def test_one_that_leads_nowhere_sends_at_once(breakers: Breakers) -> None:
+    breakers.started(A, [])
+    assert breakers.may_send(A)
+
+
+def test_closing_one_stream_leaves_the_others(breakers: Breakers) -> None:
+    for stream in (A, B):
+        breakers.started(stream, ["x"])
+        breakers.opened("x", stream)
+    breakers.closed("x", A, "reset by peer")
+    assert not breakers.may_send(A)
+    assert breakers.may_send(B)
+    assert breakers.closed_streams("x") == {A: "reset by peer"}
+
+
+def test_a_sink_that_connects_again_has_its_streams_as_they_were(breakers: Breakers) -> None:
+    breakers.started(A, ["x"])
+    breakers.opened("x", A)
+    breakers.started(B, ["x"])
+    breakers.all_closed("x", "the line is dead")
+    assert breakers.why(A) == "sink x: the line is dead"
+    breakers.all_opened("x")
+    assert breakers.may_send(A)
+    assert not breakers.may_send(B)
+
+
+def test_probes_come_less_and_less_often_up_to_a_limit_and_anew_after_a_success(breakers: Breakers) -> None:
+    waits, now = [], 0.0
+    breakers.lost("x", "nobody answers", now)
+    for _ in range(4):
+        due = breakers.due()
+        assert due is not None
+        waits.append(due - now)
+        now = due
+        assert breakers.tick(now - 0.01) == []
+        assert breakers.tick(now) == [("x", None)]
+        assert breakers.tick(now + 100) == [], "one at a time"
+        breakers.lost("x", "nobody answers", now)
+    assert waits == [1.0, 2.0, 3.0, 3.0]
+    due = breakers.due()
+    assert due is not None
+    breakers.tick(due)
+    breakers.delivered("x", None)
+    assert breakers.whole("x") is None
+    breakers.lost("x", "again", 100.0)
+    assert breakers.due() == 101.0
+
+
+def test_one_that_was_opened_without_a_probe_waits_longer_after_the_next_failure(breakers: Breakers) -> None:
+    breakers.lost("x", "nobody answers", 0.0)
+    breakers.tick(1.0)
+    breakers.unproved("x", None)
+    assert breakers.whole("x") is None
+    breakers.lost("x", "nobody answers", 1.0)
+    assert breakers.due() == 3.0
+
+
+def test_a_connection_that_its_connector_has_closed_is_not_probed(breakers: Breakers) -> None:
+    breakers.lost("x", "no answer", 0.0)
+    breakers.all_closed("x", "disconnected")
+    breakers.lost("x", "of course", 0.1)
+    assert breakers.due() is None
+    assert breakers.whole("x") == "disconnected"
+
+
+def test_three_streams_that_fail_within_a_second_close_the_sink_and_slower_ones_do_not() -> None:
+    breakers = Breakers()
+    breakers.configure("x", BreakerSpec(failing_streams=3, within_seconds=1.0), is_open=True)
+    for stream in (A, B, C):
+        breakers.started(stream, ["x"])
+        breakers.opened("x", stream)
+    for now in (0.0, 0.9, 1.8, 2.7):
+        assert not breakers.failed("x", A if now < 1 else B, "reset", now)
+    assert breakers.whole("x") is None
+    assert not breakers.failed("x", A, "reset", 3.0)
+    assert breakers.failed("x", C, "reset", 3.5)
+    assert breakers.whole("x") == "3 of its streams failed within 1 s, at last: reset"
+
+
+def test_a_pause_outlives_whatever_breakers_do_and_a_stream_that_comes_later_has_it(breakers: Breakers) -> None:
+    breakers.pause("src", 1)
+    breakers.pause("src")
+    breakers.started(A, ["x"])
+    breakers.started(B, ["x"])
+    for stream in (A, B):
+        breakers.opened("x", stream)
+    breakers.all_closed("x", "gone")
+    breakers.all_opened("x")
+    assert not breakers.may_send(A)
+    assert not breakers.may_send(B)
+    breakers.resume("src")
+    assert breakers.may_send(B)
+    assert breakers.why(A) == "an operator has paused the stream"
+    assert breakers.pauses == [("src", 1)]
+
+
+def test_a_sink_that_is_paused_is_given_nothing_not_even_a_probe(breakers: Breakers) -> None:
+    breakers.lost("x", "nobody answers", 0.0)
+    breakers.pause("x")
+    assert breakers.due() is None
+    assert breakers.tick(100.0) == []
+    assert not breakers.admits("x", None)
+    breakers.resume("x")
+    assert breakers.tick(100.0) == [("x", None)]
+    assert breakers.admits("x", None)
+
+
+def test_a_sink_that_is_linked_later_has_to_open_the_stream_and_one_that_is_no_more_holds_nothing(
+    breakers: Breakers,
+) -> None:
+    breakers.started(A, ["x"])
+    breakers.opened("x", A)
+    breakers.relinked("src", ["x", "y"])
+    assert not breakers.may_send(A)
+    breakers.opened("y", A)
+    assert breakers.may_send(A)
+    breakers.closed("x", A, "full")
+    breakers.relinked("src", ["y"])
+    assert breakers.may_send(A)
+    breakers.relinked("src", ["x", "y"])
+    assert not breakers.may_send(A), "it has to open it anew"
+
+
+def test_ten_thousand_streams_are_no_trouble(breakers: Breakers) -> None:
+    told: list[tuple[StreamRef, bool]] = []
+    breakers.stream_watchers.append(lambda stream, may_send: told.append((stream, may_send)))
+    streams = [StreamRef("src", number) for number in range(10_000)]
+    breakers.sink_watchers.append(lambda sink, stream: breakers.due())  # as who sets a timer by it
+    for stream in streams:
+        breakers.started(stream, ["x", "y"])
+        breakers.opened("x", stream)
+        breakers.opened("y", stream)
+    assert told == [(stream, True) for stream in streams]
+    breakers.all_closed("y", "gone")
+    assert told[10_000:] == [(stream, False) for stream in streams]
+
+
+def test_ten_thousand_streams_that_fail_are_probed_one_after_the_other(breakers: Breakers) -> None:
+    streams = [StreamRef("src", number) for number in range(10_000)]
+    breakers.sink_watchers.append(lambda sink, stream: breakers.due())
+    for at, stream in enumerate(streams):
+        breakers.started(stream, ["x"])
+        breakers.failed("x", stream, "refused", at / 1000)
+    probed: list[StreamRef | None] = []
+    while breakers.due() is not None:
+        ((sink, begun),) = breakers.tick(1000.0)
+        assert breakers.tick(1000.0) == [], "one at a time"
+        probed.append(begun)
+        breakers.delivered(sink, begun)
+    assert probed == streams
+    assert all(map(breakers.may_send, streams))
+
+
+def test_a_probe_that_the_whole_sink_has_cut_short_is_made_when_it_is_open_again(breakers: Breakers) -> None:
+    breakers.started(A, ["x"])
+    breakers.failed("x", A, "reset", 0.0)
+    assert breakers.tick(100.0) == [("x", A)]
+    breakers.all_closed("x", "gone")
+    assert breakers.due() is None
+    breakers.all_opened("x")
+    assert breakers.tick(100.0) == [("x", A)]

@@ -1,0 +1,255 @@
+"""Interceptors of the way out that wait for more: epochs are followed in order when their rows have left."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.interceptors.chain import OutgoingChain
+from penstock.connectors.interceptors.join import Joining, JoinOptions
+from penstock.core.errors import DiskFull
+from penstock.delivery import window
+from penstock.delivery.outbox import held
+from penstock.delivery.outbox.joining import MakeChain
+from tests.delivery.outbox.scene import A, B, SinkScene
+
+
+def join(elements: int = 1000, wait_ms: int = 150) -> MakeChain:
+    options = JoinOptions(max_elements=elements, max_wait_ms=wait_ms)
+    return lambda: OutgoingChain([Joining(options)])
+
+
+async def test_values_of_several_epochs_leave_together_when_the_first_has_waited_long_enough(scene: SinkScene) -> None:
+    x = await scene.add("x", join(wait_ms=1000))
+    for number in range(3):
+        await scene.put_out((A, b"a%d" % number), (B, b"b%d" % number))
+    await scene.until(lambda: scene.hosts["x"].waiting == 6)
+    assert x.given == []
+    assert scene.waiting == 3, "none is followed before its rows have left"
+    await scene.delivered()
+    assert x.values(A) == [b"a0\na1\na2\n"]
+    assert x.values(B) == [b"b0\nb1\nb2\n"], "no stream is mixed with another"
+    assert [(one.ids, one.keys, one.name) for one in x.given] == [
+        ([201], (), "p:1:3/0"),
+        ([202], (), "p:1:3/1"),
+    ]
+
+
+async def test_enough_values_leave_at_once_and_the_rest_waits(scene: SinkScene) -> None:
+    x = await scene.add("x", join(elements=2, wait_ms=60_000))
+    await scene.put_out((A, b"1"), (A, b"2"), (A, b"3"))
+    await scene.until(lambda: x.given)
+    assert x.values(A) == [b"1\n2\n"]
+    assert scene.waiting == 1
+    await scene.put_out((A, b"4"))
+    await scene.delivered()
+    assert x.values(A) == [b"1\n2\n", b"3\n4\n"]
+
+
+async def test_without_a_wait_what_came_in_one_step_leaves_together(scene: SinkScene) -> None:
+    x = await scene.add("x", join(wait_ms=0))
+    await scene.put_out((A, b"1"), (B, b"2"), (A, b"3"))
+    await scene.delivered()
+    assert x.values(A) == [b"1\n3\n"]
+
+
+async def test_a_stop_lets_everything_leave_at_once(scene: SinkScene) -> None:
+    x = await scene.add("x", join(wait_ms=60_000))
+    await scene.put_out((A, b"1"))
+    await scene.put_out((A, b"2"))
+    await scene.until(lambda: scene.hosts["x"].waiting == 2)
+    await scene.delivery.stop()
+    assert x.values(A) == [b"1\n2\n"]
+    assert scene.waiting == 0
+
+
+async def test_a_drain_lets_everything_leave_at_once(scene: SinkScene) -> None:
+    x = await scene.add("x", join(wait_ms=60_000))
+    await scene.put_out((A, b"1"))
+    await scene.until(lambda: scene.hosts["x"].waiting == 1)
+    idle = [scene.hosts["x"].is_idle]
+    await scene.hosts["x"].flush()
+    idle.append(scene.hosts["x"].is_idle)
+    assert idle == [False, True]
+    await scene.delivered()
+    assert x.values(A) == [b"1\n"]
+
+
+async def test_a_failure_gives_all_that_is_not_settled_again_from_the_oldest_on_and_nothing_twice(
+    scene: SinkScene,
+) -> None:
+    x = await scene.add("x", join(elements=3, wait_ms=100))
+    is_down = True
+    x.trouble = lambda outgoing: Lost("not now") if is_down and outgoing.stream == A else None
+    for number in range(5):
+        await scene.put_out((A, b"a%d" % number), (B, b"b%d" % number))
+    await scene.until(lambda: scene.breakers.whole("x") is not None)
+    is_down = False
+    await scene.delivered()
+    for stream, name in ((A, b"a"), (B, b"b")):
+        lines = b"".join(x.values(stream)).split()
+        assert lines == [name + b"%d" % number for number in range(5)]
+
+
+async def test_rows_that_wait_are_held_when_their_stream_is_lost_and_their_epochs_complete(scene: SinkScene) -> None:
+    x = await scene.add("x", join(wait_ms=50), half_open_seconds=60.0, half_open_seconds_max=60.0)
+    x.trouble = lambda outgoing: StreamLost("reset") if outgoing.stream == A else None
+    await scene.put_out((A, b"a1"), (B, b"b1"))
+    await scene.put_out((A, b"a2"), (B, b"b2"))
+    await scene.delivered()
+    assert b"".join(x.values(B)) == b"b1\nb2\n"
+    assert x.values(A) == []
+    assert scene.held_values("x") == [b"a1", b"a2"]
+    x.trouble = lambda outgoing: None
+    scene.hosts["x"].opened(A)
+    await scene.until(lambda: b"".join(x.values(A)) == b"a1\na2\n")
+
+
+async def test_rows_that_wait_are_held_when_the_sink_closes_their_stream(scene: SinkScene) -> None:
+    x = await scene.add("x", join(wait_ms=60_000))
+    await scene.put_out((A, b"a1"))
+    await scene.until(lambda: scene.hosts["x"].waiting == 1)
+    scene.hosts["x"].closed(A, "stop")
+    await scene.put_out((A, b"a2"))
+    await scene.delivered()
+    assert scene.held_values("x") == [b"a1", b"a2"]
+    assert x.given == []
+
+
+async def test_after_a_crash_what_waited_is_given_again(scene: SinkScene) -> None:
+    x = await scene.add("x", join(wait_ms=60_000))
+    await scene.put_out((A, b"a1"))
+    await scene.put_out((A, b"a2"))
+    await scene.until(lambda: scene.hosts["x"].waiting == 2)
+    await scene.crash()
+    await scene.until(lambda: scene.hosts["x"].waiting == 2)
+    await scene.hosts["x"].flush()
+    await scene.delivered()
+    assert x.values(A) == [b"a1\na2\n"]
+
+
+async def test_no_more_epochs_are_under_way_than_the_window_has(
+    scene: SinkScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "WINDOW_EPOCHS_MAX", 3)
+    x = await scene.add("x", join(wait_ms=1000))
+    for number in range(5):
+        await scene.put_out((A, b"%d" % number))
+    await scene.until(lambda: scene.hosts["x"].waiting == 3)
+    await asyncio.sleep(0.05)
+    assert scene.hosts["x"].waiting == 3
+    await scene.delivered()
+    assert b"".join(x.values(A)) == b"0\n1\n2\n3\n4\n"
+
+
+async def test_an_epoch_that_has_left_waits_for_those_before_it(scene: SinkScene) -> None:
+    x = await scene.add("x", join(elements=2, wait_ms=60_000))
+    await scene.put_out((A, b"a1"))
+    await scene.put_out((B, b"b1"), (B, b"b2"))
+    await scene.until(lambda: x.values(B) == [b"b1\nb2\n"])
+    await scene.scene.durable()
+    assert scene.waiting == 2
+    await scene.put_out((A, b"a2"))
+    await scene.delivered()
+    assert x.values(B) == [b"b1\nb2\n"], "it is not given again"
+
+
+class _Picky:
+    """Writes no value that begins with `!`."""
+
+    held = 0
+    wait_seconds = None
+    counts: Sequence[int] | None = None
+
+    def feed(self, values: Sequence[bytes]) -> list[bytes]:
+        for value in values:
+            if value.startswith(b"!"):
+                raise BadBytes("it begins with !", value)
+        return [*values]
+
+    def flush(self) -> list[bytes]:
+        return []
+
+
+async def test_what_no_interceptor_lets_out_is_a_dead_letter_and_the_rest_leaves(scene: SinkScene) -> None:
+    x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
+    x.shy = {B}
+    await scene.put_out((A, b"a1"), (A, b"!a2"), (A, b"a3"), (B, b"!b1"), (B, b"b2"))
+    await scene.delivered()
+    scene.hosts["x"].opened(B)
+    await scene.until(lambda: x.values(B) == [b"b2"])
+    assert x.values(A) == [b"a1", b"a3"]
+    await scene.scene.durable()
+    assert [one.event.payload for one in scene.letters("x")] == [b"!a2", b"!b1"]
+    assert scene.letters("x")[0].reason == "it begins with !"
+
+
+async def test_outgoing_values_that_are_not_joined_keep_their_keys(scene: SinkScene) -> None:
+    x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
+    await scene.put_out((A, b"a1"), (A, b"a2"))
+    await scene.delivered()
+    given: Outgoing = x.given[0]
+    assert (given.values, given.ids, given.keys) == ([b"a1", b"a2"], [1, 2], [b"key", b"key"])
+
+
+async def test_rows_that_can_leave_are_not_lost_with_one_that_cannot_when_the_connector_fails(scene: SinkScene) -> None:
+    x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
+    is_down = True
+    x.trouble = lambda outgoing: Lost("not now") if is_down else None
+    await scene.put_out((A, b"a1"), (A, b"!a2"), (A, b"a3"))
+    await scene.until(lambda: scene.breakers.whole("x") is not None)
+    is_down = False
+    await scene.delivered()
+    await scene.scene.durable()
+    assert x.values(A) == [b"a1", b"a3"]
+    assert [one.event.payload for one in scene.letters("x")] == [b"!a2"]
+
+
+async def test_one_that_cannot_leave_is_held_with_the_others_when_their_stream_is_lost(scene: SinkScene) -> None:
+    x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
+    is_lost = True
+    x.trouble = lambda outgoing: StreamLost("reset") if is_lost else None
+    await scene.put_out((A, b"a1"), (A, b"!a2"), (A, b"a3"))
+    await scene.delivered()
+    assert scene.held_values("x") == [b"a1", b"!a2", b"a3"]
+    is_lost = False
+    await scene.until(lambda: x.values(A) == [b"a1", b"a3"])
+    await scene.scene.durable()
+    assert [one.event.payload for one in scene.letters("x")] == [b"!a2"]
+
+
+async def test_only_the_values_that_are_refused_become_dead_letters(scene: SinkScene) -> None:
+    x = await scene.add("x")
+    x.trouble = lambda outgoing: StreamGone("too large", places=[1]) if len(outgoing.values) == 3 else None
+    await scene.put_out((A, b"a1"), (A, b"a2"), (A, b"a3"), (B, b"b1"))
+    await scene.delivered()
+    await scene.scene.durable()
+    assert [one.event.payload for one in scene.letters("x")] == [b"a2"]
+    assert (scene.hosts["x"].events_out, scene.hosts["x"].letters) == (3, 1)
+    assert x.values(B) == [b"b1"]
+
+
+async def test_rows_that_were_held_in_part_when_the_disk_was_full_are_not_held_twice(
+    scene: SinkScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "APPEND_BYTES", 1)
+    x = await scene.add("x")
+    x.shy = {A}
+    store = scene.scene.store
+    append, count = store.append, 0
+
+    def full(name: str, *args: Any, **more: Any) -> Any:
+        nonlocal count
+        count += name.endswith("held.x")
+        if name.endswith("held.x") and count == 2:
+            raise DiskFull("no room")
+        return append(name, *args, **more)
+
+    monkeypatch.setattr(store, "append", full)
+    await scene.put_out((A, b"a1"), (A, b"a2"), (A, b"a3"))
+    await scene.delivered()
+    await scene.scene.durable()
+    assert scene.held_values("x") == [b"a1", b"a2", b"a3"]

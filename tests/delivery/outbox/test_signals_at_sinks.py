@@ -1,0 +1,64 @@
+"""Signals to sinks when they fail, when links change, and of sinks that delivery serves by itself."""
+
+from penstock.config.deployment import BreakerSpec
+from penstock.connectors.api import StreamRef
+from tests.delivery.outbox.scene import A, SinkScene
+
+
+async def test_a_stream_that_a_sink_cannot_be_told_of_is_closed_and_told_again(scene: SinkScene) -> None:
+    x = await scene.add("x")
+    tries: list[StreamRef] = []
+
+    def on_started(stream: StreamRef) -> Exception | None:
+        tries.append(stream)
+        return OSError("connection refused") if len(tries) < 3 else None
+
+    x.on_started = on_started
+    scene.signals.relink("src", ["x"])
+    scene.signals.started(A)
+    await scene.until(lambda: scene.signals.may_send(A))
+    assert tries == [A, A, A]
+
+
+async def test_a_sink_that_delivery_serves_by_itself_is_closed_as_a_whole_while_delivery_waits_for_it(
+    scene: SinkScene,
+) -> None:
+    scene.breakers.configure("file", BreakerSpec(), per_stream=False, is_open=True)
+    scene.signals.relink("src", ["file"])
+    scene.signals.started(A)
+    assert scene.signals.may_send(A), "it has opened every stream there will be"
+    scene.signals.stands("file", "p", "file", "the disk is full")
+    assert scene.signals.why(A) == "sink file: the disk is full"
+    scene.signals.stands("file", "q", "file", "there too")
+    scene.signals.stands("file", "p", "file", None)
+    assert not scene.signals.may_send(A)
+    scene.signals.stands("file", "q", "file", None)
+    assert scene.signals.may_send(A)
+
+
+async def test_a_sink_that_streams_lead_to_no_more_is_told_that_they_are_over_and_anew_when_they_do_again(
+    scene: SinkScene,
+) -> None:
+    x, y = await scene.add("x"), await scene.add("y")
+    scene.signals.relink("src", ["x", "y"])
+    scene.signals.started(A)
+    await scene.until(lambda: scene.signals.may_send(A))
+    scene.signals.relink("src", ["y"])
+    assert scene.signals.may_send(A)
+    await scene.until(lambda: x.what(A) == ["started", "closed"])
+    scene.signals.relink("src", ["x", "y"])
+    await scene.until(lambda: scene.signals.may_send(A))
+    assert x.what(A) == ["started", "closed", "started"]
+    assert y.what(A) == ["started"]
+
+
+async def test_links_that_change_back_at_once_leave_no_stream_behind(scene: SinkScene) -> None:
+    x = await scene.add("x")
+    scene.signals.relink("src", ["x"])
+    scene.signals.started(A)
+    await scene.until(lambda: scene.signals.may_send(A))
+    scene.signals.relink("src", [])
+    scene.signals.relink("src", ["x"])
+    assert not scene.signals.may_send(A)
+    await scene.until(lambda: scene.signals.may_send(A))
+    assert x.what(A) == ["started", "closed", "started"]

@@ -1,0 +1,186 @@
+"""A gateway on a real socket and real files, in the test's own loop, and sources that speak bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import StoreFailed
+from penstock.core.types import Buffer, Position
+from penstock.ingest.gateway import Gateway
+from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.connector import Decoder, Frame, Hello, Notify, NotifyAck, Ok, Use, encode
+from penstock.store.chapters import file_offset
+from penstock.store.file_journal import Committer, FileJournal, WriteStep
+from penstock.store.files import RealFiles
+from penstock.store.journal import Durability
+from penstock.store.settings import StoreSettings
+from penstock.store.store import SegmentStore
+from tests.ingest.stored_events import StoredEvent, parse
+
+SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
+
+
+def _crashed(*_: object, **__: object) -> None:
+    raise StoreFailed("crashed")
+
+
+class CrashingJournal(FileJournal):
+    """Can crash between any two records: then what was queued behind the last one is not on the disk."""
+
+    _records_left: int | None = None
+
+    def crash_after(self, records: int) -> None:
+        """So many more are written; nobody is told of the last one."""
+        with self._changed:
+            self._records_left = records
+
+    def _queue(self, buffers: list[Buffer], end: Position) -> None:
+        """Each record by itself, not as a part of a group."""
+        self._steps.append(WriteStep(self._file, file_offset(self.chapter, self.end), buffers, end))
+        self._changed.notify_all()
+        self._records += 1
+        self.end = end
+
+    def _publish(self, end: Position) -> None:
+        if self._records_left is not None:
+            self._records_left -= 1
+            if self._records_left <= 0:
+                raise StoreFailed("crashed")
+        super()._publish(end)
+
+
+@dataclass
+class RunningGateway:
+    gateway: Gateway
+    store: SegmentStore
+    port: int
+    committer: Committer
+    journal: CrashingJournal
+    crashed: bool = False
+
+    async def stop(self) -> None:
+        if self.crashed:
+            return
+        await self.gateway.stop()
+        self.committer.stop()
+        self.journal.close()
+
+    async def crash(self) -> None:
+        """Nothing is written any more: what is on the disk now is what the next one finds."""
+        self.committer.stop()
+        self.gateway.store.append = _crashed  # type: ignore[method-assign,assignment]
+        self.gateway.store.append_all = _crashed  # type: ignore[method-assign,assignment]
+        await self.gateway.stop()
+        self.journal.close()
+        self.crashed = True
+
+    def events(self, connector: str = "source") -> list[StoredEvent]:
+        return list(parse(self.stored(connector)))
+
+    def stored(self, connector: str = "source") -> bytes:
+        """Everything in the connector's segments, one after the other."""
+        parts = []
+        for name in self.gateway.connector(connector).segments:
+            offset = self.store.info(name).start
+            while data := self.store.read(name, offset, 1 << 20):
+                parts.append(data)
+                offset += len(data)
+        return b"".join(parts)
+
+
+@dataclass
+class Peer:
+    """A source made of bytes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    decoder: Decoder = field(default_factory=lambda: Decoder(Use.SOURCE))
+    received: list[Frame] = field(default_factory=list)
+
+    def send(self, *frames: Frame | bytes) -> None:
+        for frame in frames:
+            self.writer.write(frame if isinstance(frame, bytes) else encode(frame))
+
+    async def frame(self, seconds: float = 30) -> Frame:
+        async with asyncio.timeout(seconds):
+            while not self.received:
+                data = await self.reader.read(65536)
+                if not data:
+                    raise EOFError
+                self.received.extend(self.decoder.feed(data))
+        return self.received.pop(0)
+
+    async def frames_until_closed(self) -> list[Frame]:
+        frames = []
+        with suppress(EOFError, ConnectionError):
+            while True:
+                frames.append(await self.frame())
+        return frames
+
+    async def open(self, stream_id: int, name: str = "stream") -> int:
+        """NOTIFY; returns the point of reference."""
+        self.send(Notify(stream_id, name))
+        while not isinstance(answer := await self.frame(), NotifyAck):
+            pass
+        assert answer.success
+        assert answer.stream_id == stream_id
+        return answer.point_of_reference
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+Serve = Callable[..., Awaitable[RunningGateway]]
+Connect = Callable[..., Awaitable[Peer]]
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    """Starts a gateway on the test's data; one that is started again finds what the last one left."""
+    started: list[RunningGateway] = []
+
+    async def start(store_settings: StoreSettings = SMALL, **settings: object) -> RunningGateway:
+        if started:
+            await started.pop().stop()
+        journal = CrashingJournal(RealFiles(tmp_path / "journal"), store_settings)
+        store = SegmentStore(journal, store_settings)
+        committer = Committer(journal, store_settings.idle_proof_seconds)
+        committer.start()
+        durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
+        gateway = Gateway(store, durability, replace(GatewaySettings(port=0), **settings))  # type: ignore[arg-type]
+        started.append(RunningGateway(gateway, store, await gateway.start(), committer, journal))
+        return started[-1]
+
+    yield start
+    for running in started:
+        await running.stop()
+
+
+@pytest.fixture
+async def running(serve: Serve) -> RunningGateway:
+    return await serve()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Connects, and says HELLO unless told not to."""
+    peers: list[Peer] = []
+
+    async def open_peer(running: RunningGateway, source: str = "source", *, hello: bool = True) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        peer = Peer(reader, writer)
+        peers.append(peer)
+        if hello:
+            peer.send(Hello("0.0.1", b"", "test", source))
+            assert isinstance(await peer.frame(), Ok)
+        return peer
+
+    yield open_peer
+    for peer in peers:
+        await peer.close()

@@ -1,0 +1,18 @@
+"""Hosts of connectors on a real store, which can be opened again as a crash has left it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.ingest.conftest import Connect, Serve, connect, running, serve
+from tests.ingest.connectors.scene import Scene
+
+__all__ = ["Connect", "connect", "running", "scene", "serve"]
+
+
+@pytest.fixture
+async def scene(serve: Serve) -> AsyncIterator[Scene]:
+    scene = Scene(serve)
+    await scene.open()
+    yield scene
+    await scene.leave()

@@ -1,0 +1,70 @@
+"""A worker's parts on a folder, from their start until they crash; as a program, one life that is to be killed."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from penstock.config.deployment import ConnectorSpec
+from penstock.connectors.making import make_chains
+from penstock.ingest.connectors.host import SourceHost
+from penstock.ingest.gateway import Gateway
+from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.stored.event import StoredEvent
+from penstock.store.file_journal import Committer, FileJournal
+from penstock.store.files import RealFiles
+from penstock.store.journal import Durability
+from penstock.store.store import SegmentStore
+from tests.ingest.conftest import SMALL
+from tests.ingest.connectors.scene import Driven, ScriptedGate, read_events, until
+
+J = TypeVar("J", bound=FileJournal)
+
+
+class Life(Generic[J]):
+    """Nobody connects to its gateway, which does not listen."""
+
+    def __init__(self, folder: Path, journal: type[J]) -> None:
+        self.journal = journal(RealFiles(folder), SMALL)
+        self.store = SegmentStore(self.journal, SMALL)
+        self.committer = Committer(self.journal, SMALL.idle_proof_seconds)
+        self.committer.start()
+        durability = Durability(self.journal, asyncio.get_running_loop(), lambda: None)
+        self.gateway = Gateway(self.store, durability, GatewaySettings(port=0))
+        self.gate = ScriptedGate()
+        self.gateway.guard(self.gate)
+        self._hosts: list[SourceHost] = []
+
+    async def host(self, **spec: Any) -> SourceHost:
+        described = ConnectorSpec(**{"name": "source", "id": "source", "instance": "01", "type": "driven", **spec})
+        chains = make_chains(described.interceptors_in, ())
+        host = SourceHost(described, Driven(), self.gateway, gate=self.gate, chains=chains)
+        self._hosts.append(host)
+        host.start()
+        await until(lambda: host.status().state == "connected")
+        return host
+
+    def events(self) -> list[StoredEvent]:
+        return read_events(self.store, self.gateway.connector("source").segments)
+
+    def ends(self) -> dict[str, int]:
+        return {name: self.store.info(name).length for name in self.gateway.connector("source").segments}
+
+    async def end(self) -> None:
+        """Nothing is written any more."""
+        self.committer.stop()
+        for host in self._hosts:
+            await host.stop()
+        self.journal.close()
+
+
+async def main(folder: Path, what: str) -> None:
+    """Say the id of a stream, or what no id of this life is below; then wait to be killed."""
+    host = await Life(folder, FileJournal).host()
+    found = (await host.open_stream("peer")).ref.stream_id if what == "stream" else host.connector.incarnation << 32
+    print(found, flush=True)
+    await asyncio.sleep(600)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

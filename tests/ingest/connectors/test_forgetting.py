@@ -1,0 +1,139 @@
+"""Ids of streams that cannot resume are never used again, and such streams are forgotten."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.ingest.connectors.host import SourceHost
+from penstock.ingest.connectors.incarnation import Incarnation
+from penstock.protocol.stored.head import MarkKind
+from penstock.store.file_journal import FileJournal
+from tests.ingest.connectors.life import Life
+from tests.ingest.connectors.scene import Scene, until
+
+CONNECTIONS = 10_000
+TABLE_MAX = 4200
+"""Streams that a start may find: their marks weigh 16 KiB each until the next snapshot, which 64 MiB bring about."""
+
+
+async def connections(host: SourceHost, count: int, at_once: int = 250) -> None:
+    async def one(number: int) -> None:
+        stream = await host.open_stream(f"peer {number}")
+        await stream.send(b"hello")
+        await stream.close()
+
+    for first in range(0, count, at_once):
+        await asyncio.gather(*(one(first + n) for n in range(at_once)))
+
+
+async def test_ids_are_never_used_again_over_restarts(scene: Scene) -> None:
+    seen: set[int] = set()
+    for _ in range(4):
+        host = await scene.host()
+        for number in range(3):
+            stream = await host.open_stream(f"peer {number}")
+            assert stream.ref.stream_id not in seen
+            seen.add(stream.ref.stream_id)
+        await scene.crash()
+    assert [stream_id >> 32 for stream_id in sorted(seen)] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+async def test_a_host_that_is_made_again_in_the_same_process_has_other_ids(scene: Scene) -> None:
+    host = await scene.host()
+    first = await host.open_stream("peer")
+    await scene.leave()
+    host = await scene.host()
+    second = await host.open_stream("peer")
+    assert second.ref.stream_id >> 32 == (first.ref.stream_id >> 32) + 1
+
+
+async def test_when_its_ids_are_used_up_the_next_incarnation_begins(scene: Scene) -> None:
+    host = await scene.host()
+    incarnation = Incarnation(host.connector, scene.running.gateway.durability, count_max=2)
+    before = host.connector.incarnation
+    ids = [await incarnation.next_id() for _ in range(5)]
+    assert [(i >> 32) - before for i in ids] == [1, 1, 2, 2, 3]
+    assert len(set(ids)) == 5
+
+
+async def killed(folder: Path, what: str) -> int:
+    """A process that says the id of its stream, or what no id of it is below; then it is killed."""
+    program = [sys.executable, "-m", "tests.ingest.connectors.life", str(folder), what]
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    said = int(await process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    return said
+
+
+@pytest.mark.process
+async def test_ids_are_never_used_again_by_processes_that_are_killed_also_before_any_stream(tmp_path: Path) -> None:
+    said = [await killed(tmp_path / "journal", what) for what in ("nothing", "nothing", "stream", "nothing", "stream")]
+    assert said == sorted(said)
+    assert [number >> 32 for number in said] == [1, 2, 3, 4, 5]
+
+
+async def test_many_short_connections_leave_a_table_of_bounded_size_also_after_a_restart(tmp_path: Path) -> None:
+    life = Life(tmp_path, FileJournal)
+    host = await life.host()
+    await connections(host, CONNECTIONS)
+    await until(lambda: not host.connector.streams)
+    await life.end()
+    life = Life(tmp_path, FileJournal)
+    recovered = life.gateway.connector("source")
+    assert len(recovered.streams) <= TABLE_MAX
+    host = await life.host()
+    await until(lambda: not recovered.streams)
+    recovered.snapshot()
+    await life.gateway.durability.caught_up()
+    await life.end()
+    life = Life(tmp_path, FileJournal)
+    assert not life.gateway.connector("source").streams
+    await life.end()
+
+
+async def test_streams_of_a_process_that_crashed_have_ended_and_do_not_come_back(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer")
+    resumed = await host.open_stream("file", resume=True)
+    await stream.send(b"x")
+    await scene.running.gateway.durability.caught_up()
+    await scene.crash()
+    connector = scene.running.gateway.connector("source")
+    await until(lambda: stream.ref.stream_id not in connector.streams)
+    assert resumed.ref.stream_id in connector.streams
+    assert [m.stream_id for m in await scene.marks() if m.kind is MarkKind.ENDED] == [stream.ref.stream_id]
+    assert ("completed", stream.ref) in scene.gate.told
+
+
+async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a_restart(tmp_path: Path) -> None:
+    life = Life(tmp_path, FileJournal)
+    life.gateway.completion("source").hold({})
+    host = await life.host(segments=1)
+    stream = await host.open_stream("peer")
+    await stream.send(b"x")
+    await stream.close()
+    await until(lambda: life.gate.of(stream.ref) == ["started", "ended"])
+    await life.end()
+    life = Life(tmp_path, FileJournal)
+    life.gateway.completion("source").hold({})
+    await life.host(segments=1)
+    await asyncio.sleep(0.1)
+    assert "completed" not in life.gate.of(stream.ref)
+    assert life.gateway.stream_names("source", [stream.ref.stream_id]) == ["peer"]
+    life.gateway.completion("source").advance(life.ends())
+    await until(lambda: life.gate.of(stream.ref)[-1:] == ["completed"])
+    assert life.gateway.stream_names("source", [stream.ref.stream_id]) == [""]
+    await life.end()
+
+
+async def test_streams_of_programs_are_never_taken_for_such(scene: Scene) -> None:
+    host = await scene.host()
+    connector = host.connector
+    connector.find(7, "chosen by a program")
+    connector.find((host.connector.incarnation + 1) << 32 | 1, "larger than any")
+    assert connector.fleeting() == []

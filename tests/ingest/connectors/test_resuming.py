@@ -1,0 +1,232 @@
+"""A stream that resumes has every record once, however its bytes come and wherever the worker ends."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.config.deployment import InterceptorSpec
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.core.errors import DiskFull, StoreFailed
+from penstock.ingest.connectors import admission
+from penstock.store.file_journal import FileJournal
+from tests.ingest.conftest import CrashingJournal
+from tests.ingest.connectors.life import Life
+from tests.ingest.connectors.scene import PREFIXED, SPLIT, Scene, until
+
+
+def prefixed(record: bytes) -> bytes:
+    return len(record).to_bytes(4, "big") + record
+
+
+@st.composite
+def journeys(draw: st.DrawFn) -> tuple[tuple[InterceptorSpec, ...], list[bytes], bytes, list[list[int]], list[int]]:
+    """Interceptors, records, the bytes that hold them, for each life of the worker how they come, and after how many
+    records of its journal it crashes.
+    """
+    chain: tuple[InterceptorSpec, ...]
+    kind = draw(st.sampled_from(["split", "prefixed", "split in prefixed"]))
+    records = draw(st.lists(st.binary(min_size=1, max_size=20).map(lambda b: b.replace(b"\n", b".")), max_size=30))
+    if kind == "prefixed":
+        data, chain = b"".join(map(prefixed, records)), PREFIXED
+    elif kind == "split":
+        data, chain = b"".join(record + b"\n" for record in records), SPLIT
+    else:
+        lines = b"".join(record + b"\n" for record in records)
+        cuts = draw(st.lists(st.integers(1, 25), max_size=20))
+        frames, at = [], 0
+        for cut in cuts:
+            frames.append(lines[at : at + cut])
+            at += cut
+        frames = [frame for frame in (*frames, lines[at:]) if frame]
+        data, chain = b"".join(map(prefixed, frames)), (*PREFIXED, *SPLIT)
+    lives = draw(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=30), min_size=1, max_size=4))
+    crashes = draw(st.lists(st.integers(1, 12), min_size=len(lives), max_size=len(lives)))
+    return chain, records, data, lives, crashes
+
+
+async def travel(
+    folder: Path,
+    chain: tuple[InterceptorSpec, ...],
+    data: bytes,
+    lives: list[list[int]],
+    crashes: list[int],
+) -> list[bytes]:
+    for chunks, records in zip(lives, crashes, strict=True):
+        life = Life(folder, CrashingJournal)
+        host = await life.host(interceptors_in=chain)
+        life.journal.crash_after(records)
+        stream_task = asyncio.create_task(host.open_stream("file", resume=True))
+        await until(lambda: stream_task.done() or life.journal.failed)  # noqa: B023
+        await asyncio.sleep(0)
+        if stream_task.done() and stream_task.exception() is None:
+            stream = stream_task.result()
+            at = stream.position
+            for chunk in chunks:
+                with suppress(StoreFailed):
+                    await stream.send(data[at : at + chunk])
+                at += chunk
+                await asyncio.sleep(0)
+        stream_task.cancel()
+        await asyncio.gather(stream_task, return_exceptions=True)
+        await life.end()
+    life = Life(folder, CrashingJournal)
+    host = await life.host(interceptors_in=chain)
+    stream = await host.open_stream("file", resume=True)
+    await stream.send(data[stream.position :])
+    await stream.finish()
+    await life.gateway.durability.caught_up()
+    found = life.events()
+    await life.end()
+    ids = [event.event_id for event in found]
+    assert ids == sorted(set(ids))
+    return [event.payload for event in found]
+
+
+@settings(max_examples=40, deadline=None)
+@given(journeys())
+def test_every_record_is_stored_once_with_any_chunking_and_a_crash_at_any_point(
+    journey: tuple[tuple[InterceptorSpec, ...], list[bytes], bytes, list[list[int]], list[int]],
+) -> None:
+    chain, records, data, lives, crashes = journey
+    with TemporaryDirectory(prefix="penstock-resume-") as folder:
+        found = asyncio.run(travel(Path(folder), chain, data, lives, crashes))
+    assert found == records
+
+
+async def test_a_stream_is_opened_again_at_its_exact_position(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("file", resume=True)
+    assert stream.position == 0
+    await stream.send(b"one\ntwo\nthr")
+    assert stream.position == 8
+    await stream.close()
+    assert scene.gate.of(stream.ref) == ["started"]
+    await scene.running.gateway.durability.caught_up()
+    await scene.crash()
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("file", resume=True)
+    assert stream.position == 8
+    await stream.send(b"three\n")
+    assert await scene.values() == [b"one", b"two", b"three"]
+
+
+async def test_one_that_has_said_all_has_ended_and_can_be_opened_again(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("file", resume=True)
+    await stream.send(b"one\ntwo")
+    await stream.finish()
+    await stream.close()
+    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
+    assert stream.ref.stream_id in host.connector.streams
+    again = await host.open_stream("file", resume=True)
+    assert again.position == 7
+    await again.send(b"\nthree\n")
+    assert await scene.values() == [b"one", b"two", b"three"]
+
+
+async def test_events_of_one_send_that_need_several_records_are_stored_once_when_a_crash_comes_between(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "RECORD_BYTES", 1000)
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("file", resume=True)
+    lines = [b"%03d" % number for number in range(200)]
+    data = b"".join(line + b"\n" for line in lines)
+    await scene.running.gateway.durability.caught_up()
+    scene.running.journal.crash_after(3)
+    with suppress(StoreFailed):  # it comes before the last record was queued, or behind it
+        await stream.send(data)
+    await until(lambda: scene.running.journal.failed)
+    await scene.running.crash()
+    await scene.leave()
+    await scene.open()
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("file", resume=True)
+    stored = len(await scene.values())
+    assert 0 < stored < 200
+    assert stream.position == 0
+    for start in range(0, len(data), 7):
+        await stream.send(data[start : start + 7])
+    assert await scene.values() == lines
+    assert stream.position == len(data)
+    assert host.status().duplicates == stored
+
+
+async def test_bad_bytes_are_passed_over_so_that_they_are_one_letter_alone(scene: Scene) -> None:
+    host = await scene.host(interceptors=PREFIXED)
+    stream = await host.open_stream("file", resume=True)
+    data = prefixed(b"good") + b"\xff\xff\xff\xffgarbage"
+    with pytest.raises(BadBytes):
+        await stream.send(data)
+    await scene.running.gateway.durability.caught_up()
+    await scene.crash()
+    host = await scene.host(interceptors=PREFIXED)
+    stream = await host.open_stream("file", resume=True)
+    assert stream.position == len(data)
+    assert await scene.values() == [b"good"]
+    assert await scene.values("source.err") == [b"\xff\xff\xff\xffgarbage"]
+
+
+async def test_a_send_that_is_cancelled_while_the_disk_is_full_is_read_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("file", resume=True)
+    await stream.send(b"one\n")
+    append = host.connector.append
+    monkeypatch.setattr(host.connector, "append", lambda _: (_ for _ in ()).throw(DiskFull("full")))
+    sending = asyncio.create_task(stream.send(b"two\n"))
+    await asyncio.sleep(0.1)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    monkeypatch.setattr(host.connector, "append", append)
+    again = await host.open_stream("file", resume=True)
+    assert again.position == 4
+    await again.send(b"two\nthree\n")
+    assert await scene.values() == [b"one", b"two", b"three"]
+
+
+async def test_one_that_begins_again_before_its_end_was_complete_is_not_told_to_be_over(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT, segments=1)
+    completion = scene.running.gateway.completion("source")
+    completion.hold({})
+    stream = await host.open_stream("file", resume=True)
+    await stream.send(b"one\n")
+    await stream.finish()
+    await stream.close()
+    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended"])
+    again = await host.open_stream("file", resume=True)
+    completion.advance(scene.ends())
+    await asyncio.sleep(0.1)
+    assert scene.gate.of(stream.ref) == ["started", "ended", "started"]
+    await again.finish()
+    await again.close()
+    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "started", "ended", "completed"])
+
+
+async def test_an_end_that_was_not_complete_before_a_crash_is_told_when_it_is(tmp_path: Path) -> None:
+    life = Life(tmp_path, FileJournal)
+    life.gateway.completion("source").hold({})
+    host = await life.host(interceptors_in=SPLIT, segments=1)
+    stream = await host.open_stream("file", resume=True)
+    await stream.send(b"one\n")
+    await stream.finish()
+    await stream.close()
+    await life.gateway.durability.caught_up()
+    await life.end()
+    life = Life(tmp_path, FileJournal)
+    life.gateway.completion("source").hold({})
+    await life.gateway.start()
+    await asyncio.sleep(0.05)
+    assert life.gateway.knows(stream.ref)
+    assert life.gate.told == []
+    life.gateway.completion("source").advance(life.ends())
+    await until(lambda: life.gate.told == [("completed", stream.ref)])
+    assert not life.gateway.knows(stream.ref)
+    await life.gateway.stop()
+    await life.end()

@@ -1,0 +1,399 @@
+"""Streams of a hosted connector: their ids, their events, what they wait for, how they end."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from penstock.config.deployment import ConnectorSpec
+from penstock.connectors.api import Capabilities, Options, Pause
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.core.errors import LimitExceeded, RequestError, StoreFailed
+from penstock.core.types import Guarantee
+from penstock.ingest.connectors import letters
+from penstock.ingest.connectors.host import SourceHost
+from penstock.ingest.connectors.stream import HostedStream
+from penstock.protocol.connector import Ack, EndOfStream, Message, stream_id_of
+from penstock.protocol.stored.head import MarkKind
+from penstock.store.file_journal import Committer
+from tests.ingest.conftest import Connect
+from tests.ingest.connectors.scene import PREFIXED, SPLIT, Driven, Scene, full_disk, is_waiting, until
+from tests.ingest.idle_scene import TIMEOUT, IdleScene
+
+
+async def test_a_stream_begins_durably_and_its_events_are_counted_from_1(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer", metadata={"peer": "10.0.0.1:5"})
+    assert [(m.kind, m.name) for m in await scene.marks()] == [(MarkKind.STARTED, "peer")]
+    assert scene.gate.told == [("started", stream.ref)]
+    assert await stream.send(b"one") == 1
+    assert await stream.send(b"two", metadata={"content_type": "text/plain"}) == 2
+    first, second = await scene.events()
+    assert (first.stream_id, first.event_id, first.payload) == (stream.ref.stream_id, 1, b"one")
+    assert first.metadata == {"peer": "10.0.0.1:5"}
+    assert second.metadata == {"peer": "10.0.0.1:5", "content_type": "text/plain"}
+    assert first.event_time is not None
+    assert second.event_time is not None
+    assert first.event_time <= second.event_time
+
+
+async def test_all_events_of_one_send_are_in_one_record_whose_head_tells_of_them(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("peer")
+    assert await stream.send(b"a\nb\nc") == 2
+    assert await stream.send(b"\n") == 3
+    heads = [head for head in await scene.heads() if head.count]
+    assert [(head.count, head.last) for head in heads] == [
+        (2, {stream.ref.stream_id: 2}),
+        (1, {stream.ref.stream_id: 3}),
+    ]
+    assert await scene.values() == [b"a", b"b", b"c"]
+
+
+async def test_what_is_put_has_the_ids_times_keys_and_metadata_that_it_was_given(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("partition", resume=True)
+    assert stream.ref.stream_id == stream_id_of("partition")
+    last = await stream.put(
+        [b"x", b"y"], ids=[7, 9], event_times_us=[100, 50], keys=[b"k", b""], metadata=[{"n": 1}, {"n": 2}]
+    )
+    assert last == 9
+    assert await stream.put([b"x", b"y", b"z"], ids=[7, 9, 12]) == 12
+    assert host.status().duplicates == 2
+    events = [(e.event_id, e.event_time, e.key, e.metadata, e.payload) for e in (await scene.events())[:2]]
+    assert events == [(7, 100, b"k", {"n": 1}, b"x"), (9, 50, b"", {"n": 2}, b"y")]
+    assert await scene.values() == [b"x", b"y", b"z"]
+    with pytest.raises(RequestError, match="each above the one before"):
+        await stream.put([b"", b""], ids=[20, 20])
+    assert stream.last_id == 12
+
+
+async def test_a_stream_that_is_closed_by_a_sink_waits_until_it_is_opened_and_no_other_does(scene: Scene) -> None:
+    host = await scene.host()
+    one, other = await host.open_stream("one"), await host.open_stream("other")
+    scene.gate.set(one.ref, is_open=False)
+    assert not one.may_send
+    sending, ready = asyncio.create_task(one.send(b"1")), asyncio.create_task(one.ready())
+    assert await is_waiting(sending)
+    await other.ready()
+    await other.send(b"2")
+    assert await scene.values() == [b"2"]
+    assert host.status().kept_back == {one.ref.stream_id: "the test keeps it"}
+    scene.gate.set(one.ref, is_open=True)
+    await ready
+    assert await sending == 1
+    assert sorted(await scene.values()) == [b"1", b"2"]
+
+
+async def test_a_connector_that_can_only_pause_as_a_whole_waits_for_all_its_streams(scene: Scene) -> None:
+    host = await scene.host(pauses=Pause.WHOLE)
+    one, other = await host.open_stream("one"), await host.open_stream("other")
+    scene.gate.set(one.ref, is_open=False)
+    assert not other.may_send
+    sending = asyncio.create_task(other.send(b"2"))
+    assert await is_waiting(sending)
+    await one.close()
+    assert await sending == 1
+
+
+async def test_at_its_quota_nothing_is_read_until_there_is_room(scene: Scene) -> None:
+    host = await scene.host(quota_bytes=10_000, segments=1)
+    stream = await host.open_stream("peer")
+    sending = [asyncio.create_task(stream.send(bytes(1000))) for _ in range(15)]
+    assert await is_waiting(sending[-1], 0.5)
+    assert len(await scene.values()) == 10
+    assert not host.status().has_room
+    assert not stream.may_send
+    waiting = asyncio.create_task(stream.ready())
+    assert await is_waiting(waiting)
+    (segment,) = host.connector.segments
+    scene.running.store.truncate(segment, scene.ends()[segment])
+    await waiting
+    await asyncio.gather(*sending)
+    assert len(await scene.values()) == 5
+
+
+async def test_a_full_disk_is_waited_for_and_nothing_of_a_send_is_lost(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("peer")
+    with full_disk(scene.running.journal):
+        assert not stream.may_send
+        sending = asyncio.create_task(stream.send(b"a\nb\n"))
+        assert await is_waiting(sending)
+    assert await sending == 2
+    assert await scene.values() == [b"a", b"b"]
+
+
+async def test_bad_bytes_are_a_letter_and_end_their_stream_and_no_other(scene: Scene) -> None:
+    host = await scene.host(interceptors=PREFIXED)
+    bad, good = await host.open_stream("bad", metadata={"peer": "p"}), await host.open_stream("good")
+    with pytest.raises(BadBytes):
+        await bad.send(b"\x00\x00\x00\x02ok" + b"\xff\xff\xff\xff garbage")
+    await good.send(b"\x00\x00\x00\x04fine")
+    assert sorted(await scene.values()) == [b"fine", b"ok"]
+    (letter,) = await scene.events("source.err")
+    assert letter.stream_id == bad.ref.stream_id
+    assert letter.payload == b"\xff\xff\xff\xff garbage"
+    assert {key: letter.metadata[key] for key in ("source", "stream", "peer")} == {
+        "source": "source",
+        "stream": "bad",
+        "peer": "p",
+    }
+    assert "bytes" in letter.metadata["reason"]
+    assert host.status().letters == 1
+    with pytest.raises(RequestError, match="closed"):
+        await bad.send(b"more")
+    await bad.close()
+    assert [m.kind for m in await scene.marks() if m.stream_id == bad.ref.stream_id] == [
+        MarkKind.STARTED,
+        MarkKind.ENDED,
+    ]
+
+
+async def test_a_record_that_is_cut_off_is_a_letter(scene: Scene) -> None:
+    host = await scene.host(interceptors=PREFIXED)
+    stream = await host.open_stream("peer")
+    await stream.send(b"\x00\x00\x00\x01a\x00\x00\x00\x10half")
+    await stream.cut_off("the peer went away")
+    assert await scene.values() == [b"a"]
+    (letter,) = await scene.events("source.err")
+    assert letter.metadata["reason"] == "the peer went away"
+    assert letter.payload.endswith(b"half")
+
+
+async def test_close_finishes_what_nobody_has_finished(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("peer")
+    await stream.send(b"a\nlast")
+    await stream.close()
+    await stream.close()
+    assert await scene.values() == [b"a", b"last"]
+    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
+
+
+async def test_after_finish_a_stream_goes_on_with_fresh_interceptors(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("connection")
+    await stream.send(b"first request")
+    assert await stream.finish() == 1
+    await stream.send(b"second\nre")
+    assert await stream.finish() == 3
+    assert await scene.values() == [b"first request", b"second", b"re"]
+
+
+async def test_an_event_is_complete_when_every_pipeline_is_done_with_it(scene: Scene) -> None:
+    host = await scene.host(segments=1)
+    completion = scene.running.gateway.completion("source")
+    completion.hold({})
+    stream = await host.open_stream("peer")
+    first = await stream.send(b"1")
+    await scene.running.gateway.durability.caught_up()
+    end = scene.ends()
+    second = await stream.send(b"2")
+    await stream.durable(second)
+    waiting = [asyncio.create_task(stream.complete(event)) for event in (first, second)]
+    assert await is_waiting(waiting[0])
+    completion.advance(end)
+    await waiting[0]
+    assert await is_waiting(waiting[1])
+    completion.advance(scene.ends())
+    await waiting[1]
+
+
+async def test_with_ack_durable_an_event_is_complete_when_it_is_on_disk(scene: Scene) -> None:
+    host = await scene.host(ack="durable")
+    scene.running.gateway.completion("source").hold({})
+    stream = await host.open_stream("peer")
+    async with asyncio.timeout(10):
+        await stream.complete(await stream.send(b"1"))
+
+
+async def test_a_stream_is_told_to_be_over_after_its_last_event_was_completed_even_if_acks_are_durable(
+    scene: Scene,
+) -> None:
+    host = await scene.host(ack="durable", segments=1)
+    completion = scene.running.gateway.completion("source")
+    completion.hold({})
+    stream = await host.open_stream("peer")
+    await stream.send(b"1")
+    await stream.close()
+    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended"])
+    assert scene.running.gateway.knows(stream.ref)
+    assert stream.ref.stream_id in host.connector.streams
+    completion.advance(scene.ends())
+    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
+    assert stream.ref.stream_id not in host.connector.streams
+    assert not scene.running.gateway.knows(stream.ref)
+
+
+async def test_metadata_that_cannot_be_stored_is_refused_and_leaves_nothing(scene: Scene) -> None:
+    host = await scene.host()
+    with pytest.raises(RequestError, match="metadata"):
+        await host.open_stream("peer", metadata={"x": object()})
+    with pytest.raises(LimitExceeded, match="metadata"):
+        await host.open_stream("peer", metadata={"x": "y" * 70_000})
+    assert not host.connector.streams
+    stream = await host.open_stream("peer")
+    with pytest.raises(LimitExceeded):
+        await stream.send(b"", metadata={"x": "y" * 70_000})
+    assert await stream.send(b"x") == 1
+
+
+async def test_a_large_send_is_stored_in_parts_that_fit(scene: Scene, tmp_path: Path) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("peer", metadata={"peer": "x" * 1000})
+    lines = [b"%d" % number for number in range(20_000)]
+    assert await stream.send(b"\n".join(lines) + b"\n") == 20_000
+    assert await scene.values() == lines
+    assert len([head for head in await scene.heads() if head.count]) == 3
+
+
+async def test_a_record_that_is_too_large_for_an_event_is_a_letter(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer")
+    with pytest.raises(BadBytes, match="too large"):
+        await stream.send(bytes(17 << 20))
+    (letter,) = await scene.events("source.err")
+    assert letter.metadata["cut_from"] == 17 << 20
+    assert len(letter.payload) == 8 << 20
+
+
+async def test_the_same_stream_is_open_once(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("file", resume=True)
+    with pytest.raises(RequestError, match="open already"):
+        await host.open_stream("file", resume=True)
+    await stream.close()
+    again: HostedStream = await host.open_stream("file", resume=True)
+    assert again.ref == stream.ref
+
+
+async def test_programs_cannot_join_a_source_whose_events_come_from_a_connector(scene: Scene) -> None:
+    host = await scene.host()
+    await host.open_stream("peer")
+    with pytest.raises(RequestError, match="a connector of the application"):
+        scene.running.gateway.joined_by_program("source")
+
+
+async def test_no_more_than_a_window_waits_for_the_disk(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer")
+    await scene.running.gateway.durability.caught_up()
+    scene.running.committer.stop()
+    sending = [asyncio.create_task(stream.send(bytes(1 << 20))) for _ in range(20)]
+    assert await is_waiting(sending[-1], 0.5)
+    assert sum(task.done() for task in sending) == 8
+    assert not stream.may_send
+    scene.running.committer = Committer(scene.running.journal, 1)
+    scene.running.committer.start()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*sending)
+        await stream.ready()
+
+
+async def test_a_silent_stream_becomes_idle_unless_it_may_not_send_and_its_next_event_wakes_it(scene: Scene) -> None:
+    host = await scene.host(idle_timeout_seconds=TIMEOUT)
+    clock = IdleScene(scene.running)
+    silent, kept = await host.open_stream("silent"), await host.open_stream("kept")
+    scene.gate.set(kept.ref, is_open=False)
+    clock.pass_time(2 * TIMEOUT)
+    assert await clock.idle() == [silent.ref.stream_id]
+    await silent.send(b"x")
+    (marks,) = [head.marks for head in await scene.heads() if head.count]
+    assert [mark.kind for mark in marks] == [MarkKind.ACTIVE_AGAIN]
+    for _ in range(4):
+        clock.pass_time(TIMEOUT / 2)
+        await silent.send(b"x")
+    scene.gate.set(kept.ref, is_open=True)
+    clock.pass_time(TIMEOUT / 2)
+    assert await clock.idle() == [silent.ref.stream_id]
+    await silent.send(b"x")
+    clock.pass_time(0.75 * TIMEOUT)
+    assert sorted(await clock.idle()) == sorted([silent.ref.stream_id, kept.ref.stream_id])
+
+
+async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> None:
+    class Sink(Driven):
+        def capabilities(self, options: Options) -> Capabilities:  # type: ignore[override]
+            return Capabilities(sink=Guarantee.AT_LEAST_ONCE)
+
+    spec = ConnectorSpec(name="sink", id="sink", instance="01", type="driven")
+    host = SourceHost(spec, Sink(), scene.running.gateway)
+    scene.hosts.append(host)
+    host.start()
+    await until(lambda: host.status().state == "connected")
+    assert not scene.running.store.segments("connector/sink")
+    with pytest.raises(RequestError, match="no source of its own"):
+        await host.open_stream("peer")
+    await host.drain()
+
+
+async def test_letters_that_nobody_reads_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "UNREAD_BYTES_MAX", 10_000)
+    host = await scene.host(interceptors=PREFIXED)
+    for number in range(20):
+        stream = await host.open_stream("peer")
+        await stream.send(b"\x00\x00\xff\xff" + bytes(999))
+        await stream.cut_off(f"cut off {number}")
+        await scene.running.gateway.durability.caught_up()
+    kept = await scene.events("source.err")
+    assert 4 <= len(kept) <= 12
+    assert kept[-1].metadata["reason"] == "cut off 19"
+    assert host.status().letters == 20
+
+
+async def test_when_its_host_has_stopped_programs_may_join_the_source(scene: Scene, connect: Connect) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer")
+    await stream.send(b"hosted")
+    await scene.leave()
+    scene.running.gateway.completion("source").hold({})
+    peer = await connect(scene.running)
+    await peer.open(1)
+    peer.send(Message(1, 1, 0, b"", b"sent"), EndOfStream(1))
+    await until(lambda: scene.running.gateway.counters.messages == 2)
+    await scene.running.gateway.durability.caught_up()
+    scene.running.gateway.completion("source").advance(scene.ends())
+    while not isinstance(frame := await peer.frame(), Ack) or not frame.acked:
+        pass
+    assert [(acked.stream_id, acked.point_of_reference) for acked in frame.acked] == [(1, 1)]
+
+
+async def test_when_the_disk_has_failed_nobody_waits_for_room(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer")
+    scene.running.journal.crash_after(1)
+    with suppress(StoreFailed):
+        await stream.send(b"x")
+    await until(lambda: scene.running.journal.failed)
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreFailed):
+            await stream.ready()
+    await scene.running.crash()
+
+
+async def test_what_interceptors_have_held_back_gets_the_time_at_which_it_is_stored(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    stream = await host.open_stream("peer")
+    await stream.send(b"one\ntw")
+    marked = host.gateway.clock.now() + 5_000_000
+    host.connector.mark_clock(MarkKind.CLOCK, marked)
+    await stream.send(b"o\nthr")
+    await stream.close()
+    first, *later = [event.event_time for event in await scene.events()]
+    assert first is not None
+    assert first < marked
+    assert later == [marked, marked], "nothing comes behind a mark that is below it, whenever its bytes came"
+    assert host.connector.has_arrival_times
+
+
+async def test_a_connector_that_knows_the_times_of_its_events_is_not_followed_by_the_clock(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peer")
+    had = [host.connector.has_arrival_times]  # its type does not declare it
+    await stream.put([b"one"])
+    had.append(host.connector.has_arrival_times)
+    await stream.put([b"two"], event_times_us=[7])
+    assert [*had, host.connector.has_arrival_times] == [False, True, False]
+    assert [event.event_time for event in await scene.events()][1:] == [7]

@@ -1,0 +1,137 @@
+"""What tests of held acknowledgements share: where messages are stored, and what was acknowledged."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from penstock.ingest.completion import Completion
+from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message, Notify, NotifyAck, encode
+from penstock.protocol.stored.head import decode_head
+from tests.ingest.conftest import Peer, RunningGateway
+
+
+def message(stream_id: int, message_id: int, size: int = 0) -> Message:
+    return Message(stream_id, message_id, 0, b"", b"%d of %d" % (message_id, stream_id) + bytes(size))
+
+
+def completion(running: RunningGateway, source: str = "source") -> Completion:
+    return running.gateway.completion(source)
+
+
+def ends(running: RunningGateway, source: str = "source") -> dict[str, int]:
+    """Where the source's segments end now, durably."""
+    return {name: running.store.info(name).length for name in running.gateway.connector(source).segments}
+
+
+def record_ends(running: RunningGateway, segment: str) -> list[int]:
+    info = running.store.info(segment)
+    return [int(end) for end, _ in running.store.heads(segment, info.start, info.length)]
+
+
+def last_ids(running: RunningGateway, released: dict[str, int]) -> dict[int, int]:
+    """The last message id of each stream in the records up to these offsets: what may be acknowledged there."""
+    last: dict[int, int] = {}
+    for segment, offset in released.items():
+        for end, data in running.store.heads(segment, running.store.info(segment).start, offset):
+            head = decode_head(data)
+            if end <= offset and head is not None:
+                last |= head.last
+    return last
+
+
+class Listener:
+    """A peer whose frames are read as they come, all the time."""
+
+    def __init__(self, peer: Peer, on_ack: Callable[[int, int], object] = lambda *_: None) -> None:
+        self.peer = peer
+        self.acked: dict[int, int] = {}
+        self.opened: dict[int, int] = {}
+        self.refused: list[int] = []
+        self.credits = 0
+        self.is_closed = False
+        self._on_ack = on_ack
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        with suppress(EOFError, ConnectionError):
+            while True:
+                self._take(await self.peer.frame(60))
+        self.is_closed = True
+
+    def _take(self, frame: Frame) -> None:
+        match frame:
+            case NotifyAck(success=True):
+                self.opened[frame.stream_id] = frame.point_of_reference
+            case NotifyAck():
+                self.refused.append(frame.stream_id)
+            case Ack():
+                self.credits += frame.credits
+                for stream_id, last_id in frame.acked:
+                    assert last_id != NOTHING_YET
+                    self._check(stream_id, last_id)
+                    self.acked[stream_id] = last_id
+                    self._on_ack(stream_id, last_id)
+            case _:
+                raise AssertionError(frame)
+
+    def _check(self, stream_id: int, last_id: int) -> None:
+        point = self.opened.get(stream_id, NOTHING_YET)
+        assert point == NOTHING_YET or last_id >= point, "below what NOTIFY_ACK said"
+        assert last_id >= self.acked.get(stream_id, 0), "an acknowledgement went back"
+
+    def check(self) -> None:
+        """Raise what was wrong with a frame."""
+        if self._task.done():
+            self._task.result()
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self.check()
+                await asyncio.sleep(0.002)
+
+    async def open(self, *stream_ids: int) -> None:
+        """Again and again, while they are refused."""
+        for stream_id in stream_ids:
+            self.opened.pop(stream_id, None)
+        self.refused.clear()
+        self._notify(stream_ids)
+        async with asyncio.timeout(30):
+            while not all(stream_id in self.opened for stream_id in stream_ids):
+                refused, self.refused = self.refused, []
+                self._notify(refused)
+                self.check()
+                await asyncio.sleep(0.005)
+
+    def _notify(self, stream_ids: Iterable[int]) -> None:
+        self.peer.send(b"".join(encode(Notify(stream_id, f"stream {stream_id}")) for stream_id in stream_ids))
+
+    def send(self, messages: Iterable[tuple[int, int]]) -> None:
+        self.peer.send(b"".join(encode(message(*pair)) for pair in messages))
+
+    def end(self, stream_id: int) -> None:
+        self.peer.send(EndOfStream(stream_id))
+
+    async def close(self) -> None:
+        await self.peer.close()
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+async def until_stored(running: RunningGateway, count: int, source: str = "source") -> None:
+    """So many messages are durable, and their sessions know it."""
+    await eventually(lambda: len(running.events(source)) >= count)
+    await running.gateway.durability.caught_up()
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.002)
+
+
+async def quiet(seconds: float = 0.1) -> None:
+    """Long enough for anything that would be sent to be there."""
+    await asyncio.sleep(seconds)

@@ -1,0 +1,59 @@
+"""A gateway whose idle clocks are moved by the test, and the marks that it has stored."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.ingest.idling import Idling
+from penstock.ingest.settings import ConnectorSettings
+from penstock.protocol.connector import Message
+from penstock.protocol.stored.head import Mark, MarkKind, decode_head
+from tests.ingest.conftest import RunningGateway, Serve
+
+STEP_SECONDS = 0.5
+TIMEOUT = 10.0
+SETTINGS = ConnectorSettings(segments=2, idle_timeout_seconds=TIMEOUT)
+
+
+@dataclass
+class IdleScene:
+    """The gateway's own ticks find that no time has passed."""
+
+    running: RunningGateway
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        gateway = self.running.gateway
+        gateway._idling = Idling(lambda: self.now)
+
+    def pass_time(self, seconds: float, step_seconds: float = STEP_SECONDS) -> None:
+        for _ in range(round(seconds / step_seconds)):
+            self.now += step_seconds
+            gateway = self.running.gateway
+            gateway._idling.tick(gateway._connectors.values(), gateway._sessions)
+
+    async def records(self) -> list[tuple[list[Mark], dict[int, int]]]:
+        """Of each record that is durable: its marks, and the last message id of each stream in it."""
+        await self.running.gateway.durability.caught_up()
+        found = []
+        for name in self.running.gateway.connector("source").segments:
+            info = self.running.store.info(name)
+            for _, data in self.running.store.heads(name, info.start, info.length):
+                head = decode_head(data)
+                if head is not None:
+                    found.append((head.marks, head.last))
+        return found
+
+    async def marked(self, *kinds: MarkKind) -> list[int]:
+        """The streams that have such a mark, once for each."""
+        return sorted(m.stream_id for marks, _ in await self.records() for m in marks if m.kind in kinds)
+
+    async def idle(self) -> list[int]:
+        return await self.marked(MarkKind.IDLE)
+
+
+async def idle_scene(serve: Serve, settings: ConnectorSettings = SETTINGS, **more: object) -> IdleScene:
+    return IdleScene(await serve(connector=settings, **more))
+
+
+def messages(stream_ids: Iterable[int], message_id: int) -> list[Message]:
+    return [Message(stream_id, message_id, 1000, b"", b"payload") for stream_id in stream_ids]

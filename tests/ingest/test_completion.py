@@ -1,0 +1,425 @@
+"""Acknowledgements while pipelines hold a source: never before `advance`, and without any traffic after it."""
+
+import asyncio
+
+import pytest
+
+from penstock.ingest.settings import AckMode, ConnectorSettings
+from penstock.protocol.connector import NOTHING_YET, Notify
+from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.held import Listener, completion, ends, last_ids, quiet, record_ends, until_stored
+
+ONE_SEGMENT = ConnectorSettings(segments=1)
+
+
+async def test_what_is_stored_is_acknowledged_when_it_is_released_and_not_before(
+    running: RunningGateway, connect: Connect
+) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1, 2, 3)
+    source.send((stream_id, number) for number in range(10) for stream_id in (1, 2, 3))
+    await until_stored(running, 30)
+    await quiet()
+    assert source.acked == {}
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 9, 2: 9, 3: 9})
+
+
+async def test_credits_come_back_when_messages_are_durable(serve: Serve, connect: Connect) -> None:
+    running = await serve(window_bytes=4096 * 10)
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    for first in range(0, 100, 5):  # ten times the window
+        before = source.credits
+        source.send((1, number) for number in range(first, first + 5))
+        await source.until(lambda before=before: source.credits >= before + 5)  # type: ignore[misc]
+    assert source.acked == {}
+    assert len(running.events()) == 100
+
+
+async def test_a_release_acknowledges_the_records_that_lie_before_it_as_a_whole(serve: Serve, connect: Connect) -> None:
+    running = await serve(connector=ONE_SEGMENT)
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    for number in range(5):
+        source.send([(1, number)])
+        await until_stored(running, number + 1)
+    (segment,) = ends(running)
+    for end in record_ends(running, segment):
+        completion(running).advance({segment: end - 1})
+        await quiet(0.02)
+        expected = last_ids(running, {segment: end - 1})
+        assert source.acked == expected
+        completion(running).advance({segment: end})
+        await source.until(lambda end=end: source.acked == last_ids(running, {segment: end}))  # type: ignore[misc]
+    assert source.acked == {1: 4}
+
+
+async def test_a_release_that_goes_back_or_beyond_the_end_does_no_harm(serve: Serve, connect: Connect) -> None:
+    running = await serve(connector=ONE_SEGMENT)
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 1)])
+    await until_stored(running, 1)
+    completion(running).advance({"connector/source/0": 1 << 40, "connector/source/77": 5})
+    await source.until(lambda: source.acked == {1: 1})
+    completion(running).advance({"connector/source/0": 3})
+    source.send([(1, 2)])
+    await source.until(lambda: source.acked == {1: 2})
+
+
+async def test_every_session_gets_what_is_its_own(running: RunningGateway, connect: Connect) -> None:
+    completion(running).hold({})
+    completion(running, "other").hold({})
+    first, second, other = [Listener(await connect(running, name)) for name in ("source", "source", "other")]
+    await first.open(1, 2)
+    await second.open(3)
+    await other.open(1)
+    first.send([(1, 10), (2, 20)])
+    second.send([(3, 30)])
+    other.send([(1, 40)])
+    await until_stored(running, 3)
+    await until_stored(running, 1, "other")
+    completion(running).advance(ends(running))
+    await first.until(lambda: first.acked == {1: 10, 2: 20})
+    await second.until(lambda: second.acked == {3: 30})
+    assert other.acked == {}
+    completion(running, "other").advance(ends(running, "other"))
+    await other.until(lambda: other.acked == {1: 40})
+    assert first.acked == {1: 10, 2: 20}
+
+
+async def test_who_comes_back_while_held_is_acknowledged_once_all_that_was_stored_is_released(
+    serve: Serve, connect: Connect
+) -> None:
+    running = await serve(connector=ONE_SEGMENT)
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    for number in range(3):
+        source.send([(1, number)])
+        await until_stored(running, number + 1)
+    await source.close()
+    again = Listener(await connect(running))
+    await again.open(1)
+    assert again.opened == {1: 2}
+    (segment,) = ends(running)
+    record = record_ends(running, segment)
+    completion(running).advance({segment: record[2]})
+    await quiet()
+    assert again.acked == {}, "nothing below what NOTIFY_ACK said"
+    again.send([(1, 3)])
+    await until_stored(running, 4)
+    completion(running).advance({segment: record[3]})
+    await again.until(lambda: again.acked == {1: 2})
+    completion(running).advance(ends(running))
+    await again.until(lambda: again.acked == {1: 3})
+
+
+async def test_who_comes_back_when_all_is_released_is_acknowledged_at_once(
+    running: RunningGateway, connect: Connect
+) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1, 2)
+    source.send([(1, 7), (2, 8)])
+    await until_stored(running, 2)
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 7, 2: 8})
+    await source.close()
+    again = Listener(await connect(running))
+    await again.open(1, 2, 3)
+    assert again.opened == {1: 7, 2: 8, 3: NOTHING_YET}
+    await again.until(lambda: again.acked == {1: 7, 2: 8})
+
+
+async def test_the_end_of_a_stream_waits_for_its_release(running: RunningGateway, connect: Connect) -> None:
+    completion(running).hold({})
+    source, other = Listener(await connect(running)), Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 5)])
+    source.end(1)
+    await until_stored(running, 1)
+    await quiet()
+    assert source.acked == {}
+    other.peer.send(Notify(1, "s"))
+    source.peer.send(Notify(1, "s"))
+    await source.until(lambda: source.refused == other.refused == [1])
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 5})
+    await other.open(1)
+    assert other.opened == {1: 5}
+
+
+async def test_the_end_of_a_stream_is_acknowledged_at_once_when_its_last_message_is_released_already(
+    running: RunningGateway, connect: Connect
+) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 5)])
+    await until_stored(running, 1)
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 5})
+    source.end(1)
+    await source.open(1)
+    source.end(1)
+    await source.open(1)
+    assert source.opened == {1: 5}
+
+
+async def test_an_empty_stream_ends_without_a_release(running: RunningGateway, connect: Connect) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.end(1)
+    await quiet()
+    await source.open(1)
+    assert source.opened == {1: NOTHING_YET}
+
+
+async def test_who_ends_a_stream_and_goes_finds_it_again_and_is_acknowledged_when_it_is_released(
+    running: RunningGateway, connect: Connect
+) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 5)])
+    source.end(1)
+    await until_stored(running, 1)
+    await source.close()
+    again = Listener(await connect(running))
+    await again.open(1)
+    assert again.opened == {1: 5}
+    again.end(1)
+    await quiet()
+    assert again.acked == {}
+    completion(running).advance(ends(running))
+    await again.until(lambda: again.acked == {1: 5})
+    await again.until(lambda: sum(running.gateway.registry.counts().values()) == 0)
+
+
+async def test_very_many_streams_are_acknowledged_in_bulk(running: RunningGateway, connect: Connect) -> None:
+    completion(running).hold({})
+    sources = [Listener(await connect(running)) for _ in range(3)]
+    streams = [range(number * 4000, (number + 1) * 4000) for number in range(3)]
+    for source, own in zip(sources, streams, strict=True):
+        await source.open(*own)
+        for first in range(0, 4000, 1000):
+            before = source.credits
+            source.send((stream_id, 1) for stream_id in own[first : first + 1000])
+            await source.until(lambda source=source, before=before: source.credits >= before + 1000)  # type: ignore[misc]
+    await until_stored(running, 12_000)
+    frames = running.gateway.counters.frames_sent
+    completion(running).advance(ends(running))
+    for source, own in zip(sources, streams, strict=True):
+        await source.until(lambda source=source, own=own: source.acked == dict.fromkeys(own, 1))  # type: ignore[misc]
+    assert running.gateway.counters.frames_sent - frames < 200
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_holds_the_rest(
+    serve: Serve, connect: Connect, restarts: int
+) -> None:
+    running = await serve(connector=ONE_SEGMENT)
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1, 2)
+    source.send([(1, 10)])
+    await until_stored(running, 1)
+    released = ends(running)
+    completion(running).advance(released)
+    await source.until(lambda: source.acked == {1: 10})
+    source.send([(2, 20)])
+    await until_stored(running, 2)
+    for _ in range(restarts):
+        running = await serve(connector=ONE_SEGMENT)
+        completion(running).hold(released)
+    again = Listener(await connect(running))
+    await again.open(1, 2)
+    assert again.opened == {1: 10, 2: 20}
+    again.send([(1, 11)])
+    await until_stored(running, 3)
+    await quiet()
+    assert again.acked == {}
+    completion(running).advance(ends(running))
+    await again.until(lambda: again.acked == {1: 11, 2: 20})
+
+
+async def test_acknowledge_durable_is_not_held(serve: Serve, connect: Connect) -> None:
+    running = await serve(connector=ConnectorSettings(ack=AckMode.DURABLE))
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 5)])
+    source.end(1)
+    await source.until(lambda: source.acked == {1: 5})
+    await source.open(1)
+    assert not running.gateway.status()["sources"]["source"]["held"]  # type: ignore[index]
+
+
+async def test_a_hold_comes_after_acknowledgements_and_these_do_not_go_back(
+    running: RunningGateway, connect: Connect
+) -> None:
+    source = Listener(await connect(running))
+    await source.open(1, 2)
+    source.send([(1, 5), (2, 5)])
+    await source.until(lambda: source.acked == {1: 5, 2: 5})
+    completion(running).hold(dict.fromkeys(ends(running), 0))
+    source.send([(1, 6)])
+    await until_stored(running, 3)
+    await quiet()
+    assert source.acked == {1: 5, 2: 5}
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 6, 2: 5})
+
+
+async def test_releases_of_what_was_acknowledged_before_the_hold_are_not_told_again(
+    serve: Serve, connect: Connect
+) -> None:
+    running = await serve(connector=ONE_SEGMENT)
+    told: list[tuple[int, int]] = []
+    source = Listener(await connect(running), lambda *ack: told.append(ack))
+    await source.open(1)
+    for number in range(5):
+        source.send([(1, number)])
+        await source.until(lambda number=number: source.acked == {1: number})  # type: ignore[misc]
+    completion(running).hold({})
+    for end in record_ends(running, "connector/source/0"):
+        completion(running).advance({"connector/source/0": end})
+        await quiet(0.01)
+    source.check()
+    assert told == [(1, number) for number in range(5)]
+
+
+async def test_a_hold_that_starts_at_the_end_releases_what_is_there(running: RunningGateway, connect: Connect) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 5)])
+    await until_stored(running, 1)
+    completion(running).hold(ends(running))
+    await source.until(lambda: source.acked == {1: 5})
+
+
+async def test_a_second_hold_with_a_lower_start_takes_nothing_back_and_holds_what_comes(
+    running: RunningGateway, connect: Connect
+) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 5)])
+    await until_stored(running, 1)
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 5})
+    completion(running).hold({})
+    source.send([(1, 6)])
+    source.end(1)
+    await until_stored(running, 2)
+    await quiet()
+    assert source.acked == {1: 5}
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 6})
+
+
+async def test_let_go_acknowledges_all_that_is_durable_and_what_comes_at_once(
+    running: RunningGateway, connect: Connect
+) -> None:
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1, 2)
+    source.send([(1, 5), (2, 6)])
+    source.end(2)
+    await until_stored(running, 2)
+    completion(running).let_go()
+    await source.until(lambda: source.acked == {1: 5, 2: 6})
+    await source.open(2)
+    source.send([(1, 7), (2, 8)])
+    await source.until(lambda: source.acked == {1: 7, 2: 8})
+    completion(running).hold(ends(running))
+    source.send([(1, 9)])
+    await until_stored(running, 5)
+    await quiet()
+    assert source.acked == {1: 7, 2: 8}
+
+
+async def test_under_load_acknowledgements_never_go_back_when_it_is_held_and_let_go(
+    running: RunningGateway, connect: Connect
+) -> None:
+    source = Listener(await connect(running))
+    await source.open(1, 2, 3)
+    number = 0
+    for turn in range(30):
+        match turn % 6:
+            case 1:
+                completion(running).hold({})
+            case 3:
+                completion(running).advance(ends(running))
+            case 5:
+                completion(running).let_go()
+        for _ in range(5):
+            number += 1
+            source.send((stream_id, number) for stream_id in (1, 2, 3))
+            await asyncio.sleep(0.001)
+        source.check()
+    completion(running).let_go()
+    await source.until(lambda: source.acked == {1: number, 2: number, 3: number})
+
+
+async def test_a_hold_is_remembered_for_a_source_that_is_not_there_yet(
+    running: RunningGateway, connect: Connect
+) -> None:
+    completion(running, "later").hold({})
+    source = Listener(await connect(running, "later"))
+    await source.open(1)
+    source.send([(1, 5)])
+    await until_stored(running, 1, "later")
+    await quiet()
+    assert source.acked == {}
+    completion(running, "later").advance(ends(running, "later"))
+    await source.until(lambda: source.acked == {1: 5})
+
+
+async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect) -> None:
+    running = await serve()
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 5)])
+    await until_stored(running, 1)
+    async with asyncio.timeout(30):
+        await running.stop()
+    running.crashed = True
+    await source.until(lambda: source.is_closed)
+    assert source.acked == {}
+
+
+async def test_the_status_tells_what_is_held_and_how_long_the_oldest_waits(
+    running: RunningGateway, connect: Connect
+) -> None:
+    began = asyncio.get_running_loop().time()
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1)
+    source.send([(1, 1), (1, 2), (1, 1)])
+    await until_stored(running, 2)
+    await quiet(0.1)
+    status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
+    assert (status["messages"], status["duplicates"]) == (2, 1)
+    assert status["message_bytes"] == running.gateway.counters.message_bytes
+    assert status["held"]
+    assert status["waiting_bytes"] > 0
+    assert 0.1 <= running.gateway.gauges()["ack_lag_seconds"] < asyncio.get_running_loop().time() - began
+    completion(running).advance(released := ends(running))
+    await source.until(lambda: source.acked == {1: 2})
+    assert running.gateway.gauges()["ack_lag_seconds"] == 0
+    status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
+    assert (status["released"], status["acknowledged"], status["waiting_bytes"]) == (released, released, 0)
+    completion(running).let_go()
+    await source.until(lambda: not running.gateway.status()["sources"]["source"]["held"])  # type: ignore[index]
+    status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
+    assert (status["held"], status["released"], status["waiting_bytes"]) == (False, {}, 0)

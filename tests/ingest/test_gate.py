@@ -1,0 +1,202 @@
+"""Sources whose streams somebody may keep from sending: they are not answered, and get no credits, until they may."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from penstock.connectors.api import StreamRef
+from penstock.ingest.settings import ConnectorSettings
+from penstock.protocol.connector import Ack, EndOfStream, Error, Hello, Message, Notify, NotifyAck
+from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.connectors.scene import ScriptedGate, until
+from tests.ingest.idle_scene import SETTINGS, TIMEOUT, IdleScene
+
+
+def ref(stream_id: int) -> StreamRef:
+    return StreamRef("source", stream_id)
+
+
+def message(stream_id: int, message_id: int) -> Message:
+    return Message(stream_id, message_id, 0, b"", b"x")
+
+
+async def guarded(serve: Serve, **settings: object) -> tuple[RunningGateway, ScriptedGate]:
+    running = await serve(**settings)
+    gate = ScriptedGate()
+    running.gateway.guard(gate)
+    return running, gate
+
+
+async def credits_in(peer: Peer, seconds: float = 0.6) -> int:
+    """All that are granted in this time."""
+    granted = 0
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                frame = await peer.frame()
+                if isinstance(frame, Ack):
+                    granted += frame.credits
+    except TimeoutError:
+        return granted
+
+
+async def test_a_notify_is_answered_when_all_sinks_have_opened_the_stream(serve: Serve, connect: Connect) -> None:
+    running, gate = await guarded(serve)
+    gate.closed.add(ref(1))
+    peer = await connect(running)
+    peer.send(Notify(1, "one"), Notify(2, "two"))
+    answer = await peer.frame()
+    assert isinstance(answer, NotifyAck)
+    assert answer.stream_id == 2
+    assert sorted(gate.told) == [("started", ref(1)), ("started", ref(2))]
+    while isinstance(frame := await _next(peer), Ack):
+        pass
+    assert frame is None
+    gate.set(ref(1), is_open=True)
+    answer = await peer.frame()
+    assert isinstance(answer, NotifyAck)
+    assert answer.success
+    assert answer.stream_id == 1
+
+
+async def _next(peer: Peer) -> object:
+    try:
+        return await peer.frame(0.3)
+    except TimeoutError:
+        return None
+
+
+async def test_a_session_one_of_whose_streams_is_closed_gets_no_credits_until_it_is_opened(
+    serve: Serve, connect: Connect
+) -> None:
+    running, gate = await guarded(serve)
+    peer = await connect(running)
+    await peer.open(1)
+    await peer.open(2)
+    await credits_in(peer)
+    gate.set(ref(1), is_open=False)
+    peer.send(*(message(2, number) for number in range(1, 11)))
+    assert await credits_in(peer) == 0
+    assert running.gateway.streams_of("source")[0].is_kept_back
+    gate.set(ref(1), is_open=True)
+    assert await credits_in(peer) == 10
+
+
+async def test_what_a_closed_stream_sends_on_the_credits_it_has_is_stored(serve: Serve, connect: Connect) -> None:
+    running, gate = await guarded(serve)
+    peer = await connect(running)
+    await peer.open(1)
+    gate.set(ref(1), is_open=False)
+    peer.send(message(1, 5))
+    await until(lambda: running.gateway.counters.messages == 1)
+    await running.gateway.durability.caught_up()
+    assert [event.event_id for event in running.events()] == [5]
+
+
+async def test_the_end_of_a_closed_stream_lets_the_others_of_its_session_go_on(serve: Serve, connect: Connect) -> None:
+    running, gate = await guarded(serve)
+    peer = await connect(running)
+    await peer.open(1)
+    await peer.open(2)
+    gate.set(ref(1), is_open=False)
+    peer.send(EndOfStream(1))
+    await until(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
+    assert not running.gateway.streams_of("source")[0].is_kept_back
+
+
+async def test_a_stream_is_told_to_be_complete_when_pipelines_are_done_with_its_last_message(
+    serve: Serve, connect: Connect
+) -> None:
+    running, gate = await guarded(serve, connector=ConnectorSettings(segments=1))
+    peer = await connect(running)
+    running.gateway.completion("source").hold({})
+    await peer.open(1)
+    peer.send(message(1, 1), EndOfStream(1))
+    await until(lambda: gate.of(ref(1)) == ["started", "ended"])
+    assert running.gateway.knows(ref(1))
+    await asyncio.sleep(0.1)
+    assert gate.of(ref(1)) == ["started", "ended"]
+    (segment,) = running.gateway.connector("source").segments
+    running.gateway.completion("source").advance({segment: running.store.info(segment).length})
+    await until(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
+    assert not running.gateway.knows(ref(1))
+    assert 1 in running.gateway.connector("source").streams
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+async def test_the_idle_clock_stands_still_for_a_stream_that_may_not_send(
+    serve: Serve, connect: Connect, is_connected: bool
+) -> None:
+    running, gate = await guarded(serve, connector=SETTINGS)
+    scene = IdleScene(running)
+    peer = await connect(running)
+    await peer.open(1)
+    gate.set(ref(1), is_open=False)
+    if not is_connected:
+        await peer.close()
+        await until(lambda: not running.gateway._sessions)
+    scene.pass_time(3 * TIMEOUT)
+    assert await scene.idle() == []
+    gate.set(ref(1), is_open=True)
+    scene.pass_time(TIMEOUT / 2)
+    assert await scene.idle() == []
+    scene.pass_time(TIMEOUT)
+    assert await scene.idle() == [1]
+
+
+async def test_a_stream_that_may_not_send_when_its_program_goes_away_is_not_idle_either(
+    serve: Serve, connect: Connect
+) -> None:
+    running, gate = await guarded(serve, connector=SETTINGS)
+    scene = IdleScene(running)
+    peer = await connect(running)
+    await peer.open(1)
+    gate.set(ref(1), is_open=False)
+    await peer.close()
+    await until(lambda: not running.gateway._sessions)
+    assert not running.gateway.connector("source").away
+    gate.set(ref(1), is_open=True)
+    scene.pass_time(2 * TIMEOUT)
+    assert await scene.idle() == [1]
+
+
+async def test_a_hello_with_a_name_of_the_workers_own_is_refused(running: RunningGateway, connect: Connect) -> None:
+    peer = await connect(running, hello=False)
+    peer.send(Hello("0.0.1", b"", "test", "system.streams"))
+    (answer,) = await peer.frames_until_closed()
+    assert isinstance(answer, Error)
+    assert "the worker's own" in answer.text
+
+
+async def test_a_source_is_set_up_anew_while_its_program_goes_on(running: RunningGateway, connect: Connect) -> None:
+    peer = await connect(running)
+    await peer.open(1)
+    running.gateway.configure("source", ConnectorSettings(segments=4, quota_bytes=10, max_disorder_us=7))
+    connector = running.gateway.connector("source")
+    assert len(connector.segments) == 4
+    assert running.gateway.settings_of("source").max_disorder_us == 7
+    for stream_id in range(2, 30):
+        await peer.open(stream_id)
+    peer.send(*(message(stream_id, 1) for stream_id in range(1, 30)))
+    await until(lambda: running.gateway.counters.messages == 29)
+    await running.gateway.durability.caught_up()
+    assert {s.route for s in connector.streams.values()} == {0, 1, 2, 3}
+    assert not connector.has_room()
+    assert len(running.gateway.completion("source").status().acknowledged) == 4
+
+
+async def test_a_stream_that_nobody_has_started_since_the_worker_did_becomes_idle_all_the_same(
+    serve: Serve, connect: Connect
+) -> None:
+    running = await serve(connector=SETTINGS)
+    peer = await connect(running)
+    await peer.open(1)
+    await running.gateway.durability.caught_up()
+    await running.crash()
+    running, gate = await guarded(serve, connector=SETTINGS)
+    gate.is_shut = True
+    scene = IdleScene(running)
+    running.gateway.configure("source", replace(SETTINGS, idle_timeout_seconds=TIMEOUT / 2))
+    scene.pass_time(TIMEOUT)
+    assert await scene.idle() == [1]

@@ -1,0 +1,97 @@
+"""Heads that cannot be read for acknowledgements: loud, and no source waits for ever."""
+
+import pytest
+
+from penstock.core.errors import Damaged
+from penstock.ingest.settings import ConnectorSettings
+from penstock.store.chapters import chapter_name, file_offset
+from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.held import Listener, completion, ends, quiet, record_ends, until_stored
+
+SEGMENT = "connector/source/0"
+
+
+async def held_source(serve: Serve, connect: Connect, messages: int) -> tuple[RunningGateway, Listener]:
+    """A source whose messages are each in a record of its own, all of them waiting."""
+    running = await serve(connector=ConnectorSettings(segments=1))
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(1, 2)
+    for number in range(messages):
+        source.send([(1 + number % 2, number)])
+        await until_stored(running, number + 1)
+    return running, source
+
+
+def flip_head(running: RunningGateway, number: int) -> None:
+    """Damage the head of the segment's record of this number."""
+    piece = running.store.locate_heads(SEGMENT, 0, ends(running)[SEGMENT])[number]
+    path = running.journal._files._directory / chapter_name(piece.chapter)  # type: ignore[attr-defined]
+    with path.open("r+b") as file:
+        file.seek(file_offset(piece.chapter, piece.row.position) + 10)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
+async def test_a_damaged_head_is_loud_and_its_streams_are_acknowledged_when_all_is_released(
+    serve: Serve, connect: Connect
+) -> None:
+    running, source = await held_source(serve, connect, 4)
+    flip_head(running, 3)
+    with pytest.raises(Damaged, match=r"the head at .*\.journal.* fails its checksum"):
+        running.store.heads(SEGMENT, 0, ends(running)[SEGMENT])
+    completion(running).advance({SEGMENT: record_ends_undamaged(running)[-2]})
+    await quiet()
+    assert any("fails its checksum" in text for text in running.store.damage)
+    assert source.acked == {1: 0, 2: 1}, "the third message is told by no head"
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 2, 2: 3})
+    source.send([(1, 10), (2, 10)])
+    await until_received(running, source, 6)
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 10, 2: 10})
+
+
+async def until_received(running: RunningGateway, source: Listener, count: int) -> None:
+    """As `until_stored`, where the events cannot be read."""
+    await source.until(lambda: running.gateway.counters.messages == count)
+    await running.gateway.durability.caught_up()
+
+
+def record_ends_undamaged(running: RunningGateway) -> list[int]:
+    pieces = running.store.locate_heads(SEGMENT, 0, ends(running)[SEGMENT])
+    return [piece.offset + piece.row.length for piece in pieces]
+
+
+async def test_heads_that_were_truncated_away_keep_no_source_waiting(serve: Serve, connect: Connect) -> None:
+    running, source = await held_source(serve, connect, 6)
+    running.store.truncate(SEGMENT, record_ends(running, SEGMENT)[-2])
+    completion(running).advance({SEGMENT: record_ends(running, SEGMENT)[0] - 1})
+    await quiet()
+    assert source.acked == {}
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 4, 2: 5})
+
+
+async def test_a_segment_that_was_deleted_keeps_nobody_else_waiting(serve: Serve, connect: Connect) -> None:
+    running, _ = await held_source(serve, connect, 3)
+    completion(running, "other").hold({})
+    other = Listener(await connect(running, "other"))
+    await other.open(1)
+    other.send([(1, 5)])
+    await until_stored(running, 1, "other")
+    released = ends(running) | ends(running, "other")
+    running.store.delete(SEGMENT)
+    completion(running).advance(released)
+    completion(running, "other").advance(released)
+    await other.until(lambda: other.acked == {1: 5})
+
+
+async def test_records_of_others_without_a_head_are_passed_over(serve: Serve, connect: Connect) -> None:
+    running, source = await held_source(serve, connect, 1)
+    running.store.append(SEGMENT, [b"\0\0\0\0\0\0\0\7foreign"])
+    source.send([(2, 1)])
+    await until_received(running, source, 2)
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == {1: 0, 2: 1})

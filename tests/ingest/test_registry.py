@@ -1,0 +1,33 @@
+"""The registry of streams, against a model of it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.ingest.registry import LocalRegistry, StreamKey, Use
+
+KEYS = st.builds(StreamKey, st.sampled_from(["a", "b"]), st.sampled_from([0, 1, 2**64 - 1]))
+STEPS = st.lists(st.tuples(st.sampled_from(["claim", "close", "release"]), KEYS, st.sampled_from(["x", "y"])))
+
+
+@given(STEPS)
+def test_a_stream_is_active_for_one_owner_alone_and_only_the_owner_can_close_or_release_it(
+    steps: list[tuple[str, StreamKey, str]],
+) -> None:
+    registry = LocalRegistry()
+    model: dict[StreamKey, tuple[str, Use]] = {}
+    for step, key, owner in steps:
+        holder, _ = model.get(key, (None, Use.INACTIVE))
+        if step == "claim":
+            assert registry.claim(key, owner) == (key not in model)
+            model.setdefault(key, (owner, Use.ACTIVE))
+        elif step == "close":
+            registry.close(key, owner)
+            if holder == owner:
+                model[key] = owner, Use.CLOSING
+        else:
+            registry.release(key, owner)
+            if holder == owner:
+                del model[key]
+        uses = [use for _, use in model.values()]
+        assert registry.counts() == {use: uses.count(use) for use in (Use.ACTIVE, Use.CLOSING)}
+        assert registry.use(key) is model.get(key, (None, Use.INACTIVE))[1]

@@ -1,0 +1,294 @@
+"""Sessions beside each other, and streams that end, reopen and change hands."""
+
+import asyncio
+
+import pytest
+
+from penstock.ingest.registry import Use
+from penstock.ingest.settings import ConnectorSettings
+from penstock.protocol.connector import (
+    NOTHING_YET,
+    Ack,
+    Acked,
+    EndOfStream,
+    Error,
+    Frame,
+    Message,
+    Notify,
+    NotifyAck,
+    Restart,
+    encode,
+)
+from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.held import eventually
+
+
+def together(*frames: Frame) -> bytes:
+    """In one write, so that they are received in one piece."""
+    return b"".join(map(encode, frames))
+
+
+def message(stream_id: int, message_id: int) -> Message:
+    return Message(stream_id, message_id, 0, b"", b"%d of %d" % (message_id, stream_id))
+
+
+async def until_acked(peer: Peer, stream_id: int, last_id: int) -> list[Frame]:
+    frames = []
+    while True:
+        frames.append(frame := await peer.frame())
+        if isinstance(frame, Ack) and Acked(stream_id, last_id) in frame.acked:
+            return frames
+
+
+async def open_retrying(peer: Peer, stream_id: int) -> int:
+    """As existing clients do: again after the next ACK."""
+    for _ in range(3000):
+        peer.send(Notify(stream_id, "s"))
+        while not isinstance(answer := await peer.frame(), NotifyAck):
+            pass
+        if answer.success:
+            return answer.point_of_reference
+        await asyncio.sleep(0.01)
+    raise AssertionError("refused for ever")
+
+
+def held(running: RunningGateway) -> int:
+    return sum(running.gateway.registry.counts().values())
+
+
+@pytest.mark.parametrize("messages", [[], [message(7, 5)]])
+async def test_while_a_stream_is_closing_its_notify_is_refused_then_accepted(
+    running: RunningGateway, connect: Connect, messages: list[Message]
+) -> None:
+    peer = await connect(running)
+    await peer.open(7)
+    peer.send(together(*messages, EndOfStream(7), Notify(7, "s")))
+    while not isinstance(answer := await peer.frame(), NotifyAck):
+        pass
+    assert answer == NotifyAck(False, 7, 0)
+    expected = 5 if messages else NOTHING_YET
+    assert await open_retrying(peer, 7) == expected
+    peer.send(EndOfStream(7))
+    await eventually(lambda: held(running) == 0)
+    other = await connect(running)
+    assert await other.open(7) == expected
+
+
+async def test_a_closing_stream_is_refused_to_other_sessions_too(running: RunningGateway, connect: Connect) -> None:
+    peer, other = await connect(running), await connect(running)
+    await peer.open(7)
+    running.gateway.registry.close(  # as it is between EOS_MESSAGE and its acknowledgement
+        *next(iter([(key, owner) for key, (owner, _) in running.gateway.registry._held.items()]))  # type: ignore[attr-defined]
+    )
+    other.send(Notify(7, "s"))
+    assert await other.frame() == NotifyAck(False, 7, 0)
+    await peer.close()
+    assert await open_retrying(other, 7) == NOTHING_YET
+
+
+async def test_a_session_that_ends_with_notifies_unanswered_leaves_nothing_behind(
+    running: RunningGateway, connect: Connect
+) -> None:
+    for number in range(20):
+        peer = await connect(running)
+        frames = [Notify(stream_id, "s") for stream_id in range(50)]
+        if number % 2:
+            frames.append(Notify(0, "twice"))  # an error, in the middle of it all
+        peer.send(together(*frames))
+        await asyncio.sleep(0.0005 * number)
+        peer.writer.transport.abort()
+    await eventually(lambda: held(running) == 0 and running.gateway.gauges()["open_sessions"] == 0)
+    other = await connect(running)
+    for stream_id in range(50):
+        assert await other.open(stream_id) == NOTHING_YET
+
+
+async def test_a_session_that_ends_while_streams_are_closing_leaves_nothing_behind(
+    running: RunningGateway, connect: Connect
+) -> None:
+    for number in range(10):
+        peer = await connect(running)
+        for stream_id in range(5):
+            await open_retrying(peer, stream_id)
+        ends = [frame for s in range(5) for frame in (message(s, number + 1), EndOfStream(s))]
+        peer.send(together(*ends))
+        await asyncio.sleep(0.0005 * number)
+        peer.writer.transport.abort()
+        other = await connect(running)
+        point = await open_retrying(other, 0)
+        ids = [event.event_id for event in running.events() if event.stream_id == 0]
+        assert point == (ids[-1] if ids else NOTHING_YET)
+        await other.close()
+    await eventually(lambda: held(running) == 0)
+
+
+async def test_a_stream_goes_from_session_to_session_without_losing_its_place(
+    running: RunningGateway, connect: Connect
+) -> None:
+    last = NOTHING_YET
+    for number in range(0, 100, 10):
+        peer = await connect(running)
+        assert await open_retrying(peer, 7) == last
+        peer.send(together(*(message(7, n) for n in range(number, number + 10))))
+        if number % 20:
+            peer.send(EndOfStream(7))
+        last = number + 9
+        await until_acked(peer, 7, last)
+        await peer.close()
+    assert [event.event_id for event in running.events()] == list(range(100))
+
+
+async def test_many_sessions_of_one_source_send_at_the_same_time(running: RunningGateway, connect: Connect) -> None:
+    async def send(first: int) -> None:
+        peer = await connect(running)
+        streams = range(first, first + 5)
+        for stream_id in streams:
+            await peer.open(stream_id)
+        for number in range(1, 21):
+            peer.send(together(*(message(stream_id, number) for stream_id in streams)))
+            await asyncio.sleep(0)
+        for stream_id in streams:
+            peer.send(EndOfStream(stream_id))
+        waiting = set(streams)
+        while waiting:
+            frame = await peer.frame()
+            if isinstance(frame, Ack):
+                waiting -= {acked.stream_id for acked in frame.acked if acked.point_of_reference == 20}
+
+    await asyncio.gather(*(send(first) for first in range(0, 100, 5)))
+    ids: dict[int, list[int]] = {}
+    for event in running.events():
+        ids.setdefault(event.stream_id, []).append(event.event_id)
+    assert ids == {stream_id: list(range(1, 21)) for stream_id in range(100)}
+    assert running.gateway.status()["messages"] == 2000
+
+
+async def test_a_run_of_duplicates_alone_is_acked_and_its_credits_return(serve: Serve, connect: Connect) -> None:
+    running = await serve(window_bytes=4096 * 10)
+    peer = await connect(running)
+    await peer.open(7)
+    peer.send(together(*(message(7, number) for number in range(8))))
+    await until_acked(peer, 7, 7)
+    await peer.close()
+    again = await connect(running)
+    assert await again.open(7) == 7
+    for _ in range(10):  # ten times eight is far more than ten credits
+        again.send(together(*(message(7, number) for number in range(8))))
+        granted = sum(frame.credits for frame in await until_acked(again, 7, 7) if isinstance(frame, Ack))
+        while granted < 8:
+            frame = await again.frame()
+            assert isinstance(frame, Ack)
+            granted += frame.credits
+    assert running.gateway.counters.duplicates == 80
+    assert len(running.events()) == 8
+
+
+async def test_an_ack_is_never_below_the_notify_ack(running: RunningGateway, connect: Connect) -> None:
+    peer = await connect(running)
+    await peer.open(7)
+    peer.send(together(*(message(7, number) for number in range(50))))
+    await until_acked(peer, 7, 49)
+    await peer.close()
+    again = await connect(running)
+    assert await again.open(7) == 49
+    for number in range(55):
+        again.send(message(7, number))
+    for frame in await until_acked(again, 7, 54):
+        assert isinstance(frame, Ack)
+        assert all(acked.point_of_reference >= 49 for acked in frame.acked)
+
+
+@pytest.mark.parametrize("before", [[], [message(8, 3)]])
+async def test_the_id_that_means_nothing_yet_is_no_messages_id_and_never_acked(
+    running: RunningGateway, connect: Connect, before: list[Message]
+) -> None:
+    peer = await connect(running)
+    await peer.open(7)
+    await peer.open(8)
+    await running.gateway.durability.caught_up()  # the journal is quiet: what comes now is durable at once
+    peer.send(together(*before, message(7, NOTHING_YET)))
+    frames = await peer.frames_until_closed()
+    assert isinstance(frames[-1], Error)
+    assert "2^64-1" in frames[-1].text
+    assert not any(a.point_of_reference == NOTHING_YET for f in frames if isinstance(f, Ack) for a in f.acked)
+    again = await connect(running)
+    assert await again.open(7) == NOTHING_YET
+    assert await again.open(8) == (3 if before else NOTHING_YET)
+
+
+@pytest.mark.parametrize("stream_id", [0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
+async def test_streams_and_messages_at_the_limits_of_their_numbers(
+    serve: Serve, connect: Connect, stream_id: int
+) -> None:
+    peer = await connect(await serve())
+    assert await peer.open(stream_id) == NOTHING_YET
+    for number in (0, 2**63 - 1, 2**63, 2**64 - 2):
+        peer.send(message(stream_id, number))
+        await until_acked(peer, stream_id, number)
+    again = await serve()
+    peer = await connect(again)
+    assert await peer.open(stream_id) == 2**64 - 2
+    peer.send(message(stream_id, 2**64 - 2), EndOfStream(stream_id))
+    await until_acked(peer, stream_id, 2**64 - 2)
+    assert [event.event_id for event in again.events()] == [0, 2**63 - 1, 2**63, 2**64 - 2]
+
+
+async def test_an_active_stream_is_not_opened_again_by_its_own_session(
+    running: RunningGateway, connect: Connect
+) -> None:
+    peer = await connect(running)
+    await peer.open(7)
+    peer.send(Notify(7, "s"))
+    frames = await peer.frames_until_closed()
+    assert isinstance(frames[-1], Error)
+    assert "NOTIFY is not legal for stream 7 in state Active" in frames[-1].text
+    assert running.gateway.registry.counts() == {Use.ACTIVE: 0, Use.CLOSING: 0}
+
+
+async def test_a_stop_acknowledges_what_was_received(serve: Serve, connect: Connect) -> None:
+    running = await serve()
+    peer = await connect(running)
+    await peer.open(7)
+    peer.send(*(Message(7, number, 0, b"", bytes(1000)) for number in range(1, 501)))
+    await eventually(lambda: running.gateway.counters.messages == 500)
+    await running.stop()
+    running.crashed = True
+    frames = await peer.frames_until_closed()
+    assert max(last for frame in frames if isinstance(frame, Ack) for _, last in frame.acked) == 500
+
+
+async def test_a_stop_with_a_successor_sends_the_sources_there(serve: Serve, connect: Connect) -> None:
+    running = await serve(successor="127.0.0.1:7777")
+    peer = await connect(running)
+    await running.stop()
+    running.crashed = True
+    assert (await peer.frames_until_closed())[-1] == Restart("127.0.0.1:7777")
+
+
+async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Serve, connect: Connect) -> None:
+    settings = ConnectorSettings(segments=1, quota_bytes=1000)
+    running = await serve(window_bytes=64 * 1024, connector=settings)
+    peer = await connect(running)
+    await peer.open(1)
+    for number in range(1, 12):
+        peer.send(Message(1, number, 0, b"", bytes(10_000)))
+        await asyncio.sleep(0.05)
+    await peer.frames_until_closed()
+    assert running.gateway.counters.closed_for_room == 1
+    assert running.gateway.connector("source").held_bytes < 100_000
+
+
+async def test_a_source_that_opens_very_many_streams_at_once_leaves_the_others_their_turn(
+    running: RunningGateway, connect: Connect
+) -> None:
+    good, greedy = await connect(running, "good"), await connect(running, "greedy")
+    await good.open(1)
+    good.send(message(1, 1))
+    await until_acked(good, 1, 1)
+    greedy.send(b"".join(encode(Notify(number, "stream")) for number in range(20_000)))
+    turns = 0
+    while running.gateway.counters.streams_opened < 20_001:
+        turns += 1
+        good.send(message(1, 1))  # it is stored already: its acknowledgement does not wait for the disk
+        await until_acked(good, 1, 1)
+    assert turns > 3

@@ -1,0 +1,108 @@
+"""Sources over TLS, and TLS with certificates on both sides."""
+
+import asyncio
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trustme
+
+from penstock.protocol.connector import NOTHING_YET, Ack, Acked, EndOfStream, Error, Hello, Message, Ok
+from tests.ingest.conftest import Peer, Serve
+from tests.worker_process import WorkerProcess
+
+CA = trustme.CA()
+
+
+def server_context(*, mutual: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    CA.issue_cert("127.0.0.1").configure_cert(context)
+    if mutual:
+        CA.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(*, certificate: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    CA.configure_trust(context)
+    if certificate:
+        CA.issue_cert("source@example.org").configure_cert(context)
+    return context
+
+
+async def hello(port: int, context: ssl.SSLContext | None) -> Peer:
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
+    peer.send(Hello("0.0.1", b"", "test", "source"))
+    try:
+        assert isinstance(await peer.frame(), Ok)
+    except (OSError, EOFError):
+        await peer.close()
+        raise
+    return peer
+
+
+async def stream(peer: Peer) -> None:
+    """Some MiB, so that records of TLS end inside of frames."""
+    assert await peer.open(7) == NOTHING_YET
+    for number in range(1, 101):
+        peer.send(Message(7, number, 0, b"key", number.to_bytes(1, "big") * 30_000))
+    peer.send(EndOfStream(7))
+    while not (isinstance(frame := await peer.frame(), Ack) and Acked(7, 100) in frame.acked):
+        assert isinstance(frame, Ack), frame
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_a_source_streams_over_tls(serve: Serve, mutual: bool) -> None:
+    running = await serve(ssl=server_context(mutual=mutual))
+    peer = await hello(running.port, client_context(certificate=mutual))
+    await stream(peer)
+    assert [event.event_id for event in running.events()] == list(range(1, 101))
+    assert {event.payload for event in running.events()} == {bytes([n]) * 30_000 for n in range(1, 101)}
+    peer.send(Hello("0.0.1", b"", "test", "source"))
+    frames = await peer.frames_until_closed()
+    assert isinstance(frames[-1], Error), "an error is told over TLS too"
+    await peer.close()
+
+
+async def test_a_source_without_a_certificate_is_refused_where_one_is_asked_for(serve: Serve) -> None:
+    running = await serve(ssl=server_context(mutual=True))
+    with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
+        await hello(running.port, client_context())
+    assert running.gateway.counters.sessions_joined == 0
+
+
+async def test_tls_on_one_side_only_ends_the_connection(serve: Serve) -> None:
+    running = await serve(ssl=server_context())
+    with pytest.raises((EOFError, ConnectionError)):
+        await hello(running.port, None)
+    running = await serve()
+    with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
+        await hello(running.port, client_context())
+
+
+async def test_a_peer_that_does_not_shake_hands_over_tls_is_ended_in_time(serve: Serve) -> None:
+    running = await serve(ssl=server_context(), handshake_seconds=0.3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    async with asyncio.timeout(30):
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+
+
+@pytest.mark.process
+async def test_the_worker_takes_certificates_by_option(tmp_path: Path) -> None:
+    server, authority = CA.issue_cert("127.0.0.1"), tmp_path / "ca.pem"
+    key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
+    CA.cert_pem.write_to_path(authority)
+    server.private_key_pem.write_to_path(key)
+    for part in server.cert_chain_pems:
+        part.write_to_path(chain, append=True)
+    options = ("--tls-cert", str(chain), "--tls-key", str(key), "--tls-client-ca", str(authority))
+    with WorkerProcess(tmp_path / "data", *options) as worker:
+        peer = await hello(worker.connector_port, client_context(certificate=True))
+        await stream(peer)
+        await peer.close()
+        with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
+            await hello(worker.connector_port, client_context())

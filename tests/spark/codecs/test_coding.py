@@ -1,0 +1,44 @@
+"""Which codec is for which event, and what people are told of codecs: without Spark."""
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.spark.codecs import CODECS, names
+from penstock.spark.codecs.codec import Branch, Coding, branches
+
+
+def test_there_are_five_codecs_and_only_csv_needs_a_schema() -> None:
+    assert names() == ("binary", "csv", "json", "msgpack", "string")
+    assert [name for name, about in CODECS.items() if about.needs_schema] == ["csv"]
+
+
+def test_to_ask_for_names_needs_no_spark() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; from penstock.spark.codecs import names; print(*names())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_special_content_types_come_before_whole_kinds_and_the_codec_last() -> None:
+    coding = Coding("a", "binary", {"*/*": "string", "text/*": "string", "Text/CSV": "csv"}, "id int")
+    assert [(one.content_type, one.codec) for one in branches({"a": coding})] == [
+        ("text/csv", "csv"),
+        ("text/*", "string"),
+        ("*/*", "string"),
+        ("", "binary"),
+    ]
+
+
+def test_sources_that_are_coded_alike_are_not_told_apart() -> None:
+    codings = {name: Coding(name, "json") for name in "abc"}
+    assert branches(codings) == [Branch("json")]
+
+
+def test_sources_that_are_not_have_branches_of_their_own_and_others_stay_as_they_are() -> None:
+    codings = {"a": Coding("a", "json"), "b": Coding("b", "csv", {}, "id int")}
+    assert branches(codings) == [Branch("json", None, "a"), Branch("csv", "id int", "b"), Branch("binary")]
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_codec_tells_a_content_type(name: str) -> None:
+    assert CODECS[name].content_types

@@ -1,0 +1,215 @@
+"""Rows to bytes, on Spark: each port's rows once for every codec that its sinks want, letters once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+
+from penstock.core.errors import RequestError
+from penstock.spark.codecs.codec import Branch, Coding, branches
+from penstock.spark.codecs.decoder import decode
+from penstock.spark.codecs.outputs import Outlet, attributes, leave, passed
+from tests.spark.codecs.frames import events, left
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+JSON = Outlet("out", (("out", "json"),))
+ALL = Outlet("out", (("out", "json"), ("out.csv", "csv"), ("out.msgpack", "msgpack")))
+SCHEMA = "id int, name string"
+
+
+def decoded(spark: SparkSession, *values: bytes, schema: str | None = SCHEMA) -> DataFrame:
+    return decode(events(spark, *values), [Branch("json", schema)]).public()
+
+
+def leaving(frame: DataFrame, outlet: Outlet = JSON, given: DataFrame | None = None) -> DataFrame:
+    untouched = frozenset() if given is None else frozenset(attributes(given).values())
+    return leave(frame, {outlet.port: outlet, "err": Outlet("err", (("err", "json"),))}, outlet.port, untouched)
+
+
+def encoded(frame: DataFrame, codec: str) -> list[bytes]:
+    return [value for _, value in left(leaving(frame, Outlet("out", (("out", codec),))))]
+
+
+def test_rows_without_a_value_are_written_by_the_codec(spark: SparkSession) -> None:
+    frame = decoded(spark, b'{"id": 1, "name": "a, \\"b\\""}', b'{"id": null}').drop("value")
+    assert encoded(frame, "json") == [b'{"id":1,"name":"a, \\"b\\""}', b'{"id":null,"name":null}']
+    assert encoded(frame, "csv") == [b'1,"a, ""b"""', b","]
+    assert [msgpack.unpackb(value) for value in encoded(frame, "msgpack")] == [
+        {"id": 1, "name": 'a, "b"'},
+        {"id": None, "name": None},
+    ]
+
+
+def test_texts_come_back_from_csv_as_they_were(spark: SparkSession) -> None:
+    texts = ["", None, " s ", "a\nb", 'q"q', "a,b", "\\", '\\"', '"', "#", "null", "\t"]
+    frame = spark.createDataFrame([(1, text) for text in texts], "id int, name string")
+    made = decode(events(spark, *encoded(frame, "csv")), [Branch("csv", "id int, name string")])
+    assert [row["name"] for row in made.frame.collect()] == texts
+
+
+def test_the_columns_of_the_event_leave_beside_the_value(spark: SparkSession) -> None:
+    (row,) = leaving(decoded(spark, b'{"id": 1}').drop("value", "letter")).collect()
+    told = row.asDict()
+    assert (told["source"], told["stream"], told["stream_id"], told["message_id"]) == ("tills", "till", 7, 1)
+    assert bytes(told["key"]) == b"k"
+    assert not {"segment", "offset", "id", "content_type"} & told.keys()
+
+
+def test_data_alone_is_the_value_itself(spark: SparkSession) -> None:
+    frame = decoded(spark, b'{"a": [1, 2.5]}', b"[null]", schema=None).drop("value")
+    assert encoded(frame, "json") == [b'{"a":[1,2.5]}', b"[null]"]
+    assert [msgpack.unpackb(value) for value in encoded(frame, "msgpack")] == [{"a": [1, 2.5]}, [None]]
+
+
+def test_messagepack_keeps_bytes_instants_and_maps(spark: SparkSession) -> None:
+    frame = events(spark, b"x").selectExpr(
+        "X'00FF' AS raw",
+        "timestamp'2026-01-02 03:04:05.5' AS at",
+        "map('a', 1) AS counts",
+        "array(struct(1 AS n)) AS list",
+        "date'2026-01-02' AS day",
+        "1.50 AS price",
+    )
+    (value,) = encoded(frame, "msgpack")
+    told = msgpack.unpackb(value, timestamp=3)
+    assert told.pop("at").isoformat() == "2026-01-02T03:04:05.500000+00:00"
+    assert told == {"raw": b"\x00\xff", "counts": {"a": 1}, "list": [{"n": 1}], "day": "2026-01-02", "price": "1.50"}
+
+
+def test_a_string_is_the_one_text_of_the_row(spark: SparkSession) -> None:
+    frame = decode(events(spark, b"hello", b"\xff"), [Branch("string")]).public()
+    shouted = frame.selectExpr("upper(text) AS text", "source", "letter")
+    assert left(leaving(shouted, Outlet("out", (("out.string", "string"),)))) == [
+        ("out.string", b"HELLO"),
+        ("err", b"\xff"),
+    ]
+    with pytest.raises(RequestError, match="string writes one text, and the rows have: text, more"):
+        encoded(frame.selectExpr("text", "1 AS more"), "string")
+
+
+@pytest.mark.parametrize(
+    ("columns", "codec", "error"),
+    [
+        (["id", "name"], "binary", "binary is for bytes alone"),
+        (["array(id) AS ids"], "csv", "csv cannot write `ids`, which is array<int>"),
+        (["key", "stream_id"], "json", "have no columns of their own"),
+        (["value", "id + 1 AS id"], "json", "have `value` and also `id`, which it does not hold"),
+        (["value", "1 AS more"], "json", "have `value` and also `more`"),
+        (["1 AS metadata", "id"], "json", "`metadata` is int"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(spark: SparkSession, columns: list[str], codec: str, error: str) -> None:
+    given = decoded(spark, b'{"id": 1}').drop("letter")
+    with pytest.raises(RequestError, match=error):
+        leaving(given.selectExpr(*columns), Outlet("out", (("out", codec),)), given)
+
+
+def test_a_value_beside_what_was_decoded_of_it_leaves_as_it_came(spark: SparkSession) -> None:
+    given = decoded(spark, b'{"id":  1, "more": 2}', b'{"id": 2}')
+    assert left(leaving(given.where("letter IS NOT NULL OR id = 1"), JSON, given)) == [
+        ("out", b'{"id":  1, "more": 2}')
+    ]
+
+
+def test_one_pass_gives_each_codec_its_bytes_and_letters_once(spark: SparkSession) -> None:
+    frame = decoded(spark, b'{"id": 1, "name": "x"}', b"bad").drop("value")
+    found = left(leaving(frame, ALL))
+    assert found == [
+        ("out", b'{"id":1,"name":"x"}'),
+        ("out.csv", b"1,x"),
+        ("out.msgpack", msgpack.packb({"id": 1, "name": "x"})),
+        ("err", b"bad"),
+    ]
+
+
+def test_rows_may_name_their_ports(spark: SparkSession) -> None:
+    outlets = {"out": ALL, "big": Outlet("big", (("big", "json"),))}
+    frame = decoded(spark, b'{"id": 1}', b'{"id": 2}').drop("value", "letter")
+    named = frame.selectExpr("*", "if(id > 1, 'big', 'out') AS port")
+    assert [port for port, _ in left(leave(named, outlets, None, frozenset()))] == [
+        "out",
+        "out.csv",
+        "out.msgpack",
+        "big",
+    ]
+
+
+@pytest.mark.parametrize("port", ["'none'", "cast(NULL AS string)"])
+def test_a_port_that_is_not_there_is_said(spark: SparkSession, port: str) -> None:
+    from pyspark.errors import PySparkException
+
+    named = decoded(spark, b'{"id": 1}').drop("value", "letter").selectExpr("*", f"{port} AS port")
+    with pytest.raises(PySparkException, match=r"there is no port (none|null)"):
+        leave(named, {"out": ALL}, None, frozenset()).collect()
+
+
+def metadata(frame: DataFrame) -> Any:
+    (row,) = frame.collect()
+    return None if row["metadata"] is None else msgpack.unpackb(bytes(row["metadata"]))
+
+
+def test_the_content_type_stays_with_bytes_that_stay(spark: SparkSession) -> None:
+    given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public().drop("letter")
+    assert metadata(leaving(given, JSON, given)) == {"content_type": "text/x-json"}
+
+
+def test_a_reply_tells_the_content_type_of_its_codec_unless_it_has_one(spark: SparkSession) -> None:
+    given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public().drop("letter")
+    replies = Outlet("out", (("out.msgpack", "msgpack"),), tells_type=True)
+    assert metadata(leaving(given.drop("value"), replies, given)) == {"content_type": "application/msgpack"}
+    assert metadata(leaving(given.drop("value"), JSON, given)) is None
+    own = given.drop("value").selectExpr("* EXCEPT (content_type)", "'x/y' AS content_type")
+    assert metadata(leaving(own, replies, given)) == {"content_type": "x/y"}
+
+
+def test_metadata_of_a_row_may_be_a_struct_or_a_map(spark: SparkSession) -> None:
+    given = decoded(spark, b'{"id": 1}').drop("letter", "value")
+    assert metadata(leaving(given.selectExpr("id", "struct(404 AS status) AS metadata"))) == {"status": 404}
+    assert metadata(leaving(given.selectExpr("id", "map('a', 'b') AS metadata"))) == {"a": "b"}
+    assert metadata(leaving(given.selectExpr("id", "cast(null AS struct<a: int>) AS metadata"))) is None
+    assert metadata(leaving(given.selectExpr("id", "parse_json('{\"a\": [1]}') AS metadata"))) == {"a": [1]}
+    replies = Outlet("out", (("out", "json"),), tells_type=True)
+    told = metadata(leaving(given.selectExpr("id", "struct(404 AS status) AS metadata"), replies))
+    assert told == {"status": 404, "content_type": "application/json"}
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack", "csv", "string"])
+def test_what_passes_through_the_same_codec_keeps_its_bytes(spark: SparkSession, codec: str) -> None:
+    good = {"json": b' {"id" : 1}', "msgpack": msgpack.packb({"id": 1}), "csv": b'"1",x', "string": b"text"}[codec]
+    bad = b"\xff\xff,"
+    made = decode(events(spark, good, bad), [Branch(codec, SCHEMA)])
+    frame = passed(made, {"out": Outlet("out", (("out", codec),))}, "out")
+    assert left(frame) == [("out", good), ("err", bad)]
+
+
+def test_what_passes_to_another_codec_is_written_anew(spark: SparkSession) -> None:
+    made = decode(events(spark, b'{"id": 1, "name": "x"}'), [Branch("json", SCHEMA)])
+    frame = passed(
+        made,
+        {
+            "out": Outlet(
+                "out", (("out", "binary"), ("out.csv", "csv"), ("out.msgpack", "msgpack"), ("out.string", "string"))
+            )
+        },
+        "out",
+    )
+    assert left(frame) == [
+        ("out", b'{"id": 1, "name": "x"}'),
+        ("out.csv", b"1,x"),
+        ("out.msgpack", msgpack.packb({"id": 1, "name": "x"})),
+        ("out.string", b'{"id": 1, "name": "x"}'),
+    ]
+
+
+def test_each_source_passes_from_its_own_codec(spark: SparkSession) -> None:
+    codings = {"a": Coding("a", "json"), "b": Coding("b", "msgpack"), "c": Coding("c", "string")}
+    values = [b'{"id":  1}', msgpack.packb({"id": 2}), b"three"]
+    frame = events(spark, *values, segments=["connector/a/0", "connector/b/0", "connector/c/0"])
+    found = left(passed(decode(frame, branches(codings)), {"out": JSON}, "out"))
+    assert found == [("out", b'{"id":  1}'), ("out", b'{"id":2}'), ("out", b'{"text":"three"}')]

@@ -1,0 +1,97 @@
+"""Poison events no longer stop a pipeline; after a fix they are sent through again, and have their effect once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+
+from penstock import dead_letters
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import PipelineError
+from penstock.spark import Pipeline, pipeline
+from tests.running_worker import RunningWorker
+from tests.spark.sending import outputs, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+PAYLOADS = [b'{"n": 1}', b"poison", b'{"n": 0}', b'{"n": 4}']
+
+
+def shares(*, mended: bool) -> Pipeline:
+    """12 / n of each event; one that is mended knows what to do with the others, too."""
+
+    @pipeline(name="shares")
+    def shares(roofs: DataFrame) -> DataFrame:
+        def share(row: dict[str, Any]) -> dict[str, Any]:
+            return {"share": 12 // (row["n"] or 12) if mended else 12 // row["n"]}
+
+        source = roofs
+        if mended:
+            source = roofs.selectExpr("*", "coalesce(nullif(value, CAST('poison' AS BINARY)), '{}') AS text")
+        decoded = dead_letters.decode_json(source, "n int", column="text" if mended else "value")
+        keep = ["source", "stream", "stream_id", "message_id", "event_time", "key"]
+        return dead_letters.apply(decoded, share, "share int", per="row", keep=keep)
+
+    return shares
+
+
+def run(spark: SparkSession, worker: RunningWorker, folder: Path, *, mended: bool) -> None:
+    """All that is there now."""
+    from penstock.spark.run.attempt import RunSettings
+    from penstock.spark.run.runner import Runner
+
+    http = f"127.0.0.1:{worker.ports['http']}"
+    settings = RunSettings(worker=http, checkpoints=str(folder / "checkpoints"), cores=2, available_now=True)
+    Runner(spark, [shares(mended=mended)], settings).run(120)
+
+
+def found(worker: RunningWorker) -> dict[int, int]:
+    """Message → its share."""
+    events = outputs(worker.address, "shares")
+    shares = {event.event_id: json.loads(event.payload)["share"] for event in events}
+    assert len(shares) == len(events), "none is there twice"
+    return shares
+
+
+def test_poison_goes_to_err_and_after_a_fix_through_again_once(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path
+) -> None:
+    send(f"127.0.0.1:{worker.ports['connector']}", "roofs", "roof", PAYLOADS, key=b"k")
+    run(spark, worker, tmp_path, mended=False)
+    assert found(worker) == {1: 12, 4: 3}
+    bad = outputs(worker.address, "shares", "err")
+    assert [(event.event_id, event.payload, event.key) for event in bad] == [
+        (2, b"poison", b"k"),
+        (3, b'{"n": 0}', b"k"),
+    ]
+    assert bad[0].metadata["reason"] == "`value` is not valid JSON"
+    begin = "ZeroDivisionError: integer division or modulo by zero (at test_replayed_queries.py:"
+    assert bad[1].metadata["reason"].startswith(begin)
+    assert bad[0].metadata["segment"].startswith("connector/roofs/")
+
+    read = spark.read.format("penstock").option("worker", f"127.0.0.1:{worker.ports['http']}")
+    rows = read.option("source", "pipeline:shares/err").option("columns", "value,stream,metadata").load().collect()
+    assert [(row["value"], row["stream"]) for row in rows] == [(b"poison", "roof"), (b'{"n": 0}', "roof")]
+    assert [msgpack.unpackb(row["metadata"]) for row in rows] == [event.metadata for event in bad]
+
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
+        (about,) = client.letters("shares", "err").ports
+        assert client.replay("shares", "err", about.replayed, about.end).count == 2
+        run(spark, worker, tmp_path, mended=True)
+        assert found(worker) == {1: 12, 2: 1, 3: 1, 4: 3}
+        assert len(outputs(worker.address, "shares", "err")) == 2
+        (about,) = client.letters("shares", "err").ports
+        with pytest.raises(PipelineError):
+            client.replay("shares", "err", about.replayed, about.end)
+    again = {event.event_id: event for event in outputs(worker.address, "shares")}
+    for event in bad:
+        assert again[event.event_id].metadata == {"source": "roofs", "stream": "roof"}
+        assert again[event.event_id].event_time == event.event_time
+        assert again[event.event_id].stream_id == event.stream_id
