@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import LimitExceeded
 from penstock.protocol.connector import OUTPUT_STREAM, Decoder, Message, Use
-from penstock.protocol.connector.batch import FIXED_SIZE, MESSAGE_HEAD
+from penstock.protocol.connector.codec import FIXED_SIZE, MESSAGE_HEAD
 from penstock.protocol.connector.output import encode_output, fallback, fast, kernel
 from penstock.protocol.connector.output.limits import KEY_SIZE_MAX
 from penstock.protocol.stored import NO_TIME

@@ -37,7 +37,7 @@ from penstock.protocol.connector import (
     Use,
     error_frame,
 )
-from penstock.protocol.connector.batch import Received
+from penstock.protocol.connector.codec import Received
 
 logger = logging.getLogger("penstock.sink")
 

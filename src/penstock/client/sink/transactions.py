@@ -19,7 +19,7 @@ from penstock.client.sink.target import NO_ROOM, Target
 from penstock.client.source.message import Message
 from penstock.core.errors import ProtocolError, RequestError
 from penstock.protocol.connector import OUTPUT_STREAM, Phase1, Phase2
-from penstock.protocol.connector.batch import MESSAGE_HEAD, Received
+from penstock.protocol.connector.codec import MESSAGE_HEAD, Received
 
 logger = logging.getLogger("penstock.sink")
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 from penstock.core.errors import RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.connector import NOTHING_YET, Notify, encode
-from penstock.protocol.connector.batch import MESSAGE_HEAD
+from penstock.protocol.connector.codec import MESSAGE_HEAD
 
 
 class Message(NamedTuple):

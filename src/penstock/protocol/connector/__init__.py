@@ -7,7 +7,6 @@
 what. `bulk` is for a worker's gateway alone, and is not imported here: to speak the protocol needs no numpy or numba.
 """
 
-from penstock.protocol.connector.batch import encode_messages
 from penstock.protocol.connector.codec import (
     FRAME_SIZE_CEILING,
     FRAME_SIZE_MAX,
@@ -15,6 +14,7 @@ from penstock.protocol.connector.codec import (
     HelloCheck,
     decode,
     encode,
+    encode_messages,
     unwrap,
     wrap,
 )

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.core.errors import PenstockError, ProtocolError
 from penstock.core.types import Buffer
-from penstock.protocol.connector.batch import MESSAGE_HEAD
-from penstock.protocol.connector.codec import HEADER, U32, decode, read_length
+from penstock.protocol.connector.codec import HEADER, MESSAGE_HEAD, U32, decode, read_length
 from penstock.protocol.connector.frames import Message
 from penstock.protocol.stored.head import NO_COLUMNS, StreamColumns
 

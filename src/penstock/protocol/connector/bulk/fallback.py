@@ -7,7 +7,6 @@ from itertools import compress, islice
 from struct import Struct
 
 from penstock.core.types import Buffer
-from penstock.protocol.connector.batch import FIXED_SIZE, MESSAGE_HEAD
 from penstock.protocol.connector.bulk.columns import (
     DROPPED,
     HEAD_SIZE,
@@ -25,7 +24,7 @@ from penstock.protocol.connector.bulk.columns import (
     Streams,
     Totals,
 )
-from penstock.protocol.connector.codec import FRAME_SIZE_MAX, HEADER, U32, encode
+from penstock.protocol.connector.codec import FIXED_SIZE, FRAME_SIZE_MAX, HEADER, MESSAGE_HEAD, U32, encode
 from penstock.protocol.connector.frames import NOTHING_YET, Ack, Acked, EventTimeUnit, Message
 from penstock.protocol.stored.head import StreamColumns
 

@@ -1,8 +1,7 @@
 """Bulk encoding in plain Python: the oracle of the kernel's tests, and its stand-in where numba is not installed."""
 
 from penstock.core.types import Buffer
-from penstock.protocol.connector.batch import FIXED_SIZE, MESSAGE_HEAD
-from penstock.protocol.connector.codec import FRAME_SIZE_MAX
+from penstock.protocol.connector.codec import FIXED_SIZE, FRAME_SIZE_MAX, MESSAGE_HEAD
 from penstock.protocol.connector.frames import Message
 from penstock.protocol.connector.output.limits import KEY_SIZE_MAX, check_rows, large_frame, large_key
 from penstock.protocol.connector.two_phase import OUTPUT_STREAM
