@@ -14,7 +14,7 @@ from penstock.store.files import RealFiles
 
 HOLD_THE_LOCK = """
 import pathlib, sys
-from penstock.store.real_files import RealFiles
+from penstock.store.files import RealFiles
 RealFiles(pathlib.Path(sys.argv[1])).lock()
 print("locked", flush=True)
 sys.stdin.read()

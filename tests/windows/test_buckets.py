@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.windows.operator import BUCKETS_MAX, bucket_ids, check_buckets
+from penstock.windows.buckets import BUCKETS_MAX, bucket_ids, check_buckets
 
 BITS_32 = 0xFFFFFFFF
 

@@ -83,7 +83,7 @@ class WindowFlow(CountFlow):
 
     def counted(self, rows: DataFrame) -> DataFrame:
         from penstock import windows
-        from penstock.windows.operator import BUCKETS
+        from penstock.windows.buckets import BUCKETS
 
         return windows.aggregate(
             rows,

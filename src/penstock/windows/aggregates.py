@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.core.errors import RequestError
-from penstock.windows.aggregate import (
+from penstock.windows.groups import (
     Aggregate,
     Groups,
     first_rows,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
+from penstock.windows.buckets import BUCKETS, check_buckets
 from penstock.windows.durations import Duration, microseconds, written
 from penstock.windows.kinds import Session, Sliding, Tumbling, Window
 from penstock.windows.measures import Measure
-from penstock.windows.operator import BUCKETS, check_buckets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ sys.meta_path.insert(0, Missing())
 """
 
 USE = """
-from penstock.protocol.connector.event_time import EventTimeUnit
+from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.connector import Message, encode
 from penstock.protocol.connector.bulk import COMPILED, Receiver, StreamTable, encode_acks, rewrite
 assert not COMPILED

@@ -1,0 +1,98 @@
+"""`penstock run app.yaml`: a whole application, its connectors in a worker and its pipelines on Spark."""
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from penstock.application.driver import Driver, carry_by_value
+from penstock.application.known_types import KnownTypes
+from penstock.application.pipelines import pipelines_of
+from penstock.cli.embedded_worker import FoundWorker
+from penstock.cli.open_windows import say_staying_open
+from penstock.cli.pipeline_sinks import wait_for_delivery
+from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, say_drained, stopped_by_signals, worker_of
+from penstock.cli.run_view import announced
+from penstock.client.coordinator.application import ApplicationClient, Deployed
+from penstock.config.deployment import PASSTHROUGH, Deployment
+from penstock.config.loading import load
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines import Pipeline
+    from penstock.spark.run.runner import RunningPipeline
+
+
+def run_application(file: Path, options: RunOptions) -> int | None:
+    """Check it, deploy it in the worker, run its pipelines, follow what is applied, until it is stopped. The number of
+    the signal that ended it, if one did.
+    """
+    loaded = load(file, KnownTypes(), os.environ)
+    for note in loaded.notes:
+        say(f"note: {note}")
+    deployment = loaded.deployment
+    pipelines = pipelines_of(deployment)
+    let_workers_import_from([file.absolute().parent, *_folders(deployment)])
+    stdio = any(spec.type == "stdio" for spec in deployment.connectors.values())
+    with worker_of(options, stdio=stdio) as worker:
+        if stdio and worker.process is None:
+            say("stdio is the input and output of the worker, which was there before: not of this command")
+        with ApplicationClient(worker.http) as client:
+            _say_replaced(client.status()["application"], file.name)
+            client.apply(deployment, file.name)
+            first = client.application()
+        number = _run(worker, pipelines, first, options)
+        if options.available_now and number is None:
+            wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
+            say_staying_open(worker.http, [pipeline.name for pipeline in pipelines], say)
+    return number
+
+
+def _say_replaced(running: dict[str, Any] | None, name: str) -> None:
+    """A worker that runs already may run something else."""
+    if running is not None and running["revision"] and running["name"] not in ("", name):
+        say(f"{name} takes the place of {running['name']} (revision {running['revision']}), which is deployed there")
+
+
+def _folders(deployment: Deployment) -> list[Path]:
+    files = (spec.spark.rpartition(":")[0] for spec in deployment.pipelines.values() if spec.spark != PASSTHROUGH)
+    return [Path(file).parent for file in files]
+
+
+def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, options: RunOptions) -> int | None:
+    from penstock.cli.run_view import RunView
+    from penstock.spark.run.driver import spark_driver
+    from penstock.spark.run.runner import Runner
+
+    for pipeline in pipelines:
+        carry_by_value(pipeline)
+    say(f"Spark starts, its log is {options.spark_log} …")
+    name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
+    with (
+        announced(worker.http, pipelines) as announcement,
+        RunView(worker.http, Console(stderr=True, highlight=False)) as view,
+        spark_driver(name, options.master, options.conf, options.spark_log) as session,
+    ):
+
+        def show(running: "Sequence[RunningPipeline]") -> None:
+            worker.check()
+            announcement.look(running)
+            view.show(running)
+
+        with closing(Driver(worker.http, first, say)) as driver:
+            runner = driver.runner = Runner(
+                session,
+                pipelines,
+                options.settings(worker.http, session),
+                show,
+                change=driver.follow,
+                until_stopped=not options.available_now,
+            )
+            with stopped_by_signals(runner) as caught:
+                runner.run(options.seconds_max)
+            if driver.is_drained:
+                say_drained(runner.pipelines)
+                say_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], say)
+        return caught[0] if caught else None
