@@ -24,7 +24,7 @@ _LOG_PREFIX = re.compile(r"^[\d-]+T[\d:.]+Z [A-Z]+ penstock\.run: ", re.MULTILIN
 _PROGRESS = re.compile(r"^waiting(?:: | for ).*\n", re.MULTILINE)
 """What a command says while it waits: whether it has to depends on how busy the machine is."""
 _KEEP_RUNNING = re.compile(r"penstock (run|worker)\b(?!.*(--available-now|--until-done|--for ))|python \S*sink_\S+\.py")
-_LOOKS = re.compile(r"(cat|ls|tail|sqlite3|penstock (status|segment cat|pipeline list|letters list|epoch list))\b")
+_LOOKS = re.compile(r"(cat|ls|tail|sqlite3|penstock (status|segment cat|pipeline list|dead-letters list|epoch list))\b")
 _WORKER_PORTS = {"connector": "7100", "segment": "7101", "http": "7102"}
 _OTHER_PORTS = ("8080", "9000", "7200")
 """Of connectors and programs on the pages: other tests may run beside this one, so each gets a free one."""
