@@ -1,4 +1,4 @@
-"""`penstock letters`: events that a pipeline could not take, because they came late or could not be processed."""
+"""`penstock dead-letters`: events that a pipeline could not take, because they came late or could not be processed."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -174,7 +174,7 @@ def replay(
 
 
 def _nothing(pipeline: str, port: LetterPort, upto: int | None) -> PipelineError:
-    hint = f"Look at what is there: penstock letters list {pipeline} --port {port.port}"
+    hint = f"Look at what is there: penstock dead-letters list {pipeline} --port {port.port}"
     if upto is not None:
         return PipelineError(f"letter {upto} of {pipeline}/{port.port} was replayed before", hint)
     if port.end == port.start:

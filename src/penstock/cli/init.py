@@ -49,14 +49,14 @@ PIPELINE = '''\
 
 from pyspark.sql import DataFrame
 
-from penstock import letters
+from penstock import dead_letters
 
 LIMIT_CELSIUS = 25
 
 
 def too_warm(readings: DataFrame) -> DataFrame:
-    """Lines that are no readings are letters: they pass by, and leave through the port err."""
-    warm = letters.where(readings, readings.celsius > LIMIT_CELSIUS)
+    """Keep warm readings. Lines that could not be decoded pass through, and leave by the port err."""
+    warm = dead_letters.where(readings, readings.celsius > LIMIT_CELSIUS)
     return warm.select("room", "celsius", "letter")
 '''
 
@@ -71,7 +71,7 @@ and in another terminal:
     echo '{"room": "attic", "celsius": 31.5}' > /dev/tcp/127.0.0.1/9000    # in bash
     cat warm/part-*
 
-A line that is no reading is a letter: `penstock dead-letters list too-warm`.
+A line that is not a valid reading is kept as a dead letter: `penstock dead-letters list too-warm`.
 """
 
 _FILES = {"app.yaml": APP, "pipeline.py": PIPELINE, "README.md": README}

@@ -105,7 +105,7 @@ class Letters:
             for letter in letters_in(data, at):
                 return LetterInfo.of(port, letter, replayed=letter.end <= about.replayed, with_value=True)
         raise PipelineError(
-            f"no letter of port {port!r} begins at {at}", f"See which there are: penstock letters list {name}"
+            f"no letter of port {port!r} begins at {at}", f"See which there are: penstock dead-letters list {name}"
         )
 
     def _port(self, name: str, pipeline: Pipeline, port: str) -> LetterPort:
@@ -246,6 +246,6 @@ def _nothing(name: str, port: str, left_out: int) -> PipelineError:
         return PipelineError(
             f"none of the {left_out} letters of port {port!r} can be replayed: no input of pipeline {name!r} reads "
             "what they came from",
-            f"Look at them: penstock letters list {name} --port {port}",
+            f"Look at them: penstock dead-letters list {name} --port {port}",
         )
     return PipelineError(f"port {port!r} of pipeline {name!r} has no letters that were not replayed")
