@@ -115,11 +115,16 @@ def test_a_driver_that_was_there_before_the_worker_is_taken_for_running(heartbea
     assert not heartbeats.is_on_first_epoch("p")
 
 
-def test_the_first_epoch_is_over_when_something_was_merged(heartbeats: Heartbeats) -> None:
+def test_the_first_epoch_is_over_when_events_were_merged(heartbeats: Heartbeats) -> None:
     heartbeats.started("p")
     heartbeats.asked("p")
     assert heartbeats.is_on_first_epoch("p")
-    heartbeats.merged("p")
+    heartbeats.merged("p", 0)
+    assert heartbeats.is_on_first_epoch("p"), "Spark has run a batch without an epoch"
+    heartbeats.gave("p", 2)
+    heartbeats.merged("p", 1)
+    assert heartbeats.is_on_first_epoch("p"), "and then one without events"
+    heartbeats.merged("p", 2)
     assert not heartbeats.is_on_first_epoch("p")
     heartbeats.started("p")
     assert heartbeats.is_on_first_epoch("p"), "Spark has been started again"
@@ -171,6 +176,27 @@ class TestReadiness:
         assert readiness.not_ready() is not None, "and still there is a reason for what takes too long"
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=True)
         assert readiness.is_waited_for(by_all=False), "nobody takes anything"
+
+    async def test_who_waits_for_the_first_epoch_goes_on_when_it_is_through(self, scene: Scene) -> None:
+        await scene.start("p")
+        readiness = scene.coordinator.readiness.of("s")
+        begin = await scene.initial("p")
+        await scene.cut(begin, "p")
+        waiting = asyncio.create_task(readiness.warm(by_all=True))
+        await scene.ingest("connector/s/0", {1: 1_000})
+        await scene.cut(begin, "p")
+        assert readiness.is_on_first_epoch(by_all=True)
+        assert not waiting.done()
+        await scene.merge(0)
+        await asyncio.wait_for(waiting, 30)
+
+    async def test_who_waits_for_the_first_epoch_goes_on_when_its_pipeline_fails(self, scene: Scene) -> None:
+        started = await scene.start("p")
+        await scene.cut(await scene.initial("p"), "p")
+        waiting = asyncio.create_task(scene.coordinator.readiness.of("s").warm(by_all=True))
+        await asyncio.sleep(0)
+        scene.coordinator.lifecycle.heartbeat("p", started.generation, stopped=False, failed=True)
+        await asyncio.wait_for(waiting, 30)
 
     async def test_other_sources_do_not_wait(self, scene: Scene) -> None:
         await scene.start("p")

@@ -231,15 +231,17 @@ class Downstream(Protocol):
     async def ready(self, *, by_all: bool) -> None:
         """Return when nothing is waited for."""
 
-    @property
-    def is_on_first_epoch(self) -> bool:
-        """Whether one of them has completed no epoch since its start: the first takes longer than those after it."""
+    def is_on_first_epoch(self, *, by_all: bool) -> bool:
+        """Whether one of them has processed no event since its start, or unless `by_all` none of them: the first epoch
+        takes far longer than those after it.
+        """
+
+    async def warm(self, *, by_all: bool) -> None:
+        """Return when no first epoch is waited for."""
 
 
 class NoPipelines:
     """Nothing waits for any: events are acknowledged when they are stored."""
-
-    is_on_first_epoch = False
 
     def not_ready(self) -> NotReady | None:
         return None
@@ -248,6 +250,12 @@ class NoPipelines:
         return False
 
     async def ready(self, *, by_all: bool) -> None:
+        pass
+
+    def is_on_first_epoch(self, *, by_all: bool) -> bool:  # noqa: ARG002
+        return False
+
+    async def warm(self, *, by_all: bool) -> None:
         pass
 
 

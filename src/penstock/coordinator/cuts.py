@@ -192,6 +192,8 @@ class Cuts:
         shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)
         shared.flow.cut(name, pipeline, ends, folded.events)
+        if folded.events:
+            shared.heartbeats.gave(name, pipeline.planned + 1)
         return True
 
     def _plan_watermark(self, name: str, pipeline: Pipeline, asker: str) -> bool:
@@ -243,6 +245,7 @@ class Cuts:
             pipeline = shared.living(name, generation)
             epochs = check_offset(pipeline, key, start), check_offset(pipeline, key, end)
             shared.heartbeats.asked(name)
+            shared.heartbeats.gave(name, epochs[1])
             shared.keeper.commit(Read(name, generation, *epochs))
             await shared.keeper.settled()
             return pipeline.offset(key, epochs[0])

@@ -5,9 +5,12 @@ none.
         (STARTING too)                                                └──silence──▶ FAILING
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
+
+log = logging.getLogger(__name__)
 
 State = Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
 
@@ -47,10 +50,13 @@ class _Heard:
     failed: bool = False
     takes_epochs: bool = False
     """It has asked for one, or merged one."""
-    has_merged: bool = False
+    first_epoch: int | None = None
+    """The first epoch with events that its query was given; None: it has been given none."""
+    is_warm: bool = False
+    """That epoch is through. Spark has compiled what later ones use, and its Python processes run."""
 
 
-_SURVIVOR = _Heard(0, takes_epochs=True, has_merged=True)
+_SURVIVOR = _Heard(0, takes_epochs=True, is_warm=True)
 """A generation that this worker has not seen start: it was at work before the worker was."""
 
 
@@ -73,7 +79,7 @@ class Heartbeats:
         self._began: dict[str, float] = {}
         """When the start that is under way has begun."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a pipeline may be ready that was not."""
+        """Called when a pipeline may be ready that was not, or has its first epoch behind it."""
 
     def announce(self, name: str, sources: Sequence[str]) -> None:
         """A driver is starting Spark for it. Said again until the pipeline itself starts: else it lapses."""
@@ -100,9 +106,21 @@ class Heartbeats:
         """Its query asks for an epoch, or reads one again: what comes now is processed."""
         self._took(name, replace(self._heard.get(name) or _SURVIVOR, takes_epochs=True))
 
-    def merged(self, name: str) -> None:
-        """An epoch is through, or Spark has said so of its own sinks."""
-        self._took(name, _SURVIVOR)
+    def gave(self, name: str, epoch: int) -> None:
+        """Its query gets an epoch with events."""
+        heard = self._heard.get(name) or _SURVIVOR
+        if heard.first_epoch is None:
+            if not heard.is_warm:
+                log.info("pipeline %s: its first epoch with events since Spark was started; requests wait for it", name)
+            self._heard[name] = replace(heard, first_epoch=epoch)
+
+    def merged(self, name: str, epoch: int) -> None:
+        """All epochs up to this one are through, or Spark has said so of its own sinks. A query may begin with a batch
+        that holds no epoch, or an epoch without events: those prove nothing about the time the next one takes.
+        """
+        heard = self._heard.get(name) or _SURVIVOR
+        is_warm = heard.is_warm or (heard.first_epoch is not None and heard.first_epoch <= epoch)
+        self._took(name, replace(heard, takes_epochs=True, failed=False, is_warm=is_warm))
 
     def _took(self, name: str, heard: _Heard) -> None:
         before = self._heard.get(name)
@@ -111,9 +129,9 @@ class Heartbeats:
         self._hear(name, replace(heard, at=self._clock(), stopped=False))
 
     def _hear(self, name: str, heard: _Heard) -> None:
-        before = self.state(name)
+        before, was_cold = self.state(name), self.is_on_first_epoch(name)
         self._heard[name] = heard
-        if self.state(name) != before:
+        if self.state(name) != before or self.is_on_first_epoch(name) != was_cold:
             self.on_change()
 
     def forget(self, name: str) -> None:
@@ -138,9 +156,9 @@ class Heartbeats:
         return "RUNNING" if heard.takes_epochs else "STARTING"
 
     def is_on_first_epoch(self, name: str) -> bool:
-        """Nothing has come through since its start: Spark's first epoch takes longer than those after it."""
+        """No event has come through since its start: the first epoch that holds some takes longer than later ones."""
         heard = self._heard.get(name)
-        return heard is None or not heard.has_merged
+        return heard is None or not heard.is_warm
 
     def ready_in_seconds(self, name: str) -> float | None:
         """About how long until it takes events; None if it is not starting."""

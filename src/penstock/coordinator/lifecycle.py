@@ -124,7 +124,7 @@ class Lifecycle:
         async with shared.lock(name):
             shared.living(name, generation)
             shared.keeper.commit(Complete(name, generation, epoch))
-            shared.heartbeats.merged(name)
+            shared.heartbeats.merged(name, epoch)
             await shared.keeper.settled()
 
     async def describe(self, name: str, generation: int, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:

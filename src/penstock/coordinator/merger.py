@@ -90,7 +90,7 @@ class Merger:
                 command = replace(command, ends=self._ends(name, pipeline, staged))
             shared.keeper.commit(command)
             shared.watermarks.outputs.note(name, shared.state.pipelines[name])
-            shared.heartbeats.merged(name)
+            shared.heartbeats.merged(name, shared.state.pipelines[name].running[1])
             if not done:
                 merged = shared.state.pipelines[name]
                 shared.flow.merged(name, merged, merged.batches[batch], staged)

@@ -3,11 +3,15 @@
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.machine.state import State
 from penstock.coordinator.messages import StartingPipeline
+
+_LOOK_SECONDS = 1.0
+"""A driver that was killed says nothing: its silence is all there is to notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,20 @@ class Readiness:
         while self.is_waited_for(source, by_all=by_all):
             await self._changed.wait()
 
-    def is_on_first_epoch(self, source: str) -> bool:
-        running = [name for name, state in self._states(source).items() if state == "RUNNING"]
-        return any(map(self._heartbeats.is_on_first_epoch, running))
+    def is_on_first_epoch(self, source: str, *, by_all: bool) -> bool:
+        """Whether one of the pipelines that start or run has not processed its first events yet; unless `by_all`,
+        whether none of them has.
+        """
+        alive = [name for name, state in self._states(source).items() if state in ("STARTING", "RUNNING")]
+        cold = [self._heartbeats.is_on_first_epoch(name) for name in alive]
+        return any(cold) if by_all else bool(cold) and all(cold)
+
+    async def warm(self, source: str, *, by_all: bool) -> None:
+        """Return when no first epoch is waited for: it is through, or its pipeline is gone."""
+        while self.is_on_first_epoch(source, by_all=by_all):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._changed.wait()
 
     def starting(self) -> list[StartingPipeline]:
         """Also those that are not registered yet: their driver is still starting Spark."""
@@ -100,6 +115,8 @@ class SourceReadiness:
     async def ready(self, *, by_all: bool) -> None:
         await self._all.ready(self._source, by_all=by_all)
 
-    @property
-    def is_on_first_epoch(self) -> bool:
-        return self._all.is_on_first_epoch(self._source)
+    def is_on_first_epoch(self, *, by_all: bool) -> bool:
+        return self._all.is_on_first_epoch(self._source, by_all=by_all)
+
+    async def warm(self, *, by_all: bool) -> None:
+        await self._all.warm(self._source, by_all=by_all)

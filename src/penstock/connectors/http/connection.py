@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus as Status
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from penstock.connectors.types.http_server import HttpServerOptions
 
 
-_FIRST_EPOCH_TIMES = 6
-"""How much longer a request may take that is in a pipeline's first epoch since Spark started: that one compiles what
-the later ones use, and on a busy machine takes a minute.
+_FIRST_EPOCH_SECONDS_MAX = 600.0
+"""How long a request waits for a pipeline's first epoch since Spark started. That epoch compiles what later ones use
+and starts Spark's Python processes: seconds, or minutes on a busy machine. A pipeline that fails meanwhile is noticed;
+this limit is for one that is alive and stuck.
 """
 
 
@@ -38,6 +40,7 @@ class ClientConnection:
         self._peer = peer
         self._host = host
         self._options = options
+        self._by_all = options.answer == "epoch"  # a reply may come from one pipeline while another one starts
         self._opened = opened
         self.stream_id: int | None = None
         self._opening: asyncio.Task[Stream] | None = None
@@ -130,8 +133,7 @@ class ClientConnection:
         """While Spark is starting the request waits, unread and not stored: a client that is refused in the end may
         send it again, and nothing is processed twice.
         """
-        downstream = self._host.downstream
-        by_all = self._options.answer == "epoch"  # a reply may come from one pipeline while another one starts
+        downstream, by_all = self._host.downstream, self._by_all
         if not downstream.is_waited_for(by_all=by_all):
             return
         self._host.count("early_requests")
@@ -154,15 +156,15 @@ class ClientConnection:
     async def _processed(self, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> Answer:
         exchange = Exchange(self._last, metadata["headers"], self._options.reply_bytes_max)
         self._exchange = exchange
-        seconds = self._options.timeout * (_FIRST_EPOCH_TIMES if self._host.downstream.is_on_first_epoch else 1)
+        exchanged = self._exchanged(exchange, stream, body, metadata)
         try:
-            async with asyncio.timeout(seconds):
-                if await first_of(self._exchanged(exchange, stream, body, metadata), self._gone.wait()) == 1:
-                    raise ClientDisconnect
-        except TimeoutError:
-            raise RefusedRequest(self._timed_out(seconds)) from None
+            first = await first_of(exchanged, self._gone.wait(), self._overdue())
         except BadBytes as bad:
             raise RefusedRequest(says(Status.BAD_REQUEST, str(bad), closes=True)) from None
+        if first == 1:
+            raise ClientDisconnect
+        if first == 2:
+            raise RefusedRequest(self._timed_out())
         if exchange.last == exchange.after:
             return Answer(Status.NO_CONTENT)
         if not self._host.has_in:
@@ -192,10 +194,23 @@ class ClientConnection:
                 text = f"its events are more than {limit} bytes with its headers (stored_bytes_max)"
                 raise RefusedRequest(says(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
 
-    def _timed_out(self, seconds: float) -> Answer:
+    async def _overdue(self) -> None:
+        """Return when the request has waited too long. The time of a pipeline's first epoch does not count."""
+        downstream = self._host.downstream
+        if downstream.is_on_first_epoch(by_all=self._by_all):
+            self._host.count("first_epoch_requests")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_EPOCH_SECONDS_MAX):
+                    await downstream.warm(by_all=self._by_all)
+        await asyncio.sleep(self._options.timeout)
+
+    def _timed_out(self) -> Answer:
         """The connection ends with it: a reply that comes later must not be taken for that of another request."""
         why = self._host.downstream.not_ready()
         because = "" if why is None else f" ({why.text})"
+        if why is None and self._host.downstream.is_on_first_epoch(by_all=self._by_all):
+            because = " (the first epoch since Spark was started is not through)"
+        seconds = self._options.timeout
         text = f"no reply within {seconds:g} s{because}; what was sent is stored, and may still be processed"
         return says(Status.GATEWAY_TIMEOUT, text, closes=True)
 

@@ -53,8 +53,8 @@ class HttpServerOptions(Options):
     through several pipelines, or under `ack: durable`."""
     timeout: SomeSeconds = 30.0
     """A request that is not answered by then is answered 504, and its connection closed. Its body must come within the
-    same time. It starts when the pipelines are ready, and is six times as long for the first epoch
-    after Spark has started."""
+    same time. The pipelines' first epoch after a start of Spark does not count: a request waits for
+    it to end."""
     admission: SomeSeconds = 1.0
     """How long a request waits when nothing is taken, at the quota or while the stream is paused, until 503."""
     retry_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 1
