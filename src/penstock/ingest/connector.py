@@ -352,12 +352,16 @@ class Connector:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Held, without what every pipeline has completed and is kept only because Spark may read it again: that goes
-        when more has come, so a quota which counted it could stand in its own way for ever.
+        """What was appended, durable or not, without what every pipeline has completed and is kept only because Spark
+        may read it again: that goes when more has come, so a quota which counted it could stand in its own way for ever.
         """
-        found = ((self.finished(route), name) for route, name in enumerate(self.segments) if self._store.exists(name))
-        infos = ((finished, self._store.info(name)) for finished, name in found)
-        return sum(int(info.length - max(info.start, min(finished, info.length))) for finished, info in infos)
+        return sum(self._unfinished(route, name) for route, name in enumerate(self.segments))
+
+    def _unfinished(self, route: int, segment: str) -> int:
+        if not self._store.exists(segment):
+            return 0
+        length = self._store.length(segment)
+        return int(length - max(self._store.info(segment).start, min(self.finished(route), length)))
 
 
 def started(stream_id: int, stream: KnownStream) -> Mark:

@@ -18,7 +18,7 @@ class Ground:
         self.completing = Completing(gateway.completion(spec.name))
         check = gateway.store.journal.check
         self.window = Window(gateway.durability, check)
-        self.room = Room(self.connector, self.window, check)
+        self.room = Room(self.connector, check)
         self.incarnation = Incarnation(self.connector, gateway.durability)
 
     def close(self) -> None:

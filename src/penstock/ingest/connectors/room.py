@@ -4,29 +4,22 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.ingest.connector import Connector
-from penstock.ingest.connectors.window import Window
 
 LOOK_SECONDS = 0.05
 """Between two looks, while somebody waits: room is made by pipelines, a few times a second."""
 
 
 class Room:
-    """`there` is looked up anew each time: some microseconds."""
+    """`there` is looked up each time: some microseconds."""
 
-    def __init__(self, connector: Connector, window: Window, check: Callable[[], None]) -> None:
-        """What is in the window counts for the quota as well. `check` raises StoreFailed where there will never be room
-        again.
-        """
+    def __init__(self, connector: Connector, check: Callable[[], None]) -> None:
+        """`check` raises StoreFailed where there will never be room again."""
         self._connector = connector
-        self._window = window
         self._check = check
         self._looking: asyncio.Task[None] | None = None
 
     @property
     def there(self) -> bool:
-        quota = self._connector.settings.quota_bytes
-        if quota is not None and self._connector.unfinished_bytes + self._window.in_flight_bytes >= quota:
-            return False
         return self._connector.has_room()
 
     async def wait(self) -> None:
