@@ -10,6 +10,7 @@ import pytest
 
 from penstock.core.errors import StoreFailed
 from penstock.core.types import Buffer, Position
+from penstock.ingest.gate import Gate
 from penstock.ingest.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.connector import Decoder, Frame, Hello, Notify, NotifyAck, Ok, Use, encode
@@ -145,7 +146,10 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     """Starts a gateway on the test's data; one that is started again finds what the last one left."""
     started: list[RunningGateway] = []
 
-    async def start(store_settings: StoreSettings = SMALL, **settings: object) -> RunningGateway:
+    async def start(
+        store_settings: StoreSettings = SMALL, gate: Gate | None = None, **settings: object
+    ) -> RunningGateway:
+        """`gate` guards it from the start, so it is told also of the streams that ended with the last one."""
         if started:
             await started.pop().stop()
         journal = CrashingJournal(RealFiles(tmp_path / "journal"), store_settings)
@@ -154,6 +158,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         committer.start()
         durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
         gateway = Gateway(store, durability, replace(GatewaySettings(port=0), **settings))  # type: ignore[arg-type]
+        if gate is not None:
+            gateway.guard(gate)
         started.append(RunningGateway(gateway, store, await gateway.start(), committer, journal))
         return started[-1]
 

@@ -353,7 +353,8 @@ class Connector:
     @property
     def unfinished_bytes(self) -> int:
         """What was appended, durable or not, without what every pipeline has completed and is kept only because Spark
-        may read it again: that goes when more has come, so a quota which counted it could stand in its own way for ever.
+        may read it again: that goes when more has come, so a quota which counted it could stand in its own way for
+        ever.
         """
         return sum(self._unfinished(route, name) for route, name in enumerate(self.segments))
 

@@ -99,8 +99,7 @@ class Scene:
         """A gateway on what is on the disk."""
         await self.leave()
         self.gate = ScriptedGate()
-        self.running = await self._serve(**settings)
-        self.running.gateway.guard(self.gate)
+        self.running = await self._serve(gate=self.gate, **settings)
         return self.running
 
     async def leave(self) -> None:
