@@ -11,9 +11,13 @@ from hypothesis import HealthCheck, settings
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from tests.running_worker import RunningWorker, running_worker
+from tests.support import java_archive
 
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
+
+SESSION_GROUP = "spark"
+"""The tests on the one Spark session, which run in one process."""
 
 settings.register_profile(
     "any machine",
@@ -29,12 +33,13 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def pytest_configure() -> None:
     """What all processes inherit that the tests start. In the background Ctrl-C is ignored, unless we say otherwise."""
-    for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-        os.environ.setdefault(name, QUICK_JAVA)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA + java_archive.options())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first, then those that start and kill processes, those on Spark last. In several processes
     (script/test), one begins with all that share a Spark session.
@@ -42,11 +47,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_slowness)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group(SESSION_GROUP))
 
 
 def _slowness(item: pytest.Item) -> int:
     return max((SLOW_MARKERS.index(m.name) + 1 for m in item.iter_markers() if m.name in SLOW_MARKERS), default=0)
+
+
+@pytest.hookimpl(tryfirst=True)  # before anybody writes the name down
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """xdist appends the group to a test's name: without it `--last-failed` finds the test again."""
+    report.nodeid = report.nodeid.removesuffix(f"@{SESSION_GROUP}")
 
 
 @pytest.fixture

@@ -6,12 +6,16 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+
+_PYTHON = Path(__file__).with_name("python")
+"""Starts this interpreter without Spark's zip on its path. A copy that lost its mode is no use: then without it."""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -77,7 +81,8 @@ def sets_partitions(spark: SparkSession) -> bool:
 def prepare_environment(master: str = LOCAL) -> None:
     """For the JVM that is started next, and its Python workers: this interpreter, this machine."""
     if cores_of(master) is not None:
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PENSTOCK_SPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if os.access(_PYTHON, os.X_OK) else sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
