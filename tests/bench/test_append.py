@@ -1,5 +1,6 @@
 """Short real runs: each contender's server, driven and checked as in the benchmark itself."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.append import CONTENDERS, Effort, Options, contenders, run
-from penstock.bench.contender import BenchmarkFailed, Contender
-from penstock.bench.contenders.bare import Bare
-from penstock.bench.generator import Generators
-from penstock.bench.process import Server, start_server
+from bench.append import CONTENDERS, Options, contenders
+from bench.append import run as run_append
+from bench.contender import Contender, Effort, LoadReport
+from bench.contenders.bare import Bare
+from bench.harness import BenchmarkFailed
+from bench.load import Generators
+from bench.processes import Server, start_server
 from penstock.core.errors import Unavailable
 
 pytestmark = pytest.mark.process
@@ -20,8 +23,8 @@ pytestmark = pytest.mark.process
 SHORT = Effort(rounds=1, warmup_s=0.2, measure_s=0.2, probe_s=0.1, read_s=0.1, total_s_max=60)
 
 
-def options(directory: Path, *only: str) -> Options:
-    return Options(directory=directory, only=only, connections=4, effort=SHORT)
+def run(directory: Path, *only: str) -> LoadReport:
+    return run_append(SHORT, directory, options=Options(only=only, connections=4))
 
 
 def installed(name: str) -> Contender:
@@ -35,7 +38,7 @@ def installed(name: str) -> Contender:
 def test_every_acknowledged_event_is_stored(name: str, tmp_path: Path) -> None:
     """`run` itself compares what was acknowledged with what the server holds."""
     installed(name)
-    (measurement,) = run(options(tmp_path, name)).results[name]
+    (measurement,) = run(tmp_path, name).results[name]
     assert measurement.events > 0
     assert measurement.seconds == pytest.approx(SHORT.measure_s, rel=0.5)
     assert measurement.latencies_ms
@@ -44,7 +47,7 @@ def test_every_acknowledged_event_is_stored(name: str, tmp_path: Path) -> None:
 
 
 def test_ours_is_compared_with_the_bare_loop(tmp_path: Path) -> None:
-    ratios = run(options(tmp_path, "bare", "penstock")).ratios()
+    ratios = run(tmp_path, "bare", "penstock").ratios()
     assert set(ratios) == {"bare", "read"}
     assert all(value > 0 for value in ratios.values())
 
@@ -67,7 +70,7 @@ def test_events_that_were_lost_fail_the_benchmark(tmp_path: Path, monkeypatch: p
     honest = Bare.stored
     monkeypatch.setattr(Bare, "stored", lambda self, server: honest(self, server) - 1)
     with pytest.raises(BenchmarkFailed, match="bare acknowledged"):
-        run(options(tmp_path, "bare"))
+        run(tmp_path, "bare")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,16 +82,17 @@ def test_a_server_that_dies_under_load_fails_the_benchmark(tmp_path: Path, monke
 
     monkeypatch.setattr(Bare, "load", load_then_die)
     with pytest.raises((BenchmarkFailed, OSError)):
-        run(options(tmp_path, "bare"))
+        run(tmp_path, "bare")
     assert list(tmp_path.iterdir()) == []
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from penstock.bench.append import Effort, Options, run
+from bench.append import Options, run
+from bench.contender import Effort
 if __name__ == "__main__":
-    run(Options(directory=Path(sys.argv[1]), only=("bare",), effort=Effort(1, 30.0, 30.0, 0.1, 0.1, 60)))
+    run(Effort(1, 30.0, 30.0, 0.1, 0.1, 60), Path(sys.argv[1]), options=Options(only=("bare",)))
 """
 
 
@@ -97,7 +101,8 @@ def test_an_interrupted_benchmark_leaves_neither_files_nor_servers(number: int, 
     data, script = tmp_path / "data", tmp_path / "script.py"
     data.mkdir()
     script.write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, str(script), str(data)], stderr=subprocess.DEVNULL)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, str(script), str(data)], stderr=subprocess.DEVNULL, env=environment)
     try:
         wait_for_load(data)
         process.send_signal(number)

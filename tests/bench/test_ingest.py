@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.contender import BenchmarkFailed
-from penstock.bench.contenders.ingest import Ingest
-from penstock.bench.ingest import Options, Report, contenders, run, to_json
-from penstock.bench.trials import Effort
+from bench.contender import Effort, LoadReport
+from bench.contenders.ingest import Ingest
+from bench.harness import BenchmarkFailed
+from bench.ingest import Options, contenders, run
 
 pytestmark = pytest.mark.process
 
 SHORT = Effort(rounds=1, warmup_s=0.2, measure_s=0.2, probe_s=0.1, read_s=0, total_s_max=60)
 
 
-def short(directory: Path, *only: str) -> Report:
-    return run(Options(directory=directory, only=only, connections=3, many_streams=5000, effort=SHORT))
+def short(directory: Path, *only: str) -> LoadReport:
+    return run(SHORT, directory, options=Options(only=only, connections=3, many_streams=5000))
 
 
 @pytest.mark.parametrize("name", ["append", "ingest", "many_streams"])
@@ -35,7 +35,7 @@ def test_ratios_have_the_goals_names_and_the_time_is_accounted_for(tmp_path: Pat
     rates = {name: rounds[0].events_per_s for name, rounds in report.results.items()}
     assert report.ratios()["append"] == pytest.approx(rates["ingest"] / rates["append"])
     assert report.ratios()["many_streams"] == pytest.approx(rates["many_streams"] / rates["ingest"])
-    times = json.loads(to_json(report))["ns_per_event"]
+    times = json.loads(report.to_json())["ns_per_event"]
     assert times["clock"] > times["scan"] > 0
 
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from penstock.bench import latency_flow
-from penstock.bench.contender import BenchmarkFailed
-from penstock.bench.latency import Effort, Fsync, Options, measure
-from penstock.bench.latency_flow import latencies
-from penstock.bench.latency_report import RATES, to_json
-from penstock.bench.latency_sender import STAMP, Paced
-from penstock.bench.latency_sink import Commits
-from penstock.bench.process import free_port
+from bench import latency_flow
+from bench.harness import BenchmarkFailed
+from bench.latency import FULL, QUICK, RATES, Effort, Fsync, LatencyReport, measure
+from bench.latency_flow import STAMP, Paced, Timing, latencies
+from bench.latency_sink import Commits
+from bench.processes import free_port
 from penstock.client.coordinator import SinkSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 SHORT = Effort(rounds=1, warm_s=0.5, measure_s=1, batches=2, skip=1, fsyncs=5, total_s_max=0)
 PACED = Paced(first=0, count=4, began_ns=1_000_000_000, behind_ms_max=0.0, rate=1000)
@@ -29,8 +30,8 @@ PACED = Paced(first=0, count=4, began_ns=1_000_000_000, behind_ms_max=0.0, rate=
 @pytest.mark.spark
 def test_every_message_has_its_latency_beside_the_floor(spark: SparkSession, tmp_path: Path) -> None:
     """`measure` itself compares what was committed with what was sent."""
-    report = measure(spark, Options(effort=SHORT, rates=(100, 1000)), tmp_path)
-    found = json.loads(to_json(report))
+    report = measure(spark, SHORT, tmp_path, rates=(100, 1000))
+    found = json.loads(report.to_json())
     times = found["latency_ms"]
     assert set(times) == {"smallest", "fsync", "at_100", "at_1000"}
     assert times["at_100"]["samples"] == 100
@@ -50,9 +51,9 @@ def test_messages_that_are_never_committed_fail_the_benchmark(
 ) -> None:
     nobody = f"connector://127.0.0.1:{free_port()}"
     monkeypatch.setattr(latency_flow, "SinkSpec", lambda port, _: SinkSpec(port, nobody))
-    monkeypatch.setattr("penstock.bench.pipeline_flow.SILENCE_SECONDS_MAX", 3)
+    monkeypatch.setattr("bench.pipeline_flow.QUERY_SILENCE_SECONDS_MAX", 3)
     with pytest.raises(BenchmarkFailed, match="has not committed everything"):
-        measure(spark, Options(effort=SHORT, rates=(100,)), tmp_path)
+        measure(spark, SHORT, tmp_path, rates=(100,))
 
 
 def write(folder: Path, stamps: list[int]) -> Path:
@@ -85,6 +86,70 @@ def test_fsyncs_are_timed_where_the_data_is(tmp_path: Path) -> None:
 
 
 def test_a_quick_run_does_less_at_the_same_rates() -> None:
-    quick, full = Options(quick=True), Options()
-    assert quick.chosen.measure_s < full.chosen.measure_s
-    assert quick.rates == full.rates == RATES == (1_000, 50_000)
+    assert QUICK.measure_s < FULL.measure_s
+    assert RATES == (1_000, 50_000)
+
+
+PARTS = {"triggerExecution": 60.0, "merge": 4.0, "delivery": 9.0}
+
+
+def timing(p50_ms: float) -> Timing:
+    return Timing(100, p50_ms, 2 * p50_ms, PARTS)
+
+
+REPORT = LatencyReport(
+    {
+        "smallest": [timing(44), timing(88)],
+        "fsync": [timing(1), timing(2)],
+        "at_1000": [timing(100), timing(100)],
+        "at_50000": [timing(150), timing(50)],
+    },
+    (1000, 50_000),
+    {"cores": 2},
+)
+
+
+def test_the_floor_is_a_smallest_batch_and_six_fsyncs() -> None:
+    assert REPORT.floors_ms() == [50, 100]
+
+
+def test_the_rate_that_is_worse_counts() -> None:
+    assert REPORT.round_ratios() == {
+        "empty_batch": [3.0, 1.0],
+        "empty_batch_1000": [2.0, 1.0],
+        "empty_batch_50000": [3.0, 0.5],
+    }
+    assert REPORT.ratios()["empty_batch"] == 2.0
+    assert REPORT.missed() == {}
+
+
+def test_a_time_above_its_goal_is_a_goal_missed() -> None:
+    slow = LatencyReport({**REPORT.results, "at_1000": [timing(200), timing(400)]}, (1000,), {})
+    assert slow.missed() == {"empty_batch": 4.0}
+
+
+def test_json_is_one_object_with_the_goals_figures_by_name() -> None:
+    found = json.loads(REPORT.to_json())
+    assert found["benchmark"] == "latency"
+    assert found["goals"] == {"empty_batch": 2.5}
+    assert found["at_most"] == ["empty_batch"]
+    assert found["latency_ms"]["at_1000"]["p50"] == 100
+    assert found["latency_ms"]["at_1000"]["p99"] == 200
+    assert found["floor_ms"] == 75
+    assert found["parts_ms"]["at_50000"] == PARTS
+
+
+def test_the_tables_show_times_ratios_and_parts() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    REPORT.print(console)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "send → commit at the sink, 50,000 messages/s" in shown
+    assert "2.00 (1.00–3.00)" in shown
+    assert "≤ 2.5" in shown
+    assert "delivery" in shown
+
+
+def test_a_timing_has_the_middle_and_the_end_of_its_samples() -> None:
+    found = Timing.of([float(n) for n in range(1, 101)])
+    assert (found.count, found.p50_ms, found.p99_ms) == (100, 50, 99)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
-from penstock.bench import pipeline_flow
-from penstock.bench.contender import BenchmarkFailed
-from penstock.bench.pipeline import Effort, Options, measure
-from penstock.bench.pipeline_report import GOALS, OURS, to_json
+from bench import pipeline, pipeline_flow
+from bench.harness import BenchmarkFailed
+from bench.pipeline import FULL, GOALS, OURS, QUICK, Effort, PipelineReport, find_others, measure
+from bench.pipeline_flow import Counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
 
 SHORT = Effort(
     rounds=1, events=40_000, warm=1_000, bytewax=0, bytewax_small=0, flink_sql=0, flink_python=0, total_s_max=0
@@ -26,20 +27,19 @@ SHORT = Effort(
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No other processor is found, wherever the tests run."""
-    from penstock.bench import pipeline_peers
-
-    monkeypatch.setattr(pipeline_peers, "ENVIRONMENTS", tmp_path / "none")
+    monkeypatch.setattr(pipeline, "ENVIRONMENTS", tmp_path / "none")
 
 
+@pytest.mark.spark
 def test_what_the_sink_has_committed_is_the_independent_count(spark: SparkSession, tmp_path: Path) -> None:
     """`measure` itself compares them; a count that is wrong, missing or there twice fails it."""
-    report = measure(spark, Options(effort=SHORT), tmp_path)
+    report = measure(spark, SHORT, tmp_path, *find_others(SHORT))
     (counted,) = report.results[OURS]
     assert counted.events == 40_000
     assert counted.seconds > max(counted.stages_s["ingest"], counted.stages_s["addBatch"]) > 0
     assert counted.stages_s["merge"] > 0
     assert counted.stages_s["delivery"] < counted.seconds
-    found = json.loads(to_json(report))
+    found = json.loads(report.to_json())
     assert found["contenders"]["penstock"]["events_per_s"] == round(40_000 / counted.seconds)
     assert found["goals"] == GOALS == {"bytewax": 2.0}
     assert set(found["skipped"]) == {"bytewax", "bytewax_small_batches", "flink_sql", "flink_python"}
@@ -47,6 +47,7 @@ def test_what_the_sink_has_committed_is_the_independent_count(spark: SparkSessio
     assert min(report.peak_rss_mb.values()) > 10
 
 
+@pytest.mark.spark
 def test_another_count_fails_the_benchmark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,10 +55,70 @@ def test_another_count_fails_the_benchmark(
     honest, swapped = pipeline_flow.count_per_minute, r"regexp_replace(value, '(\\d)(\\d)$', '$2$1') AS value"
     monkeypatch.setattr(pipeline_flow, "count_per_minute", lambda events: honest(events).selectExpr(swapped))
     with pytest.raises(BenchmarkFailed, match=r"committed 1000 results and not 1000; \d+ of them differ"):
-        measure(spark, Options(effort=SHORT), tmp_path)
+        measure(spark, SHORT, tmp_path, *find_others(SHORT))
 
 
+@pytest.mark.spark
 def test_a_quick_run_does_less() -> None:
-    quick, full = Options(quick=True).chosen, Options().chosen
-    assert quick.rounds < full.rounds
-    assert quick.events < full.events
+    assert QUICK.rounds < FULL.rounds
+    assert QUICK.events < FULL.events
+
+
+def ours(seconds: float) -> Counted:
+    return Counted(1000, seconds, {"ingest": seconds / 2, "addBatch": seconds, "merge": 0.01, "delivery": 0.02})
+
+
+REPORT = PipelineReport(
+    {
+        "penstock": [ours(1.0), ours(0.5)],
+        "bytewax": [Counted(100, 0.2, {}), Counted(100, 0.1, {})],
+        "flink_sql": [Counted(4000, 1.0, {}), Counted(4000, 1.0, {})],
+    },
+    {"flink_python": "script/bench --contenders"},
+    {"worker": 200.0},
+    {"cores": 2},
+)
+
+
+def text(report: PipelineReport) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    report.print(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_ratios_are_ours_by_theirs_round_by_round() -> None:
+    assert REPORT.round_ratios() == {"bytewax": [2.0, 2.0], "flink_sql": [0.25, 0.5]}
+    assert REPORT.ratios() == {"bytewax": 2.0, "flink_sql": 0.375}
+    assert REPORT.missed() == {}
+
+
+def test_a_rate_below_the_goal_is_a_goal_missed() -> None:
+    slow = PipelineReport({"penstock": [ours(1.0)], "bytewax": [Counted(1000, 1.0, {})]}, {}, {}, {})
+    assert slow.missed() == {"bytewax": 1.0}
+
+
+def test_json_is_one_object_with_the_goals_figures_by_name() -> None:
+    found = json.loads(REPORT.to_json())
+    assert found["benchmark"] == "pipeline"
+    assert found["ratios"] == {"bytewax": 2.0, "flink_sql": 0.375}
+    assert found["goals"] == {"bytewax": 2.0}
+    assert found["missed"] == {}
+    assert found["contenders"]["flink_sql"]["events_per_s"] == 4000
+    assert found["stages_s"] == {"ingest": 0.375, "addBatch": 0.75, "merge": 0.01, "delivery": 0.02}
+    assert set(found["guarantees"]) == set(REPORT.results)
+
+
+def test_guarantees_stand_beside_the_figures_and_missing_peers_below() -> None:
+    shown = text(REPORT)
+    assert "penstock: from a program's socket to files, exactly once" in shown
+    assert "bytewax: from memory to nowhere" in shown
+    assert "0.38 (0.25–0.50)" in shown
+    assert "flink_python was skipped" in shown
+    assert "delivery" in shown
+
+
+def test_ours_alone_is_compared_with_nothing() -> None:
+    alone = PipelineReport({"penstock": [ours(1.0)]}, {}, {}, {})
+    assert alone.ratios() == {}
+    assert "1,000" in text(alone)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench import pipeline_peers
-from penstock.bench.contender import BenchmarkFailed
-from penstock.bench.pipeline import Effort, Options, find_others, peers
-from penstock.bench.pipeline_events import Events
-from penstock.bench.pipeline_peers import BYTEWAX, FLINK, Package, Peer, figures, find_python
+from bench import pipeline
+from bench.harness import BenchmarkFailed
+from bench.pipeline import BYTEWAX, FLINK, Effort, Package, Peer, expected, find_others, find_python, peers
+from bench.pipeline_flow import Events
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +32,7 @@ print(json.dumps(told))
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pipeline_peers, "PROGRAMS", tmp_path)
+    monkeypatch.setattr(pipeline, "PROGRAMS", tmp_path)
     (tmp_path / "counts.py").write_text(COUNTS)
     (tmp_path / "fails.py").write_text("raise SystemExit('out of order')")
     return tmp_path
@@ -62,7 +61,7 @@ def test_a_program_that_fails_says_why() -> None:
 
 def test_figures_are_those_of_the_independent_count() -> None:
     """The keys of 0 to 3 are 0, 48271, 31021 and 13771 mod 2: one and three."""
-    assert figures(Events(4, 2, 1)) == {"results": 2, "counted": 4, "squares": 10}
+    assert expected(Events(4, 2, 1)) == {"results": 2, "counted": 4, "squares": 10}
 
 
 def test_an_interpreter_is_taken_only_if_it_can_import_the_package(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_an_interpreter_is_taken_only_if_it_can_import_the_package(tmp_path: Pat
 
 
 def test_an_environment_beside_ours_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_peers, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setattr(pipeline, "ENVIRONMENTS", tmp_path)
     python = ABSENT.environment / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\nexit 0\n")
@@ -88,8 +87,8 @@ def test_an_environment_beside_ours_is_found(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_missing_is_skipped_with_the_way_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_peers, "ENVIRONMENTS", tmp_path)
-    found, skipped = find_others(Options(effort=TINY))
+    monkeypatch.setattr(pipeline, "ENVIRONMENTS", tmp_path)
+    found, skipped = find_others(TINY)
     assert found == []
     assert "pip install bytewax==" in skipped["bytewax"]
     assert "pip install apache-flink==" in skipped["flink_sql"]
@@ -97,12 +96,12 @@ def test_what_is_missing_is_skipped_with_the_way_to_install_it(tmp_path: Path, m
 
 def test_the_programs_import_nothing_of_ours() -> None:
     for one in peers(TINY):
-        text = (pipeline_peers.PROGRAMS / one.program).read_text()
+        text = (pipeline.PROGRAMS / one.program).read_text()
         assert "import penstock" not in text
         assert "from penstock" not in text
 
 
-def test_the_script_installs_the_versions_that_are_told() -> None:
+def test_the_script_installs_the_versions_it_names() -> None:
     script = (Path(__file__).parents[2] / "script" / "bench").read_text()
     for package in (BYTEWAX, FLINK):
         assert f"contender {package.name} {package.requirement}\n" in script

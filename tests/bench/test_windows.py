@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.bench.batches import Batch, Run
-from penstock.bench.contender import BenchmarkFailed
-from penstock.bench.messages import BEGAN_MS
-from penstock.bench.windows import Effort, Options, measure
-from penstock.bench.windows_report import AT_MOST, BUCKETS, GOALS, KEYS, WindowsReport, builtin, ours, to_json, visits
+from bench.contenders.ingest import BEGAN_MS
+from bench.flows import Batch, Run
+from bench.harness import BenchmarkFailed
+from bench.windows import (
+    AT_MOST,
+    BUCKETS,
+    FULL,
+    GOALS,
+    KEYS,
+    QUICK,
+    Effort,
+    WindowsReport,
+    builtin,
+    measure,
+    ours,
+    visits,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +51,7 @@ def test_all_flows_are_measured_and_compared(spark: SparkSession, tmp_path: Path
         *map(ours, KEYS), *map(builtin, KEYS), *map(visits, BUCKETS),
     }  # fmt: skip
     assert set(report.ratios()) == set(GOALS) > set(AT_MOST)
-    told = json.loads(to_json(report))
+    told = json.loads(report.to_json())
     assert told["benchmark"] == "windows"
     assert 10 < told["state"]["windows-1m"]["state_bytes_per_key"] < 200
 
@@ -60,7 +72,7 @@ def test_ratios_are_of_rows_a_second_and_visits_of_time() -> None:
 
 
 def test_counts_that_are_no_whole_windows_fail_the_benchmark() -> None:
-    from penstock.bench.windows_flows import BuiltinFlow
+    from bench.windows import BuiltinFlow
 
     flow = BuiltinFlow("builtin", 10, 2, 0, "10k", 0, 600)
     first = 600 - BEGAN_MS % 60_000 // 100
@@ -72,6 +84,5 @@ def test_counts_that_are_no_whole_windows_fail_the_benchmark() -> None:
 
 
 def test_a_quick_run_does_less() -> None:
-    quick, full = Options(quick=True).chosen, Options().chosen
-    assert quick.rounds < full.rounds
-    assert quick.batch_rows < full.batch_rows
+    assert QUICK.rounds < FULL.rounds
+    assert QUICK.batch_rows < FULL.batch_rows

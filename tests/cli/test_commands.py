@@ -219,7 +219,7 @@ def test_sigterm_stops_in_order(tmp_path: Path) -> None:
 def test_version_and_help_are_there() -> None:
     assert penstock("--version").stdout.startswith("penstock ")
     said = penstock("--help").stdout
-    for verb in ("worker", "segment", "bench"):
+    for verb in ("worker", "segment", "run"):
         assert verb in said
 
 

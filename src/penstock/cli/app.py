@@ -9,7 +9,6 @@ from rich.text import Text
 from penstock import __version__
 from penstock.cli import (
     apply,
-    bench,
     check,
     connectors,
     dead_letters,
@@ -51,7 +50,6 @@ app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(sink.app, name="sink")
 app.add_typer(epoch.app, name="epoch")
 app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(bench.app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,75 @@
+"""`python -m bench [NAME …] [--quick] [--json]`: the benchmarks, or all of them. `script/bench` runs it."""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.harness import Report
+from penstock.core.errors import PenstockError
+
+BENCHMARKS = {
+    "append": "how fast events become durable, beside the bare loop, Redis Streams and NATS JetStream",
+    "ingest": "how fast sources' messages become durable, 10 streams and 100,000, beside appends, Redis and NATS",
+    "spark": "our source and sink on Spark, beside Parquet files and the smallest Python source and sink there are",
+    "pipeline": "from a program to results committed at a sink, beside Bytewax and PyFlink",
+    "windows": "counts per key and window, 10,000 keys and 1,000,000, beside Spark's own windowed count",
+    "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
+}
+
+WIDTH = 140
+"""Of a table that goes to a file or a pipe: no column is cut short."""
+
+
+def parser() -> argparse.ArgumentParser:
+    listing = "\n".join(f"  {name:10}{meaning}" for name, meaning in BENCHMARKS.items())
+    made = argparse.ArgumentParser(
+        "script/bench",
+        description=f"Benchmarks: ratios within one run. Without a name, all of them:\n\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    made.add_argument("--quick", action="store_true", help="fewer rounds and events")
+    made.add_argument("--json", action="store_true", help="print one JSON object for each benchmark")
+    made.add_argument("--directory", type=Path, metavar="DIR", help="where to write; its disk is measured")
+    made.add_argument("--bytewax-python", type=Path, metavar="PATH", help="pipeline: a Python that has Bytewax")
+    made.add_argument("--flink-python", type=Path, metavar="PATH", help="pipeline: a Python that has PyFlink")
+    return made
+
+
+def run(name: str, options: argparse.Namespace) -> Report:
+    """A benchmark is imported when it runs: `append` does not wait for Spark."""
+    benchmark = importlib.import_module(f"bench.{name}")
+    effort = benchmark.QUICK if options.quick else benchmark.FULL
+    pythons = {}
+    if name == "pipeline":
+        pythons = {"bytewax_python": options.bytewax_python, "flink_python": options.flink_python}
+    report: Report = benchmark.run(effort, options.directory, Console(stderr=True), **pythons)
+    return report
+
+
+def main(arguments: list[str]) -> None:
+    options = parser().parse_args(arguments)
+    if unknown := [name for name in options.names if name not in BENCHMARKS]:
+        parser().error(f"there is no benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    for name in options.names or BENCHMARKS:
+        report = run(name, options)
+        if options.json:
+            sys.stdout.write(report.to_json() + "\n")
+            sys.stdout.flush()
+        else:
+            report.print(console)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except PenstockError as error:
+        sys.exit(f"{error}\n{error.hint}")

@@ -1,0 +1,273 @@
+"""The processes under test: servers that never outlive the benchmark, their memory and their page cache."""
+
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.core.errors import Unavailable
+
+START_SECONDS_MAX = 20.0
+"""A server that does not serve by then, on a loaded machine, will not."""
+
+STOP_SECONDS_MAX = 5.0
+"""Then it is killed: nobody needs its data any more."""
+
+LOG_BYTES_SHOWN = 2_000
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+Ports = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """What a server's processor time went to: its own code, or the kernel on its behalf."""
+
+    user: float = 0.0
+    system: float = 0.0
+
+    def since(self, before: "Cpu", seconds: float) -> "Cpu":
+        """Cores that were busy, on average over the `seconds` from `before` to now."""
+        return Cpu((self.user - before.user) / seconds, (self.system - before.system) / seconds)
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server. As a context manager it ends the process on the way out."""
+
+    process: subprocess.Popen[bytes]
+    directory: Path
+    ports: Ports
+
+    def peak_rss_bytes(self) -> int:
+        return peak_rss_bytes(self.process.pid)
+
+    def cpu(self) -> Cpu:
+        """Processor seconds used so far."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        user, system = int(fields[11]), int(fields[12])
+        return Cpu(user / TICKS_PER_S, system / TICKS_PER_S)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def start_server(command: Sequence[str], directory: Path, find_ports: Callable[[], Ports | None]) -> Server:
+    """Start `command`, and return when `find_ports` knows where it serves. The process gets a
+    session of its own, so that Ctrl-C reaches the benchmark alone, which then stops the server.
+    """
+    log = directory / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = Server(process, directory, {})
+    try:
+        server.ports = _wait_until_serving(process, find_ports, log)
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def _wait_until_serving(process: subprocess.Popen[bytes], find_ports: Callable[[], Ports | None], log: Path) -> Ports:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline and process.poll() is None:
+        ports = find_ports()
+        if ports is not None:
+            return ports
+        time.sleep(0.02)
+    tail = log.read_bytes()[-LOG_BYTES_SHOWN:].decode(errors="replace")
+    command = " ".join(str(part) for part in process.args)  # type: ignore[union-attr]
+    raise Unavailable(f"{command} did not serve:\n{tail}", "Run that command by hand.")
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The most memory that the process has ever taken at once; 0 for one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def listening(port: int) -> Callable[[], Ports | None]:
+    """For servers that are told their port: they serve once they accept."""
+
+    def find() -> Ports | None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            return None
+        return {"main": port}
+
+    return find
+
+
+def ports_file(path: Path) -> Callable[[], Ports | None]:
+    """For servers that choose their ports, and write them to a file as JSON."""
+
+    def find() -> Ports | None:
+        try:
+            ports: dict[str, int] = json.loads(path.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return ports
+
+    return find
+
+
+def connect(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), START_SECONDS_MAX)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def filesystem(directory: Path) -> str:
+    """The type of the filesystem that holds `directory`."""
+    device = directory.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2] == wanted:
+            return source.split()[0]
+    return "unknown"
+
+
+# The page cache: the same memory for every contender.
+#
+# A virtual machine gives memory that it does not use back to its host. A program that writes a file into fresh memory
+# then waits for the host page by page, which here takes longer than the disk does, and the one that runs after it
+# inherits what it has warmed up: measured, whoever came second was twice as fast. On a machine that has run for a
+# while the page cache is full, and pages are used again as soon as they are clean. That state is made here, for all
+# alike: while a contender is under load, the clean pages of its files are dropped again and again. It loses nothing
+# by that; nobody reads during the load.
+
+DROP_SECONDS = 0.05
+"""Some ten MB at the speed of the disk: little memory, used over and over. Costs 7 % of one core."""
+
+
+@contextmanager
+def recycled(directory: Path) -> Iterator[None]:
+    """Keep what is written below `directory` from filling fresh memory."""
+    done = threading.Event()
+    thread = threading.Thread(target=_drop_until, args=(directory, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _drop_until(directory: Path, done: threading.Event) -> None:
+    while not done.wait(DROP_SECONDS):
+        drop_clean_pages(directory)
+
+
+def drop_clean_pages(directory: Path) -> None:
+    """Dirty ones stay. Files may come and go meanwhile."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                _drop(os.path.join(parent, name))  # noqa: PTH118 (no objects per file and turn)
+
+
+def _drop(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+# Spark's processes: its JVM, and the Python processes that it has started.
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """In bytes. `python` is that of the largest Python process, `pythons` their number."""
+
+    jvm: int = 0
+    python: int = 0
+    pythons: int = 0
+
+    def merged(self, other: "Peak") -> "Peak":
+        return Peak(max(self.jvm, other.jvm), max(self.python, other.python), max(self.pythons, other.pythons))
+
+
+def peak_of_spark() -> Peak:
+    """Of the JVM that this process has started, and of its descendants that live now: what each has ever taken."""
+    children = _children()
+    peak = Peak()
+    for jvm in filter(_is_java, children.get(os.getpid(), [])):
+        sizes = [size for pid in _descendants(jvm, children) if (size := peak_rss_bytes(pid))]
+        peak = peak.merged(Peak(peak_rss_bytes(jvm), max(sizes, default=0), len(sizes)))
+    return peak
+
+
+def _is_java(pid: int) -> bool:
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip() == "java"
+    except OSError:
+        return False
+
+
+def _descendants(pid: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
+    for child in children.get(pid, []):
+        yield child
+        yield from _descendants(child, children)
+
+
+def _children() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for directory in PROC.iterdir():
+        if directory.name.isdigit() and (parent := _parent(directory)):
+            found.setdefault(parent, []).append(int(directory.name))
+    return found
+
+
+def _parent(directory: Path) -> int:
+    try:
+        return int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
