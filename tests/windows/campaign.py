@@ -2,8 +2,7 @@
 
 import random
 
-from penstock.windows.engine.plan import LateRule
-from penstock.windows.kinds import Session, Sliding, Tumbling, Window
+from penstock.windows.kinds import LateRule, Session, Sliding, Tumbling, Window
 from tests.windows.reference import Event
 from tests.windows.scenario import Epoch, Scenario, check
 

@@ -22,8 +22,7 @@ from penstock.windows.aggregates import (
     Sum,
 )
 from penstock.windows.engine import Plan
-from penstock.windows.engine.plan import LateRule
-from penstock.windows.kinds import Window
+from penstock.windows.kinds import LateRule, Window
 from tests.windows.engine.driving import Driver, signed_hash, split
 from tests.windows.reference import Event, Pane, Reference
 

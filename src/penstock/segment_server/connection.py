@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from penstock.core import errors
 from penstock.core.errors import Damaged, PenstockError, ProtocolError
@@ -46,12 +46,10 @@ from penstock.protocol.segment import (
 from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
 from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.protection import attributes_of_new, check_change
+from penstock.segment_server.state import ServerState
 from penstock.store.plan import AttributeUpdate
 from penstock.store.reader import Located
 from penstock.store.store import SegmentStore
-
-if TYPE_CHECKING:
-    from penstock.segment_server.server import SegmentServer
 
 # Replies leave in the order of their requests, each when it may.
 
@@ -180,7 +178,7 @@ _IGNORED = bytearray(64 * 1024)
 
 
 class SegmentConnection(asyncio.BufferedProtocol):
-    def __init__(self, server: "SegmentServer") -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server = server
         self._store = server.store
         self._settings = server.settings

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.windows.buckets import BUCKETS, check_buckets
 from penstock.windows.durations import Duration, microseconds, written
-from penstock.windows.kinds import Session, Sliding, Tumbling, Window
+from penstock.windows.kinds import Late, LateRule, Session, Sliding, Tumbling, Window
 from penstock.windows.measures import Measure
 
 if TYPE_CHECKING:
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from penstock.windows.aggregates import Aggregate
     from penstock.windows.measures import ColumnLike
-
-Late: TypeAlias = Literal["keep", "drop"]
-LateRule: TypeAlias = Literal["window", "strict"]
 
 _KINDS = "Give windows.tumbling(…), windows.sliding(…) or windows.session(…)."
 _RESULTS = "Name each result: aggregate(…, n=windows.count(), total=windows.sum('amount'))."

@@ -17,7 +17,7 @@ from penstock.spark.source.control import control_rows, options_of, origin_of
 from penstock.spark.source.options import SourceOptions
 from penstock.windows.durations import written
 from penstock.windows.engine import BUCKET, TIME, Plan
-from penstock.windows.kinds import Session, Window
+from penstock.windows.kinds import Late, LateRule, Session, Window
 from penstock.windows.operator import ENTERING, LEAVING, Kind, Operator
 from penstock.windows.repeats import tells_events_apart
 from penstock.windows.selection import CARRIED, Chosen, choose
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
 
-    from penstock.windows.api import Late, LateRule
     from penstock.windows.measures import ColumnLike, Measure
 
 # What a frame's plan says of its rows, before anything is run.

@@ -2,9 +2,15 @@
 
 from dataclasses import dataclass
 from math import gcd
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from penstock.core.errors import RequestError
+
+Late: TypeAlias = Literal["keep", "drop"]
+"""What becomes of late events."""
+
+LateRule: TypeAlias = Literal["window", "strict"]
+"""Which events are late: those whose windows are all closed, or all behind the watermark."""
 
 TIME_MIN_US = -62_135_596_800_000_000
 """0001-01-01T00:00:00Z, the first time that Spark and Python both can write."""

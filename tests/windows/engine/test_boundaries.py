@@ -8,8 +8,7 @@ import pytest
 from penstock.core.errors import RequestError
 from penstock.windows.aggregates import Count
 from penstock.windows.engine import Plan
-from penstock.windows.engine.plan import Late, LateRule
-from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Session, Sliding, Tumbling, Window
+from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late, LateRule, Session, Sliding, Tumbling, Window
 from tests.windows.engine.driving import Driver
 
 MINUTE = 60_000_000

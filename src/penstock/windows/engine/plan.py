@@ -5,17 +5,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from penstock.core.errors import RequestError
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.engine.keys import codes_of
-from penstock.windows.kinds import LENGTH_MAX_US, Session, Window
-
-Late: TypeAlias = Literal["keep", "drop"]
-LateRule: TypeAlias = Literal["window", "strict"]
+from penstock.windows.kinds import LENGTH_MAX_US, Late, LateRule, Session, Window
 
 TIME, BUCKET = "t", "b"
 """The columns of a prepared table that are not the user's: event time (int64 µs, never null), bucket (int32)."""
