@@ -24,7 +24,7 @@ from bench.harness import BenchmarkFailed, Report, figures, interleave_warm, pro
 from bench.processes import Server
 from penstock import windows
 from penstock.client.coordinator import CoordinatorClient
-from penstock.windows.operator import BUCKETS as DEFAULT_BUCKETS
+from penstock.windows.buckets import BUCKETS as DEFAULT_BUCKETS
 
 WINDOW = "1 minute"
 WINDOW_MS = 60_000

@@ -7,7 +7,6 @@ import re
 import resource
 import signal
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -207,13 +206,9 @@ def _server_context(cert: Path | None, key: Path | None, client_ca: Path | None)
 
 
 def run_in_loop(settings: WorkerSettings) -> None:
-    """With uvloop where it is installed."""
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    with suppress(ImportError):
-        import uvloop
+    import uvloop
 
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings))
 
 

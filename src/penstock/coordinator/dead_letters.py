@@ -13,7 +13,9 @@ from penstock.coordinator.machine.epochs import check_replay
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
+from penstock.protocol.stored.bulk import encode_events
 from penstock.protocol.stored.dead_letters import LETTER_PORTS, Letter, letters_in
+from penstock.protocol.stored.event import StoredEvent
 from penstock.protocol.stored.names import (
     COORDINATOR_PREFIX,
     REPLAY_PREFIX,
@@ -37,13 +39,13 @@ class Sorted:
 
 def sort_letters(name: str, pipeline: Pipeline, letters: Sequence[Letter], key: str | None) -> Sorted:
     """Raises RequestError if several inputs read where a letter came from, and `key` is none of them."""
-    events: dict[str, list[bytes]] = {}
+    events: dict[str, list[StoredEvent]] = {}
     for letter in letters:
         found = input_of(name, pipeline, letter.segment, key)
         if found is not None:
-            events.setdefault(found, []).append(letter.original())
+            events.setdefault(found, []).append(letter.event)
     count = sum(map(len, events.values()))
-    return Sorted({found: b"".join(parts) for found, parts in events.items()}, count, len(letters) - count)
+    return Sorted({found: encode_events(parts) for found, parts in events.items()}, count, len(letters) - count)
 
 
 def input_of(name: str, pipeline: Pipeline, segment: str | None, key: str | None) -> str | None:

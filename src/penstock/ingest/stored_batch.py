@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 from struct import Struct
 
 from penstock.ingest.connector import Batch
@@ -31,8 +30,8 @@ def stored_batch(route: int, stream_id: int, values: Values, marks: Sequence[Mar
     """Raises LimitExceeded for an event that is too large, RequestError for metadata that are no map."""
     count, times = len(values.values), values.times_us
     encoded = encode(
-        _column(values.values),
-        keys=None if values.keys is None else _column(values.keys),
+        Bytes.of(values.values),
+        keys=None if values.keys is None else Bytes.of(values.keys),
         event_times=array("q", [times]) * count if isinstance(times, int) else array("q", times),
         stream_ids=array("Q", [stream_id]) * count,
         event_ids=array("Q", values.ids),
@@ -47,14 +46,10 @@ def columns(stream_id: int, last_id: int, highest_us: int) -> StreamColumns:
     return StreamColumns(_U64.pack(stream_id), _U64.pack(last_id), _I64.pack(highest_us))
 
 
-def _column(pieces: Sequence[bytes]) -> Bytes:
-    return Bytes(array("q", chain((0,), accumulate(map(len, pieces)))), b"".join(pieces))
-
-
 def _metadata(metadata: Sequence[bytes] | bytes, count: int) -> Bytes | None:
     if not metadata:
         return None
     if not isinstance(metadata, bytes):
-        return _column(metadata)
+        return Bytes.of(metadata)
     size = len(metadata)
     return Bytes(array("q", range(0, size * count + 1, size)), metadata * count)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import uvloop
 
 from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.api import Capabilities, Connector, Pause, Port
@@ -99,7 +100,7 @@ class Conforming:
         ports = self.connector.about.capabilities.ports
         if (needs is not None and needs not in ports) or not when or (needs is Port.OUT and not self.speaks):
             pytest.skip(f"{self.connector.about.name} has no such thing")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._perform(folder, scenario, needs, setup or self.deployed(), stops_itself))
 
     async def _perform(
@@ -173,14 +174,6 @@ async def at_rest(frame: Frame) -> int:
 
 async def until_letters(frame: Frame, count: int) -> None:
     await frame.until(lambda: frame.instance.host.letters.count >= count, "the letter")
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 # What the port `in` of every connector must pass.

@@ -13,8 +13,9 @@ import numpy as np
 
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import NOTHING_YET, Decoder, Frame, Message, Use, encode
-from penstock.protocol.connector.bulk import Admission, Columns, Receiver, Stop, fallback, fast, kernel
+from penstock.protocol.connector.bulk import Admission, Columns, Receiver, Stop, decoder, kernel
 from penstock.protocol.connector.frames import EventTimeUnit
+from tests.protocol.connector import oracle
 
 from .guarded import Guarded
 from .messages import decisions_of, numbers_of
@@ -89,23 +90,23 @@ def _damage(data: bytearray, rng: random.Random) -> None:
 
 
 def _compare_bulk(data: bytes, rng: random.Random, guarded: Guarded) -> None:
-    """The kernels on both guarded places, the fallback on plain bytes."""
+    """The kernels on both guarded places, the oracle on plain bytes."""
     start = rng.choice((0, 0, rng.randint(0, len(data))))
-    expected = fallback.scan(data, start, frame_size_max=FRAME_SIZE_MAX)
+    expected = oracle.scan(data, start, frame_size_max=FRAME_SIZE_MAX)
     unit, arrival, streams = rng.choice(list(EventTimeUnit)), rng.choice((None, 77)), rng.sample(_STREAMS, 4)
-    decided = _admit(fallback.StreamTable(0), expected, unit, arrival, streams)
+    decided = _admit(oracle.StreamTable(0), expected, unit, arrival, streams)
     for data_there in (guarded.at_start(data), guarded.at_end(data)):
-        found = fast.scan(data_there, start, frame_size_max=FRAME_SIZE_MAX)
+        found = decoder.scan(data_there, start, frame_size_max=FRAME_SIZE_MAX)
         assert numbers_of(found) == numbers_of(expected)
-        admission = _admit(fast.StreamTable(rng.getrandbits(64)), found, unit, arrival, streams)
+        admission = _admit(decoder.StreamTable(rng.getrandbits(64)), found, unit, arrival, streams)
         assert decisions_of(admission) == decisions_of(decided)
-        stored, wanted = fast.rewrite(found, admission, 2), fallback.rewrite(expected, decided, 2)
+        stored, wanted = decoder.rewrite(found, admission, 2), oracle.rewrite(expected, decided, 2)
         assert stored == wanted
         _check_writing(found, admission, [bytes(s.data) for s in wanted], rng)
 
 
 def _admit(
-    table: "fast.StreamTable | fallback.StreamTable",
+    table: "decoder.StreamTable | oracle.StreamTable",
     columns: Columns,
     unit: EventTimeUnit,
     arrival: int | None,

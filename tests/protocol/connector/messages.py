@@ -4,9 +4,10 @@ from types import ModuleType
 from typing import Any
 
 from penstock.protocol.connector import Message, encode
-from penstock.protocol.connector.bulk import Admission, Columns, fallback, fast
+from penstock.protocol.connector.bulk import Admission, Columns, decoder
+from tests.protocol.connector import oracle
 
-IMPLEMENTATIONS = (fast, fallback)
+IMPLEMENTATIONS = (decoder, oracle)
 
 
 def name_of(implementation: ModuleType) -> str:

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import LimitExceeded
 from penstock.protocol.connector import OUTPUT_STREAM, Decoder, Message, Use
+from penstock.protocol.connector import output as compiled
+from penstock.protocol.connector import output_kernel as kernel
 from penstock.protocol.connector.codec import FIXED_SIZE, MESSAGE_HEAD
-from penstock.protocol.connector.output import encode_output, fallback, fast, kernel
-from penstock.protocol.connector.output.limits import KEY_SIZE_MAX
+from penstock.protocol.connector.output import KEY_SIZE_MAX, encode_output
 from penstock.protocol.stored import NO_TIME
 from penstock.protocol.stored.bulk import Bytes
+from tests.protocol.connector import oracle
 from tests.protocol.connector.strategies import blobs, i64s
 from tests.protocol.stored.events import column, name_of
 
-both = pytest.mark.parametrize("output", [fast, fallback], ids=name_of)
+both = pytest.mark.parametrize("output", [compiled, oracle], ids=name_of)
 
 Row = tuple[int, bytes, bytes]
 
@@ -66,7 +68,7 @@ def test_event_times_are_rounded_down_to_their_unit(output: ModuleType, time_us:
 @pytest.mark.parametrize("code", ["i", "q"])
 def test_offsets_may_have_32_bits_or_64(output: ModuleType, code: str) -> None:
     rows = [(1, b"a", b"bc"), (2, b"", b"d")]
-    assert encoded(output, rows, 7, code) == encoded(fallback, rows, 7)
+    assert encoded(output, rows, 7, code) == encoded(oracle, rows, 7)
 
 
 @both
@@ -104,7 +106,7 @@ def test_columns_of_different_lengths_are_refused(output: ModuleType) -> None:
 
 @given(st.lists(st.tuples(i64s, blobs, blobs), max_size=20), st.integers(0, 2**60), st.sampled_from((1, 1000, 10**6)))
 def test_both_send_the_same_messages(rows: list[Row], first_id: int, unit_us: int) -> None:
-    first, second = (encoded(output, rows, first_id, unit_us=unit_us) for output in (fast, fallback))
+    first, second = (encoded(output, rows, first_id, unit_us=unit_us) for output in (compiled, oracle))
     assert first == second
     received = [message for message in Decoder(Use.SINK).feed(first) if isinstance(message, Message)]
     assert [(message.key, message.payload) for message in received] == [(key, value) for _, key, value in rows]

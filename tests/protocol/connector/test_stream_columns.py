@@ -1,4 +1,4 @@
-"""The heads' columns: the same bytes from the kernels and from the fallback."""
+"""The heads' columns: the same bytes from the kernels and from the oracle."""
 
 import struct
 from types import ModuleType

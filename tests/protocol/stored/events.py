@@ -8,9 +8,10 @@ from typing import Any
 
 import msgpack
 
-from penstock.protocol.stored.bulk import Bytes, Encoded, Events, fallback, fast
+from penstock.protocol.stored.bulk import Bytes, Encoded, Events, codec
+from tests.protocol.stored import oracle
 
-IMPLEMENTATIONS = (fast, fallback)
+IMPLEMENTATIONS = (codec, oracle)
 
 EMPTY_EVENT = bytes(8)
 TEXT_COLUMNS = ("keys", "values", "sources", "streams", "metadata")

@@ -17,8 +17,9 @@ import numpy as np
 from penstock.core.errors import Damaged, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.stored import NO_TIME, Kind
-from penstock.protocol.stored.bulk import Bytes, Events, Wanted, fallback, fast
+from penstock.protocol.stored.bulk import Bytes, Events, Wanted, codec
 from tests.protocol.connector.guarded import Guarded
+from tests.protocol.stored import oracle
 
 from .events import EMPTY_EVENT, raw, shown, shown_encoded, stored
 
@@ -106,14 +107,14 @@ _WANTED = (Wanted(), Wanted(metadata=True))
 
 
 def _compare(data: bytes, rng: random.Random, guarded: Guarded) -> bool:
-    """The kernels on both guarded places, the fallback on plain bytes. Was it refused?"""
+    """The kernels on both guarded places, the oracle on plain bytes. Was it refused?"""
     kind = rng.choice((Kind.STORED, Kind.STORED, Kind.STORED, Kind.RAW))
     wanted = rng.choice((*_WANTED, *_WANTED, Wanted(keys=False), Wanted(values=False), Wanted(origins=False)))
     offset = rng.choice((0, 1, 2**40))
-    expected, refusal = _decoded(fallback, data, offset, kind, wanted)
+    expected, refusal = _decoded(oracle, data, offset, kind, wanted)
     for place in (guarded.at_start, guarded.at_end):
-        found, error = _decoded(fast, place(data), offset, kind, wanted)
-        assert error == refusal
+        found, error = _decoded(codec, place(data), offset, kind, wanted)
+        assert error == refusal, f"{error!r}, not {refusal!r}"
         assert (found is None) == (expected is None)
         assert found is None or expected is None or shown(found) == shown(expected)
         if found is not None and kind is Kind.STORED and wanted in _WANTED:
@@ -144,11 +145,11 @@ def _compare_encoded(events: Events, rng: random.Random) -> None:
         text = getattr(events, name)
         if text is not None and not (name == "streams" and rng.random() < 0.3):
             columns[name] = Bytes(text.offsets, place.at_end(bytes(text.data)))
-    first, refusal = _encoded(fast, columns)
-    assert (first, refusal) == _encoded(fallback, columns)
+    first, refusal = _encoded(codec, columns)
+    assert (first, refusal) == _encoded(oracle, columns)
     if refusal:
         return
-    again, before = shown(fast.decode(first[0], wanted=Wanted(metadata="metadata" in columns))), shown(events)
+    again, before = shown(codec.decode(first[0], wanted=Wanted(metadata="metadata" in columns))), shown(events)
     for name in ("stream_ids", "event_ids", "event_times", "keys", "values"):
         assert again[name] == before[name]
     for name in ("sources", "streams"):

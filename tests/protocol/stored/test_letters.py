@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.protocol.stored import NO_TIME
+from penstock.protocol.stored.bulk import encode_events
 from penstock.protocol.stored.dead_letters import letters_in
 from tests.protocol.connector.strategies import blobs, i64s, u64s
 from tests.protocol.stored.events import EMPTY_EVENT, stored
@@ -19,7 +20,7 @@ def test_what_was_added_to_the_event_is_told_apart_from_its_own() -> None:
     assert (letter.start, letter.end, letter.reason) == (100, 100 + len(data), "why")
     assert (letter.segment, letter.offset, letter.watermark, letter.behind_us) == ("connector/s/0", 70, 9, 3)
     assert letter.event.metadata == {"source": "s", "stream": "t", "mine": 1}
-    assert letter.original() == stored(1, 2, 3, b"k", b"v", {"source": "s", "stream": "t", "mine": 1})
+    assert encode_events([letter.event]) == stored(1, 2, 3, b"k", b"v", {"source": "s", "stream": "t", "mine": 1})
 
 
 def test_what_is_not_told_or_told_in_another_way_is_not_known() -> None:
@@ -44,4 +45,4 @@ def test_the_originals_are_the_events_that_they_were(rows: list[tuple[Any, ...]]
     for stream_id, event_id, time, key, payload, metadata in rows:
         letters += stored(stream_id, event_id, time, key, payload, {**metadata, **TOLD})
         events += stored(stream_id, event_id, time, key, payload, metadata or b"")
-    assert b"".join(letter.original() for letter in letters_in(letters, offset)) == events
+    assert encode_events([letter.event for letter in letters_in(letters, offset)]) == events

@@ -1,15 +1,15 @@
 """Rows on their way out of a pipeline to a connector: whose they are, and how they are stored while they wait."""
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 import msgpack
 
 from penstock.connectors.api import StreamRef
-from penstock.protocol.segment.frame import EVENT
-from penstock.protocol.stored.bulk import Events, Wanted
+from penstock.protocol.stored.bulk import Bytes, Events, Wanted, encode
 from penstock.protocol.stored.dead_letters import REASON
-from penstock.protocol.stored.event import HEAD, LENGTH_MIN, NO_TIME, SHORT_MAX
+from penstock.protocol.stored.event import KEY_START, NO_TIME, SHORT_MAX
 
 WANTED = Wanted(metadata=True)
 
@@ -67,15 +67,15 @@ def by_stream(events: Events, first: int) -> dict[StreamRef | None, list[Row]]:
     return found
 
 
-def encode_rows(rows: Iterable[Row]) -> bytes:
-    """As stored events: what they were."""
-    return b"".join([_encoded(row, row.metadata) for row in rows])
+def encode_rows(rows: Sequence[Row]) -> bytes:
+    """As the stored events that they were."""
+    return _encoded(rows, [row.metadata for row in rows])
 
 
-def encode_letters(rows: Iterable[Row], reason: str) -> bytes:
+def encode_letters(rows: Sequence[Row], reason: str) -> bytes:
     """As stored events whose metadata say why they did not leave."""
     said = reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
-    return b"".join([_encoded(row, _with_reason(row.metadata, said)) for row in rows])
+    return _encoded(rows, [_with_reason(row.metadata, said) for row in rows])
 
 
 def _with_reason(metadata: bytes, reason: str) -> bytes:
@@ -84,15 +84,21 @@ def _with_reason(metadata: bytes, reason: str) -> bytes:
     return packed if len(packed) <= SHORT_MAX else metadata
 
 
-def _encoded(row: Row, metadata: bytes) -> bytes:
-    size = LENGTH_MIN + len(row.key) + len(metadata) + len(row.value)
-    head = HEAD.pack(EVENT, size, row.stream_id, row.event_id, row.time, len(row.key))
-    return b"".join((head, row.key, len(metadata).to_bytes(2, "big"), metadata, row.value))
+def _encoded(rows: Sequence[Row], metadata: Sequence[bytes]) -> bytes:
+    encoded = encode(
+        Bytes.of([row.value for row in rows]),
+        keys=Bytes.of([row.key for row in rows]),
+        event_times=array("q", [row.time for row in rows]),
+        stream_ids=array("Q", [row.stream_id for row in rows]),
+        event_ids=array("Q", [row.event_id for row in rows]),
+        metadata=Bytes.of(metadata),
+    )
+    return bytes(encoded.data)
 
 
 def size_of(rows: Iterable[Row]) -> int:
     """Of what `encode_rows` gives."""
-    return sum(HEAD.size + 2 + len(row.key) + len(row.metadata) + len(row.value) for row in rows)
+    return sum(KEY_START + 2 + len(row.key) + len(row.metadata) + len(row.value) for row in rows)
 
 
 def metadata_of(rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgpack
-
 from penstock.core.types import Buffer
-from penstock.protocol.segment.frame import EVENT, HEADER, HEADER_SIZE
-from penstock.protocol.stored.event import HEAD, LENGTH_MIN, NO_TIME, StoredEvent, parse_event
+from penstock.protocol.segment.frame import HEADER, HEADER_SIZE
+from penstock.protocol.stored.event import StoredEvent, parse_event
 
 LATE, ERR = "late", "err"
 """Ports: of events that missed their windows, and of events that could not be processed."""
@@ -37,10 +35,6 @@ class Letter:
     watermark: int | None
     """Of a late one: the watermark that it missed, in microseconds, and by how much."""
     behind_us: int | None
-
-    def original(self) -> bytes:
-        """The event again, to be appended to a segment: it differs from the first one in its position alone."""
-        return encode_event(self.event)
 
 
 def letters_in(data: Buffer, offset: int) -> Iterator[Letter]:
@@ -73,12 +67,3 @@ def _letter(start: int, end: int, event: StoredEvent) -> Letter:
 
 def _as(kind: type, value: object) -> Any:
     return value if isinstance(value, kind) else None
-
-
-def encode_event(event: StoredEvent) -> bytes:
-    """A stored event with its header."""
-    metadata = msgpack.packb(event.metadata) if event.metadata else b""
-    size = LENGTH_MIN + len(event.key) + len(metadata) + len(event.payload)
-    time = NO_TIME if event.event_time is None else event.event_time
-    head = HEAD.pack(EVENT, size, event.stream_id, event.event_id, time, len(event.key))
-    return b"".join((head, event.key, len(metadata).to_bytes(2, "big"), metadata, event.payload))

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, Message, decode
-from penstock.protocol.connector.bulk import DROPPED, NO_TIME, Problem, fallback, fast
+from penstock.protocol.connector.bulk import DROPPED, NO_TIME, Problem, decoder
 from penstock.protocol.connector.frames import EventTimeUnit
+from tests.protocol.connector import oracle
 from tests.protocol.connector.messages import IMPLEMENTATIONS, decisions_of, name_of, run_of
 from tests.protocol.connector.strategies import i64s, u64s
 
@@ -149,8 +150,8 @@ def test_opening_and_closing_for_ever_does_not_fill_the_table(bulk: ModuleType) 
         table.open(stream_id)
         table.close(stream_id)
     assert len(table) == 0
-    if bulk is fast:
-        assert len(table._rows) == fast.ROWS_MIN
+    if bulk is decoder:
+        assert len(table._rows) == decoder.ROWS_MIN
 
 
 @both
@@ -211,20 +212,20 @@ SENT = st.lists(st.builds(Message, STREAMS, st.integers(0, 6) | u64s, i64s, st.j
 def test_both_decide_the_same(
     streams: dict[int, tuple[int, int]], buffers: list[list[Message]], unit: EventTimeUnit, arrival: int | None
 ) -> None:
-    tables = fast.StreamTable(9), fallback.StreamTable(9)
+    tables = decoder.StreamTable(9), oracle.StreamTable(9)
     for stream_id, (last_id, route) in streams.items():
         for table in tables:
             table.open(stream_id, last_id, route)
     for sent in buffers:
         data = run_of(*sent)
-        first = tables[0].admit(fast.scan(data), unit, arrival)
-        second = tables[1].admit(fallback.scan(data), unit, arrival)
+        first = tables[0].admit(decoder.scan(data), unit, arrival)
+        second = tables[1].admit(oracle.scan(data), unit, arrival)
         assert decisions_of(first) == decisions_of(second)
 
 
 @given(st.lists(st.tuples(u64s, u64s), max_size=20))
 def test_an_ack_is_encoded_from_columns(pairs: list[tuple[int, int]]) -> None:
-    columns = fallback.scan(run_of(*(message(*pair) for pair in pairs)))
+    columns = oracle.scan(run_of(*(message(*pair) for pair in pairs)))
     for bulk in IMPLEMENTATIONS:
         data = bulk.encode_acks(9, columns.stream_ids, columns.message_ids)
         assert int.from_bytes(data[:4], "big") == len(data) - 4

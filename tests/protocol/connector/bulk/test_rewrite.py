@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.protocol.connector import Message
-from penstock.protocol.connector.bulk import Stored, fallback, fast
+from penstock.protocol.connector.bulk import Stored, decoder
 from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.segment import split_events
 from penstock.protocol.stored.head import NO_COLUMNS
+from tests.protocol.connector import oracle
 from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, run_of
 from tests.protocol.connector.strategies import blobs, i64s
 
@@ -51,7 +52,7 @@ def test_each_route_gets_its_streams_and_no_duplicates(bulk: ModuleType) -> None
 def test_both_store_the_same_events(fields: list[tuple[int, int, bytes, bytes]], route: int) -> None:
     sent = [Message(stream, number, *fields[number][1:]) for number, (stream, *_) in enumerate(fields)]
     routes = {0: 0, 1: 1, 2: 0, 3: 1}
-    first, second = rewritten(fast, sent, routes, route), rewritten(fallback, sent, routes, route)
+    first, second = rewritten(decoder, sent, routes, route), rewritten(oracle, sent, routes, route)
     assert first == second
     assert len(split_events(first.data)) == first.count == sum(routes[m.stream_id] == route for m in sent)
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import Ack, Decoder, Message, Ok, Use, encode
-from penstock.protocol.connector.bulk import Columns, Problem, Stop, columns, fallback, fast, kernel
+from penstock.protocol.connector.bulk import Columns, Problem, Stop, columns, decoder, kernel
 from penstock.protocol.connector.bulk.columns import frame_error
+from tests.protocol.connector import oracle
 from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, numbers_of, run_of
 from tests.protocol.connector.strategies import messages
 
@@ -26,7 +27,7 @@ def messages_of(found: Columns) -> list[Message]:
 def test_both_find_what_the_plain_decoder_finds(sent: list[Message], before: bytes) -> None:
     data = before + run_of(*sent)
     decoded = list(Decoder(Use.SOURCE).feed(data[len(before) :]))
-    found = fast.scan(data, len(before)), fallback.scan(data, len(before))
+    found = decoder.scan(data, len(before)), oracle.scan(data, len(before))
     assert messages_of(found[0]) == messages_of(found[1]) == decoded == sent
     assert numbers_of(found[0]) == numbers_of(found[1])
     assert found[0].stop is Stop.END

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from penstock.core.errors import Damaged
 from penstock.protocol.segment import HEADER_SIZE
 from penstock.protocol.stored import NO_TIME, Kind, event
-from penstock.protocol.stored.bulk import Wanted, encode_kernel, fallback, fast, kernel
+from penstock.protocol.stored.bulk import Wanted, codec, encode_kernel, kernel
 from tests.protocol.connector.strategies import blobs, i64s, u64s
+from tests.protocol.stored import oracle
 from tests.protocol.stored.events import EMPTY_EVENT, IMPLEMENTATIONS, name_of, raw, shown, stored
 
 both = pytest.mark.parametrize("bulk", IMPLEMENTATIONS, ids=name_of)
@@ -157,7 +158,7 @@ _metadata = st.dictionaries(st.sampled_from(["source", "stream", "other", "sourc
 @given(st.lists(st.tuples(u64s, u64s, i64s, blobs, blobs, _metadata), max_size=10), st.integers(0, 2**60))
 def test_both_decode_the_same_and_find_what_msgpack_finds(rows: list[tuple], offset: int) -> None:  # type: ignore[type-arg]
     data = b"".join(stored(*row) for row in rows)
-    first, second = fast.decode(data, offset), fallback.decode(data, offset)
+    first, second = codec.decode(data, offset), oracle.decode(data, offset)
     assert shown(first) == shown(second)
     for label, found in (("source", first.sources), ("stream", first.streams)):
         told = [row[-1].get(label) for row in rows]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.protocol.segment import split_events
 from penstock.protocol.stored import NO_TIME
-from penstock.protocol.stored.bulk import Bytes, Wanted, fallback, fast
+from penstock.protocol.stored.bulk import Bytes, Wanted, codec
 from tests.protocol.connector.strategies import blobs, i64s, u64s
+from tests.protocol.stored import oracle
 from tests.protocol.stored.events import IMPLEMENTATIONS, column, name_of, shown, shown_encoded, stored
 
 both = pytest.mark.parametrize("bulk", IMPLEMENTATIONS, ids=name_of)
@@ -173,10 +174,10 @@ def columns_of(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
 @given(_rows)
 def test_both_encode_the_same_and_what_they_encode_is_read_back(rows: list[tuple[Any, ...]]) -> None:
     columns = columns_of(rows)
-    first, second = fast.encode(**columns), fallback.encode(**columns)
+    first, second = codec.encode(**columns), oracle.encode(**columns)
     assert shown_encoded(first) == shown_encoded(second)
     assert len(split_events(first.data)) == len(rows)
-    events = fast.decode(first.data)
+    events = codec.decode(first.data)
     found = shown(events)
     assert found["offsets"] == first.starts.tolist()[:-1]
     assert found["event_times"] == columns["event_times"].tolist()
@@ -184,7 +185,7 @@ def test_both_encode_the_same_and_what_they_encode_is_read_back(rows: list[tuple
     assert found["event_ids"] == columns["event_ids"].view(np.int64).tolist()
     for name in ("values", "keys"):
         assert found[name] == columns[name].rows()
-    told = fast.decode(first.data, wanted=Wanted(metadata=True)).metadata
+    told = codec.decode(first.data, wanted=Wanted(metadata=True)).metadata
     assert told is not None
     for row, metadata in zip(rows, told.rows(), strict=True):
         expected = msgpack.unpackb(row[-1]) if row[-1] else {}

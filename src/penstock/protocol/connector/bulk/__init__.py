@@ -5,8 +5,8 @@
     Columns, Admission ──▶ rewrite ──▶ stored events of each route, and what their record's head says
     Admission's streams ──▶ encode_acks ──▶ an ACK
 
-With numba (`pip install penstock-streams[fast]`) these are compiled kernels, else plain Python with the same results. A
-source or a sink needs none of it, and importing `penstock.protocol.connector` does not import it.
+Compiled kernels do the work. Importing `penstock.protocol.connector` alone does not load them: a program that speaks
+the protocol needs neither numba nor numpy.
 """
 
 from penstock.protocol.connector.bulk.columns import (
@@ -22,11 +22,9 @@ from penstock.protocol.connector.bulk.columns import (
     Streams,
     Totals,
 )
-from penstock.protocol.connector.bulk.implementation import COMPILED, StreamTable, encode_acks, rewrite, scan
-from penstock.protocol.connector.bulk.receiver import Receiver
+from penstock.protocol.connector.bulk.decoder import Receiver, StreamTable, encode_acks, rewrite, scan
 
 __all__ = [
-    "COMPILED",
     "DROPPED",
     "NO_TIME",
     "ROUTES_MAX",

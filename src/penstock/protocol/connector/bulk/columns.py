@@ -1,7 +1,7 @@
-"""What bulk decoding gives: the same shapes from the kernels and from the fallback.
+"""What bulk decoding returns: columns of a run of messages, and what is to be done with them.
 
-A column is a numpy array from the kernels, an `array.array` from the fallback: both have a length, indices, `tolist()`
-and the buffer protocol. The fallback needs nothing but Python, so that a worker runs without numpy too.
+A column is a numpy array here, an `array.array` in the tests' oracle: both have a length, indices, `tolist()` and the
+buffer protocol.
 """
 
 from collections.abc import Iterator

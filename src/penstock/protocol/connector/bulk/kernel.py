@@ -2,7 +2,7 @@
 
 They have no bounds checks. What they may touch is decided by comparisons that stand before every access: `scan` reads
 nothing outside `start .. end` of the buffer, whatever the bytes; the others read and write by the columns that `scan`
-made, and into arrays whose sizes `fast.py` has made from those.
+made, and into arrays whose sizes `decoder.py` has made from those.
 
 numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
 intrinsics: the numbers of `columns.py` (Stop, Problem, DROPPED, HEAD_SIZE) too; a test compares them.

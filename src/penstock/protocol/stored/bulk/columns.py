@@ -1,12 +1,12 @@
-"""What goes into bulk coding and comes out of it: the same shapes for the kernels and for the fallback.
+"""What goes into bulk coding and comes out of it.
 
-A column is a numpy array from the kernels, an `array.array` from the fallback: both have a length, indices, `tolist()`
-and the buffer protocol. The fallback needs nothing but Python.
+A column is a numpy array or an `array.array`: both have a length, indices, `tolist()` and the buffer protocol.
 """
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core.errors import Damaged, LimitExceeded, RequestError
@@ -40,6 +40,11 @@ class Bytes:
 
     offsets: Column
     data: Buffer
+
+    @classmethod
+    def of(cls, rows: Sequence[Buffer]) -> "Bytes":
+        """A copy of these rows."""
+        return cls(array("q", accumulate(map(len, rows), initial=0)), b"".join(rows))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -137,12 +142,3 @@ def check_lengths(count: int, columns: "tuple[Column | Bytes | None, ...]") -> N
     for column in columns:
         if column is not None and len(column) != count:
             raise ValueError(f"a column has {len(column)} rows, the values have {count}")
-
-
-def check_bytes(column: Bytes | None) -> None:
-    """ValueError unless the offsets grow, inside of the data."""
-    if column is None:
-        return
-    offsets = column.offsets.tolist()
-    if not offsets or offsets[0] < 0 or offsets[-1] > len(column.data) or sorted(offsets) != offsets:
-        raise ValueError("the offsets of a column do not fit its data")

@@ -1,7 +1,7 @@
 """The kernels that encode, compiled by numba: loops over the rows of columns.
 
 They have no bounds checks: `measure` looks at every offset of the columns before `write` goes by them, into an array
-whose size `fast.py` has made from what was measured.
+whose size `codec.py` has made from what was measured.
 
 numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
 intrinsics: the numbers of `layout.py` too; a test compares them.

@@ -2,7 +2,7 @@
 
 They have no bounds checks. What they may touch is decided by comparisons that stand before every access: the scans read
 nothing outside the buffer, whatever the bytes; the others read and write by what these have found, and into arrays
-whose sizes `fast.py` has made from it.
+whose sizes `codec.py` has made from it.
 
 numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
 intrinsics: the numbers of `layout.py` too; a test compares them.

@@ -1,4 +1,4 @@
-"""Bulk decoding in plain Python: the oracle of the kernels' tests, and their stand-in where numba is not installed."""
+"""Bulk decoding and encoding in plain Python: what the kernels must agree with, byte for byte."""
 
 import sys
 from array import array
@@ -26,7 +26,11 @@ from penstock.protocol.connector.bulk.columns import (
 )
 from penstock.protocol.connector.codec import FIXED_SIZE, FRAME_SIZE_MAX, HEADER, MESSAGE_HEAD, U32, encode
 from penstock.protocol.connector.frames import NOTHING_YET, Ack, Acked, EventTimeUnit, Message
+from penstock.protocol.connector.output import KEY_SIZE_MAX, check_rows, large_frame, large_key
+from penstock.protocol.connector.two_phase import OUTPUT_STREAM
+from penstock.protocol.stored.bulk import Bytes
 from penstock.protocol.stored.head import StreamColumns
+from tests.protocol.stored.oracle import check_bytes
 
 STORED_HEAD = Struct(">iiQQqH")
 """A stored event up to its key: type 0, length, stream id, event id, event time, length of the key."""
@@ -255,3 +259,35 @@ class _Touched:
             array("B", [entries[stream_id].route for stream_id in self._results]),
             array("Q", [result.previous_id for result in results]),
         )
+
+
+def encode_output(
+    times_us: Column,
+    keys: Bytes,
+    values: Bytes,
+    first_id: int,
+    *,
+    unit_us: int = 1,
+    frame_size_max: int = FRAME_SIZE_MAX,
+) -> memoryview:
+    """A MESSAGE frame of stream 1 for each row, in their order.
+
+    Its id is `first_id` plus the bytes of the payloads before it. Its event time is that of the row in units of
+    `unit_us` microseconds, rounded down; 0 for a row that has NO_TIME. LimitExceeded, which names the message by its
+    id, for one that is too large; nothing is given then.
+    """
+    check_rows(times_us, keys, values)
+    check_bytes(keys)
+    check_bytes(values)
+    parts: list[Buffer] = []
+    message_id = first_id
+    for time_us, key, value in zip(times_us.tolist(), keys.rows(), values.rows(), strict=True):
+        size = FIXED_SIZE + len(key) + len(value)
+        if len(key) > KEY_SIZE_MAX:
+            raise large_key(message_id, len(key))
+        if size > frame_size_max:
+            raise large_frame(message_id, size, frame_size_max)
+        time = 0 if time_us == NO_TIME else time_us // unit_us
+        parts += (MESSAGE_HEAD.pack(size, Message.tag, OUTPUT_STREAM, message_id, time, len(key)), key, value)
+        message_id += len(value)
+    return memoryview(b"".join(parts))

@@ -1,14 +1,18 @@
-"""Bulk encoding with the kernel. Here its arrays are made, as large as it has measured."""
+"""Bulk encoding for delivery: columns of events as MESSAGE frames of a sink's stream 1, a buffer at a time."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import Buffer
+from penstock.protocol.connector import output_kernel as kernel
 from penstock.protocol.connector.codec import FRAME_SIZE_MAX
-from penstock.protocol.connector.output import kernel
-from penstock.protocol.connector.output.limits import check_rows, large_frame, large_key
 from penstock.protocol.stored.bulk import Bytes, Column
+
+KEY_SIZE_MAX = 2**16 - 1
+"""What a MESSAGE's `sb` holds."""
+
+_HINT = "Store large objects elsewhere, and send a reference to them."
 
 _EMPTY = np.empty(0, np.uint8)
 
@@ -52,3 +56,19 @@ def _numbers(column: Column) -> NDArray[np.int64]:
 
 def _bytes(data: Buffer) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8) if len(data) else _EMPTY
+
+
+def check_rows(times: Column, keys: Bytes, values: Bytes) -> None:
+    """ValueError unless all columns have as many rows."""
+    if not len(times) == len(keys) == len(values):
+        raise ValueError(f"the columns have {len(times)}, {len(keys)} and {len(values)} rows")
+
+
+def large_key(message_id: int, size: int) -> LimitExceeded:
+    return LimitExceeded(f"message {message_id}: its key of {size} bytes is over the limit of {KEY_SIZE_MAX}", _HINT)
+
+
+def large_frame(message_id: int, size: int, frame_size_max: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"message {message_id}: its frame of {size} bytes is over the limit of {frame_size_max}", _HINT
+    )

@@ -1,12 +1,19 @@
-"""Bulk coding with the kernels. Here their arrays are made, large enough for whatever they may find."""
+"""Stored events to columns and back: the one decoder and the one encoder of stored events, over their kernels.
 
+The kernels check no bounds of the arrays that they write to: the arrays are allocated here, large enough for whatever
+the bytes may contain.
+"""
+
+from collections.abc import Sequence
+
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.errors import Damaged, LimitExceeded
+from penstock.core.errors import LimitExceeded
 from penstock.core.types import Buffer
-from penstock.protocol.segment.frame import HEADER_SIZE
-from penstock.protocol.stored.bulk import encode_kernel, fallback, kernel
+from penstock.protocol.segment.frame import HEADER, HEADER_SIZE
+from penstock.protocol.stored.bulk import encode_kernel, kernel
 from penstock.protocol.stored.bulk.columns import (
     ALL,
     BUFFER_SIZE_MAX,
@@ -16,11 +23,11 @@ from penstock.protocol.stored.bulk.columns import (
     Events,
     Wanted,
     check_lengths,
+    damaged,
     no_metadata,
     too_large,
 )
-from penstock.protocol.stored.event import LENGTH_MIN, NO_TIME, SOURCE, STREAM
-from penstock.protocol.stored.metadata import Origin, encode_metadata
+from penstock.protocol.stored.event import HEAD, KEY_START, LENGTH_MIN, NO_TIME, SOURCE, STREAM, StoredEvent
 from penstock.protocol.stored.names import Kind
 
 _LABELS = np.frombuffer((SOURCE + STREAM).encode(), np.uint8)
@@ -46,7 +53,7 @@ def _decode_stored(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Even
     ends = np.empty((2, room), np.int32)
     count, end, why, without_time, metadata = kernel.scan(data, offset, *numbers, *ends)
     if why != kernel.WELL:
-        raise _damage(data, offset, Kind.STORED)
+        raise damaged(Kind.STORED, _what_is_wrong(data.data[end:], why), offset + end)
     offsets, stream_ids, event_ids, times = numbers[:, :count]
     key_offsets, value_offsets = ends[:, : count + 1]
     keys = values = sources = streams = metadata_bytes = None
@@ -73,7 +80,9 @@ def _origins(
     starts, ends = np.empty((2, count), np.int64), np.empty((2, count + 1), np.int32)
     row = kernel.scan_origins(data, offset, offsets, key_offsets, _LABELS, tuple(starts), tuple(ends))
     if row < count:
-        raise _damage(data, offset, Kind.STORED)
+        raise damaged(
+            Kind.STORED, f"metadata: {why_no_map(_metadata_at(data.data, offsets[row] - offset))}", int(offsets[row])
+        )
     sources, streams = (_gathered(data, start, end) for start, end in zip(starts, ends, strict=True))
     return sources, streams
 
@@ -89,7 +98,7 @@ def _decode_raw(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Events:
     offsets, ends = np.empty(room, np.int64), np.empty(room, np.int32)
     count, end, why = kernel.scan_raw(data, offset, offsets, ends)
     if why != kernel.WELL:
-        raise _damage(data, offset, Kind.RAW)
+        raise damaged(Kind.RAW, _what_is_wrong(data.data[end:], why), offset + end)
     offsets, ends = offsets[:count], ends[: count + 1]
     values = None
     if wanted.values:
@@ -98,13 +107,53 @@ def _decode_raw(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Events:
     return Events(offsets, offset + end, values=values)
 
 
-def _damage(data: NDArray[np.uint8], offset: int, kind: Kind) -> Damaged:
-    """What is wrong, in the words of the plain decoder, which finds the same."""
+def _what_is_wrong(event: memoryview, why: int) -> str:
+    """With the event that a scan stopped at."""
+    tag, size = HEADER.unpack_from(event)
+    if why == kernel.NO_EVENT:
+        return f"type {tag}, length {size}"
+    if why == kernel.TOO_FEW:
+        return f"{size} bytes are too few"
+    key_size: int = HEAD.unpack_from(event)[-1]
+    if why == kernel.KEY:
+        return f"a key of {key_size} bytes does not fit"
+    return f"metadata of {_short(event, KEY_START + key_size)} bytes do not fit"
+
+
+def _metadata_at(data: memoryview, at: int) -> bytes:
+    """Of the event at `at`, whose lengths a scan has checked."""
+    start = at + KEY_START + _short(data, at + KEY_START - 2)
+    return bytes(data[start + 2 : start + 2 + _short(data, start)])
+
+
+def _short(data: memoryview, at: int) -> int:
+    return int.from_bytes(data[at : at + 2], "big")
+
+
+def why_no_map(data: bytes, keys_are_text: bool = False) -> str:
+    """What is wrong with metadata that a kernel has refused: it only says which row it is."""
+    if data[0] & 0xF0 != 0x80 and data[0] & 0xFE != 0xDE:
+        return "it is no map"
+    unpacker = msgpack.Unpacker(max_map_len=2**32)
+    unpacker.feed(data)
     try:
-        fallback.decode(data.data, offset, kind)
-    except Damaged as error:
-        return error
-    raise AssertionError(f"nothing is wrong with the events at {offset}")
+        for _ in range(unpacker.read_map_header()):
+            lead = data[unpacker.tell() :][:1]
+            unpacker.skip()
+            unpacker.skip()
+            if keys_are_text and not _begins_text(lead):
+                return "a key is no str"
+    except msgpack.OutOfData:
+        return "it is cut off"
+    except msgpack.FormatError:
+        return "byte 0xc1 begins nothing"
+    except msgpack.StackError:
+        return "it is nested too deeply"
+    return f"{len(data) - unpacker.tell()} bytes lie behind the map"
+
+
+def _begins_text(lead: bytes) -> bool:
+    return b"\xa0" <= lead <= b"\xbf" or b"\xd9" <= lead <= b"\xdb"
 
 
 def encode(
@@ -145,6 +194,21 @@ def encode(
     return Encoded(out.data, starts)
 
 
+def encode_events(events: Sequence[StoredEvent]) -> bytes:
+    """These events, one behind the other: what `parse_event` would read again. Raises as `encode` does."""
+    times = [NO_TIME if event.event_time is None else event.event_time for event in events]
+    return bytes(
+        encode(
+            Bytes.of([event.payload for event in events]),
+            keys=Bytes.of([event.key for event in events]),
+            event_times=np.array(times, np.int64),
+            stream_ids=np.array([event.stream_id for event in events], np.uint64),
+            event_ids=np.array([event.event_id for event in events], np.uint64),
+            metadata=Bytes.of([msgpack.packb(event.metadata) if event.metadata else b"" for event in events]),
+        ).data
+    )
+
+
 def _pairs(
     metadata: Bytes | None, origins: tuple[NDArray[np.int64], ...], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
@@ -160,17 +224,8 @@ def _pairs(
     out = np.empty(offsets[-1] - offsets[0], np.uint8)
     row = kernel.gather_pairs(data, offsets, _LABELS, origins, out, ends, counts)
     if row < count:
-        raise no_metadata(row, _why_no_map(metadata.row(row)))
+        raise no_metadata(row, why_no_map(metadata.row(row), keys_are_text=True))
     return ends, out, counts
-
-
-def _why_no_map(data: bytes) -> str:
-    """In the words of the plain coder, which finds the same."""
-    try:
-        encode_metadata(Origin(), data)
-    except ValueError as error:
-        return str(error)
-    raise AssertionError("these metadata are a map")
 
 
 def _refusal(problem: int, row: int, size: int) -> LimitExceeded | ValueError:
