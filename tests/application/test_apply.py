@@ -72,7 +72,7 @@ def test_another_codec_or_quota_does_not_touch_connections(stage: Stage) -> None
         until(lambda: stage.receives("one"))
         done = stage.with_connectors(source=listening("source", stage.port, quota_bytes=1 << 20))
         assert done["configured"] == ["source"]
-        patient = replace(stage.deployment.connectors["sink"], breaker=BreakerSpec(half_open_seconds=7))
+        patient = replace(stage.deployment.connectors["sink"], breaker=BreakerSpec(probe_after_seconds=7))
         assert stage.with_connectors(sink=patient)["configured"] == ["sink", "source"]
         other = replace(stage.deployment.connectors["source"], codec="string")
         done = stage.with_connectors(source=other)

@@ -33,7 +33,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with Taker() as taker:
         deployment = deployed(
             listening("source", port),
-            dialling("sink", taker.port, per_stream=True, breaker=BreakerSpec(half_open_seconds=0.1)),
+            dialling("sink", taker.port, per_stream=True, breaker=BreakerSpec(probe_after_seconds=0.1)),
             pipeline("p"),
             link("connector/source/out", "pipeline/p/in"),
             link("pipeline/p/out", "connector/sink/in"),

@@ -125,7 +125,7 @@ connector:
   codec_map: {application/json: json, text/*: string}
   schema: id BIGINT, name STRING
   reconnect: {first: 50ms, factor: 3, max: 1m, tries: 7}
-  breaker: {failing_streams: 3, within: 2s, half_open: 500ms, half_open_max: 5m, held_max: 1MiB}
+  breaker: {failing_streams: 3, within: 2s, probe_after: 500ms, probe_after_max: 5m, outbox_max: 1MiB}
   segments: 5
   quota: 64MiB
   ack: durable
@@ -163,9 +163,9 @@ def test_every_key_reaches_what_is_deployed(folder: Path) -> None:
             breaker=BreakerSpec(
                 failing_streams=3,
                 within_seconds=2,
-                half_open_seconds=0.5,
-                half_open_seconds_max=300,
-                held_bytes_max=1 << 20,
+                probe_after_seconds=0.5,
+                probe_after_seconds_max=300,
+                outbox_bytes_max=1 << 20,
             ),
             segments=5,
             quota_bytes=64 << 20,

@@ -73,7 +73,7 @@ def test_defaults_are_told_as_they_would_be_written() -> None:
     assert {key: field.get("default") for key, field in breaker.items()} == {
         "failing_streams": None,
         "within": "1s",
-        "half_open": "1s",
-        "half_open_max": "1m",
-        "held_max": "256MiB",
+        "probe_after": "1s",
+        "probe_after_max": "1m",
+        "outbox_max": "256MiB",
     }

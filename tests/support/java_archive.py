@@ -1,6 +1,6 @@
 """An archive of Spark's classes: a JVM that maps it need not load and verify them, which is half the work of its start.
 
-    python -m tests.support.java_archive     makes it, unless it is there (script/test does)
+python -m tests.support.java_archive     makes it, unless it is there (script/test does)
 """
 
 import os

@@ -94,11 +94,13 @@ class Binding:
         }
         for (pipeline, sink), connector in self._served.items():
             if served.get((pipeline, sink)) != connector:
-                self._signals.stands(connector, pipeline, sink, None)
+                self._signals.set_waiting(connector, pipeline, sink, None)
         self._served = served
 
     def _stands(self, pipeline: str, sink: str, shown: Shown) -> None:
         connector = self._served.get((pipeline, sink))
         if connector is not None:
             waiting = shown.reason or "it is lost"
-            self._signals.stands(connector, pipeline, sink, waiting if shown.standing is Standing.WAITING else None)
+            self._signals.set_waiting(
+                connector, pipeline, sink, waiting if shown.standing is Standing.WAITING else None
+            )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from penstock.application.instance import Instance
 from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
-from penstock.delivery.breakers.guard import Guard
+from penstock.delivery.breakers.signals import ApplicationGate
 from penstock.ingest.gateway import Gateway
 
 LOOK_SECONDS = 0.1
@@ -32,7 +32,7 @@ class ComingToRest:
         self,
         instances: Mapping[str, Instance],
         gateway: Gateway,
-        guard: Guard,
+        guard: ApplicationGate,
         pipelines: Callable[[], Sequence[PipelineStatus]],
         sinks: Callable[[], Sequence[SinkStatus]],
     ) -> None:
@@ -65,7 +65,7 @@ class ComingToRest:
         quiet = 0
         while quiet < _QUIET_LOOKS:
             for instance in self._instances.values():
-                if instance.sink is not None and instance.sink.waiting:
+                if instance.sink is not None and instance.sink.buffered:
                     await instance.sink.flush()
             self.waits_for = [*self._left()]
             quiet = 0 if self.waits_for else quiet + 1

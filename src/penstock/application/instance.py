@@ -14,8 +14,8 @@ from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipel
 from penstock.connectors.making import Chains, make_chains, make_connector
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals
-from penstock.delivery.outbox.host import SinkHost
-from penstock.delivery.outbox.hosted_sinks import HostedSinks
+from penstock.delivery.outbox.in_port import InPort
+from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.ingest.connectors.host import SourceHost
 from penstock.ingest.gateway import Gateway
 
@@ -106,7 +106,7 @@ class Surroundings:
 
     gateway: Gateway
     signals: Signals
-    sinks: HostedSinks
+    sinks: OutboxSinks
     segment_address: Callable[[], str]
     downstream: Callable[[str], Downstream] = lambda _: NoPipelines()
     """Of a connector, by its name."""
@@ -121,7 +121,7 @@ class Instance:
         self.made = made
         self.name = made.spec.name
         self._around = around
-        self.sink = self._sink_host() if made.delivers else None
+        self.sink = self._in_port() if made.delivers else None
         self.host = SourceHost(
             made.spec,
             made.connector,
@@ -135,15 +135,15 @@ class Instance:
             downstream=around.downstream(self.name),
         )
         if made.capabilities.sink is not None and self.sink is None:
-            around.signals.breakers.configure(self.name, made.spec.breaker, per_stream=False, is_open=True)
-            around.signals.wait_for(self.name)
+            around.signals.breakers.configure(self.name, made.spec.breaker, per_stream=False, is_passing=True)
+            around.signals.trip_if_waiting(self.name)
 
-    def _sink_host(self) -> SinkHost:
+    def _in_port(self) -> InPort:
         made = self.made
         has_own = made.capabilities.own_interceptors or not made.spec.interceptors_out
         clock = asyncio.get_running_loop().time
         chain = None if has_own else made.chains.outgoing
-        return SinkHost(made.spec, made.connector, self._around.signals, chain=chain, clock=clock)
+        return InPort(made.spec, made.connector, self._around.signals, chain=chain, clock=clock)
 
     def start(self) -> None:
         """It hears of streams before it can say anything of them."""
@@ -178,7 +178,7 @@ class Instance:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await self.sink.flush()
-                    await self.sink.rest()
+                    await self.sink.stop_sending()
         await self.leave()
 
     async def leave(self) -> None:

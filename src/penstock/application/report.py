@@ -76,8 +76,8 @@ def report(instance: Instance, breakers: Breakers, gateway: Gateway) -> Connecto
         kept_back = {stream.stream_id: breakers.why(stream) for stream in waiting[:_SHOWN]}
         kept_back_count = len(waiting)
     paused = [stream_id for name, stream_id in breakers.pauses if name == spec.name]
-    closed = breakers.closed_streams(spec.name)
-    takes = breakers.whole(spec.name) if instance.made.capabilities.sink is not None else None
+    closed = breakers.tripped_streams(spec.name)
+    takes = breakers.sink_refusal(spec.name) if instance.made.capabilities.sink is not None else None
     open_streams = gateway.open_streams(spec.name) if not told.streams else ()
     return ConnectorStatus(
         name=spec.name,
@@ -100,8 +100,8 @@ def report(instance: Instance, breakers: Breakers, gateway: Gateway) -> Connecto
         events_in=told.events,
         bytes_in=told.bytes,
         events_out=0 if sink is None else sink.events_out,
-        letters=told.letters + (0 if sink is None else sink.letters),
-        held_bytes=0 if sink is None else sink.held_bytes,
+        letters=told.letters + (0 if sink is None else sink.dead_letters),
+        held_bytes=0 if sink is None else sink.outbox_bytes,
         guarantee=instance.made.guarantee,
         reached_at=instance.made.connector.reached_at,
         counts=told.counts,

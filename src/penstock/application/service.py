@@ -22,11 +22,9 @@ from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import NoRoom, PenstockError, RequestError
-from penstock.delivery.breakers.guard import Guard
-from penstock.delivery.breakers.passing import Passing
-from penstock.delivery.breakers.signals import Signals
+from penstock.delivery.breakers.signals import ApplicationGate, PipelineChains, Signals
 from penstock.delivery.breakers.table import Breakers
-from penstock.delivery.outbox.hosted_sinks import HostedSinks
+from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.service import Delivery
 from penstock.ingest.gateway import Gateway
 from penstock.ingest.stream_log import Standing
@@ -94,9 +92,9 @@ class Hosting:
         clock = asyncio.get_running_loop().time
         self.breakers = Breakers()
         self.signals = Signals(self.breakers, clock, gateway.knows)
-        self.sinks = HostedSinks(store, durability, self.signals, clock)
+        self.sinks = OutboxSinks(store, durability, self.signals, clock)
         self._gateway = gateway
-        self._guard = Guard(self.signals)
+        self._guard = ApplicationGate(self.signals)
         self.driver = DriverCheck(clock)
         self._around = Surroundings(gateway, self.signals, self.sinks, segment_address, self._downstream)
         self._instances: dict[str, Instance] = {}
@@ -114,7 +112,7 @@ class Hosting:
         self._coordinator = coordinator
         self._delivery = delivery
         self._binding = Binding(delivery, lambda: coordinator.deliveries.state.pipelines, self.signals)
-        self.signals.passed = Passing(coordinator.deliveries).passed
+        self.signals.passed = PipelineChains(coordinator.deliveries).passed
 
     # The worker starts and stops.
 

@@ -345,7 +345,7 @@ def _breaker(section: ConnectorSection) -> BreakerSpec:
     return BreakerSpec(
         failing_streams=given.failing_streams,
         within_seconds=given.within,
-        half_open_seconds=given.half_open,
-        half_open_seconds_max=given.half_open_max,
-        held_bytes_max=given.held_max,
+        probe_after_seconds=given.probe_after,
+        probe_after_seconds_max=given.probe_after_max,
+        outbox_bytes_max=given.outbox_max,
     )

@@ -44,17 +44,17 @@ class ReconnectSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerSpec:
-    """When a sink's port `in` closes by itself, and when it is tried again."""
+    """When the breakers of a connector's `in` port trip, and when it is probed."""
 
     failing_streams: int | None = None
-    """So many streams failing `within_seconds` close the whole connector; None: each stands for itself."""
+    """This many streams failing `within_seconds` trip the whole connector; None: each stream trips alone."""
     within_seconds: float = 1.0
-    half_open_seconds: float = 1.0
-    """After closing, until a probe; doubled with each probe that fails …"""
-    half_open_seconds_max: float = 60.0
+    probe_after_seconds: float = 1.0
+    """From a trip to its probe; doubled with each probe that fails …"""
+    probe_after_seconds_max: float = 60.0
     """… up to this."""
-    held_bytes_max: int = 256 << 20
-    """Of closed streams, kept for them; beyond it the sink's epochs wait."""
+    outbox_bytes_max: int = 256 << 20
+    """Limit of the outbox, which retains the rows of tripped streams; when it is full, the sink's epochs wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

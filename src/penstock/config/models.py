@@ -61,18 +61,18 @@ class ReconnectSection(Section):
 
 
 class BreakerSection(Section):
-    """When the port `in` closes by itself, and when it is tried again."""
+    """When the breakers of the `in` port trip, and when it is probed."""
 
     failing_streams: Annotated[int, Field(ge=1)] | None = None
-    """So many streams failing within `within` close the whole connector; without it each stands for itself."""
+    """This many streams failing within `within` trip the whole connector; without it, each stream trips alone."""
     within: SomeSeconds = 1.0
-    """The time in which they are counted."""
-    half_open: SomeSeconds = 1.0
-    """After closing, until a probe; doubled with each probe that fails."""
-    half_open_max: SomeSeconds = 60.0
-    """The longest time until a probe."""
-    held_max: Size = 256 << 20
-    """Bytes of closed streams that are kept for them; beyond it the sink's epochs wait."""
+    """The time in which failing streams are counted."""
+    probe_after: SomeSeconds = 1.0
+    """From a trip to its probe; doubled with each probe that fails."""
+    probe_after_max: SomeSeconds = 60.0
+    """The longest time from a trip to its probe."""
+    outbox_max: Size = 256 << 20
+    """Limit of the outbox, which retains the rows of tripped streams; when it is full, the sink's epochs wait."""
 
 
 class WatermarkSection(Section):

@@ -269,7 +269,7 @@ class SinkConformance(Conforming):
                 await frame.until_stored(1)
                 (stream,) = frame.streams()
             epoch = frame.give(stream, [b"one", b"two"])
-            await frame.until(lambda: frame.instance.sink is not None and frame.instance.sink.waiting == 2)
+            await frame.until(lambda: frame.instance.sink is not None and frame.instance.sink.buffered == 2)
             assert peer.received() == b""
             await frame.drain()
             await frame.until(lambda: frame.has_left(epoch) and peer.received() == b"one\ntwo\n", "what waited")

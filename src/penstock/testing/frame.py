@@ -36,8 +36,8 @@ from penstock.core.types import Guarantee
 from penstock.delivery.block import Block
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.breakers.table import Breakers
-from penstock.delivery.outbox.hosted_sinks import HostedSinks
 from penstock.delivery.outbox.rows import Row, encode_rows
+from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.sink import PLAIN, SinkLost, Transaction
 from penstock.ingest.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
@@ -89,10 +89,10 @@ class GivenEpoch:
 class GivenEpochs:
     """Of one pipeline, for one connector."""
 
-    def __init__(self, sinks: HostedSinks, pipeline: str, connector: str) -> None:
+    def __init__(self, sinks: OutboxSinks, pipeline: str, connector: str) -> None:
         self._pipeline = pipeline
         self._woken = asyncio.Event()
-        self._outflow = sinks.make(pipeline, connector, connector, self._woken.set)
+        self._sink = sinks.make(pipeline, connector, connector, self._woken.set)
         self._waiting: asyncio.Queue[GivenEpoch] = asyncio.Queue()
         self._ids: dict[StreamRef | None, int] = {}
         self._count = 0
@@ -103,7 +103,7 @@ class GivenEpochs:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._outflow.close()
+        await self._sink.close()
 
     def add(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None) -> int:
         if ids is None:
@@ -131,7 +131,7 @@ class GivenEpochs:
 
     async def _taken(self, epoch: GivenEpoch) -> bool:
         try:
-            settling = await self._outflow.deliver(epoch)
+            settling = await self._sink.deliver(epoch)
             if settling is not None:
                 settled = asyncio.Event()
                 settling.when_done(settled.set)
@@ -151,7 +151,7 @@ _STORE = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 _READ_BYTES = 1 << 20
 _SEGMENTS = 2
 
-_QUICK = BreakerSpec(half_open_seconds=0.1)
+_QUICK = BreakerSpec(probe_after_seconds=0.1)
 """Probes come soon."""
 
 WAIT_SECONDS = 20.0
@@ -239,7 +239,7 @@ class Frame:
         self.breakers = Breakers()
         self.signals = Signals(self.breakers, loop.time, self.gateway.knows)
         self.gateway.guard(self.signals)
-        self._sinks = HostedSinks(self.store, self._durability, self.signals, loop.time)
+        self._sinks = OutboxSinks(self.store, self._durability, self.signals, loop.time)
         self._begin()
 
     def _begin(self) -> None:
@@ -248,7 +248,7 @@ class Frame:
         self.instance = Instance(
             made, self._deployment(made), Surroundings(self.gateway, self.signals, self._sinks, lambda: "")
         )
-        self.breakers.configure(_OTHER, BreakerSpec(), per_stream=True, is_open=True)
+        self.breakers.configure(_OTHER, BreakerSpec(), per_stream=True, is_passing=True)
         self.other = Other(self.breakers)
         self.signals.attach(_OTHER, self.other, self.instance.host)
         self.signals.relink(NAME, {_OTHER, NAME} if self.has_in else {_OTHER})
@@ -361,7 +361,7 @@ class Frame:
     @property
     def dead_letters(self) -> int:
         sink = self.instance.sink
-        return 0 if sink is None else sink.letters
+        return 0 if sink is None else sink.dead_letters
 
     # Waiting.
 

@@ -3,8 +3,7 @@
 import asyncio
 
 from penstock.connectors.api import StreamRef
-from penstock.delivery.breakers.guard import Guard
-from penstock.delivery.breakers.signals import Signals
+from penstock.delivery.breakers.signals import ApplicationGate, Signals
 from penstock.delivery.breakers.table import Breakers
 
 PROGRAM, HOSTED = StreamRef("program", 1), StreamRef("hosted", 1)
@@ -15,7 +14,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.signals = Signals(Breakers(), asyncio.get_running_loop().time)
-        self.guard = Guard(self.signals)
+        self.guard = ApplicationGate(self.signals)
         self.changes: list[tuple[StreamRef, bool]] = []
         self.guard.subscribe(lambda stream, may_send: self.changes.append((stream, may_send)))
 

@@ -14,8 +14,8 @@ def breakers() -> Breakers:
     """Two sinks that are connected."""
     made = Breakers()
     for name in ("x", "y"):
-        made.configure(name, BreakerSpec(half_open_seconds=1.0, half_open_seconds_max=3.0))
-        made.all_opened(name)
+        made.configure(name, BreakerSpec(probe_after_seconds=1.0, probe_after_seconds_max=3.0))
+        made.available(name)
     return made
 
 
@@ -42,16 +42,16 @@ def test_closing_one_stream_leaves_the_others(breakers: Breakers) -> None:
     breakers.closed("x", A, "reset by peer")
     assert not breakers.may_send(A)
     assert breakers.may_send(B)
-    assert breakers.closed_streams("x") == {A: "reset by peer"}
+    assert breakers.tripped_streams("x") == {A: "reset by peer"}
 
 
 def test_a_sink_that_connects_again_has_its_streams_as_they_were(breakers: Breakers) -> None:
     breakers.started(A, ["x"])
     breakers.opened("x", A)
     breakers.started(B, ["x"])
-    breakers.all_closed("x", "the line is dead")
+    breakers.unavailable("x", "the line is dead")
     assert breakers.why(A) == "sink x: the line is dead"
-    breakers.all_opened("x")
+    breakers.available("x")
     assert breakers.may_send(A)
     assert not breakers.may_send(B)
 
@@ -73,7 +73,7 @@ def test_probes_come_less_and_less_often_up_to_a_limit_and_anew_after_a_success(
     assert due is not None
     breakers.tick(due)
     breakers.delivered("x", None)
-    assert breakers.whole("x") is None
+    assert breakers.sink_refusal("x") is None
     breakers.lost("x", "again", 100.0)
     assert breakers.due() == 101.0
 
@@ -81,32 +81,32 @@ def test_probes_come_less_and_less_often_up_to_a_limit_and_anew_after_a_success(
 def test_one_that_was_opened_without_a_probe_waits_longer_after_the_next_failure(breakers: Breakers) -> None:
     breakers.lost("x", "nobody answers", 0.0)
     breakers.tick(1.0)
-    breakers.unproved("x", None)
-    assert breakers.whole("x") is None
+    breakers.nothing_to_probe("x", None)
+    assert breakers.sink_refusal("x") is None
     breakers.lost("x", "nobody answers", 1.0)
     assert breakers.due() == 3.0
 
 
 def test_a_connection_that_its_connector_has_closed_is_not_probed(breakers: Breakers) -> None:
     breakers.lost("x", "no answer", 0.0)
-    breakers.all_closed("x", "disconnected")
+    breakers.unavailable("x", "disconnected")
     breakers.lost("x", "of course", 0.1)
     assert breakers.due() is None
-    assert breakers.whole("x") == "disconnected"
+    assert breakers.sink_refusal("x") == "disconnected"
 
 
 def test_three_streams_that_fail_within_a_second_close_the_sink_and_slower_ones_do_not() -> None:
     breakers = Breakers()
-    breakers.configure("x", BreakerSpec(failing_streams=3, within_seconds=1.0), is_open=True)
+    breakers.configure("x", BreakerSpec(failing_streams=3, within_seconds=1.0), is_passing=True)
     for stream in (A, B, C):
         breakers.started(stream, ["x"])
         breakers.opened("x", stream)
     for now in (0.0, 0.9, 1.8, 2.7):
         assert not breakers.failed("x", A if now < 1 else B, "reset", now)
-    assert breakers.whole("x") is None
+    assert breakers.sink_refusal("x") is None
     assert not breakers.failed("x", A, "reset", 3.0)
     assert breakers.failed("x", C, "reset", 3.5)
-    assert breakers.whole("x") == "3 of its streams failed within 1 s, at last: reset"
+    assert breakers.sink_refusal("x") == "3 of its streams failed within 1 s, the last one: reset"
 
 
 def test_a_pause_outlives_whatever_breakers_do_and_a_stream_that_comes_later_has_it(breakers: Breakers) -> None:
@@ -116,8 +116,8 @@ def test_a_pause_outlives_whatever_breakers_do_and_a_stream_that_comes_later_has
     breakers.started(B, ["x"])
     for stream in (A, B):
         breakers.opened("x", stream)
-    breakers.all_closed("x", "gone")
-    breakers.all_opened("x")
+    breakers.unavailable("x", "gone")
+    breakers.available("x")
     assert not breakers.may_send(A)
     assert not breakers.may_send(B)
     breakers.resume("src")
@@ -163,7 +163,7 @@ def test_ten_thousand_streams_are_no_trouble(breakers: Breakers) -> None:
         breakers.opened("x", stream)
         breakers.opened("y", stream)
     assert told == [(stream, True) for stream in streams]
-    breakers.all_closed("y", "gone")
+    breakers.unavailable("y", "gone")
     assert told[10_000:] == [(stream, False) for stream in streams]
 
 
@@ -187,7 +187,7 @@ def test_a_probe_that_the_whole_sink_has_cut_short_is_made_when_it_is_open_again
     breakers.started(A, ["x"])
     breakers.failed("x", A, "reset", 0.0)
     assert breakers.tick(100.0) == [("x", A)]
-    breakers.all_closed("x", "gone")
+    breakers.unavailable("x", "gone")
     assert breakers.due() is None
-    breakers.all_opened("x")
+    breakers.available("x")
     assert breakers.tick(100.0) == [("x", A)]

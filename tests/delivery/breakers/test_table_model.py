@@ -19,7 +19,7 @@ SINKS = ("x", "y")
 STREAMS = [StreamRef("a", 1), StreamRef("a", 2), StreamRef("b", 1)]
 SPECS = {
     "x": BreakerSpec(),
-    "y": BreakerSpec(failing_streams=2, within_seconds=1.0, half_open_seconds=2.0, half_open_seconds_max=5.0),
+    "y": BreakerSpec(failing_streams=2, within_seconds=1.0, probe_after_seconds=2.0, probe_after_seconds_max=5.0),
 }
 
 _streams = st.sampled_from(STREAMS)
@@ -128,14 +128,14 @@ class BreakersAgainstModel(RuleBasedStateMachine):
 
     @rule(sink=_sinks)
     def connected(self, sink: str) -> None:
-        self.breakers.all_opened(sink)
+        self.breakers.available(sink)
         self.model.whole[sink] = "open"
         self.model.failures = [one for one in self.model.failures if one[0] != sink]
         self.whole_probe_is_over(sink)
 
     @rule(sink=_sinks)
     def disconnected(self, sink: str) -> None:
-        self.breakers.all_closed(sink, "the line is dead")
+        self.breakers.unavailable(sink, "the line is dead")
         self.whole_closes(sink)
 
     @rule(sink=_sinks)
@@ -196,7 +196,7 @@ class BreakersAgainstModel(RuleBasedStateMachine):
         elif outcome == "lost":
             self.breakers.lost(sink, "still nobody answers", self.now)
         else:
-            (self.breakers.delivered if outcome == "delivered" else self.breakers.unproved)(sink, stream)
+            (self.breakers.delivered if outcome == "delivered" else self.breakers.nothing_to_probe)(sink, stream)
             self.opens(sink, stream, forgets=outcome == "delivered")
 
     def opens(self, sink: str, stream: StreamRef | None, *, forgets: bool) -> None:

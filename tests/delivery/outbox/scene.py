@@ -13,9 +13,9 @@ from penstock.coordinator.messages import Staged
 from penstock.core.types import Guarantee
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.breakers.table import Breakers
-from penstock.delivery.outbox.host import SinkHost
-from penstock.delivery.outbox.hosted_sinks import HostedSinks
-from penstock.delivery.outbox.joining import MakeChain
+from penstock.delivery.outbox.in_port import InPort
+from penstock.delivery.outbox.rows import MakeChain
+from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.service import Delivery
 from penstock.protocol.stored.bulk import encode
 from penstock.protocol.stored.dead_letters import Letter, letters_in
@@ -105,17 +105,17 @@ class SinkScene:
         self.breakers = Breakers()
         self.signals = Signals(self.breakers, loop.time, knows=lambda stream: stream in self.known)
         durability = Durability(self.scene.journal, loop, lambda: None)
-        self.sinks = HostedSinks(self.scene.store, durability, self.signals, loop.time)
-        self.hosts: dict[str, SinkHost] = {}
+        self.sinks = OutboxSinks(self.scene.store, durability, self.signals, loop.time)
+        self.hosts: dict[str, InPort] = {}
         for name in self.outsides:
             self.attach(name)
         self.delivery = Delivery(self.scene.coordinator.deliveries, self.sinks.make)
         self.delivery.start()
 
-    def attach(self, name: str) -> SinkHost:
+    def attach(self, name: str) -> InPort:
         spec = ConnectorSpec(name=name, id=name, instance="01", type="scripted", breaker=self.specs[name])
         connector = Scripted(self.outsides[name])
-        host = SinkHost(spec, connector, self.signals, chain=self.chains.get(name), clock=self.clock)
+        host = InPort(spec, connector, self.signals, chain=self.chains.get(name), clock=self.clock)
         self.hosts[name] = host
         self.sinks.attach(host, cast("Host", host))  # of a Host, a sink needs contraflow alone
         if not self.outsides[name].is_down:
@@ -125,7 +125,7 @@ class SinkScene:
     async def add(self, name: str, chain: MakeChain | None = None, port: str = "out", **breaker: Any) -> Outside:
         """A sink of the pipeline."""
         outside = self.outsides[name] = Outside()
-        self.specs[name] = BreakerSpec(**{"half_open_seconds": 0.05, "half_open_seconds_max": 0.2, **breaker})
+        self.specs[name] = BreakerSpec(**{"probe_after_seconds": 0.05, "probe_after_seconds_max": 0.2, **breaker})
         if chain is not None:
             self.chains[name] = chain
         self.attach(name)

@@ -11,7 +11,7 @@ import pytest
 from penstock.connectors.api import Outgoing, StreamGone
 from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.connectors.interceptors.join import Joining, JoinOptions
-from penstock.delivery.outbox.joining import MakeChain
+from penstock.delivery.outbox.rows import MakeChain
 from penstock.testing.faulty_files import FaultyFiles
 from tests.delivery.outbox.scene import A, B, C, SinkScene
 
@@ -87,13 +87,13 @@ async def play(scene: SinkScene) -> None:
     """All of it: the sink connects, the epochs complete without stream A, which opens, and then has everything."""
     host = scene.hosts["x"]
     host.connected()
-    await scene.until(lambda: host.outflows)
+    await scene.until(lambda: host.users)
     await scene.delivered()
     held = scene.held_values("x")
     assert len(held) == len(set(held)), "held twice"
-    await scene.until(lambda: scene.signals.is_told("x", A) or not host.held_bytes)
+    await scene.until(lambda: scene.signals.is_announced("x", A) or not host.outbox_bytes)
     host.opened(A)
-    await scene.until(lambda: not host.held_bytes)
+    await scene.until(lambda: not host.outbox_bytes)
 
 
 def lines(values: list[bytes]) -> list[bytes]:

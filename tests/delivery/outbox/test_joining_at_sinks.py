@@ -12,8 +12,8 @@ from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.connectors.interceptors.join import Joining, JoinOptions
 from penstock.core.errors import DiskFull
 from penstock.delivery import window
-from penstock.delivery.outbox import held
-from penstock.delivery.outbox.joining import MakeChain
+from penstock.delivery.outbox import outbox
+from penstock.delivery.outbox.rows import MakeChain
 from tests.delivery.outbox.scene import A, B, SinkScene
 
 
@@ -26,7 +26,7 @@ async def test_values_of_several_epochs_leave_together_when_the_first_has_waited
     x = await scene.add("x", join(wait_ms=1000))
     for number in range(3):
         await scene.put_out((A, b"a%d" % number), (B, b"b%d" % number))
-    await scene.until(lambda: scene.hosts["x"].waiting == 6)
+    await scene.until(lambda: scene.hosts["x"].buffered == 6)
     assert x.given == []
     assert scene.waiting == 3, "none is followed before its rows have left"
     await scene.delivered()
@@ -60,7 +60,7 @@ async def test_a_stop_lets_everything_leave_at_once(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"1"))
     await scene.put_out((A, b"2"))
-    await scene.until(lambda: scene.hosts["x"].waiting == 2)
+    await scene.until(lambda: scene.hosts["x"].buffered == 2)
     await scene.delivery.stop()
     assert x.values(A) == [b"1\n2\n"]
     assert scene.waiting == 0
@@ -69,7 +69,7 @@ async def test_a_stop_lets_everything_leave_at_once(scene: SinkScene) -> None:
 async def test_a_drain_lets_everything_leave_at_once(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"1"))
-    await scene.until(lambda: scene.hosts["x"].waiting == 1)
+    await scene.until(lambda: scene.hosts["x"].buffered == 1)
     idle = [scene.hosts["x"].is_idle]
     await scene.hosts["x"].flush()
     idle.append(scene.hosts["x"].is_idle)
@@ -86,7 +86,7 @@ async def test_a_failure_gives_all_that_is_not_settled_again_from_the_oldest_on_
     x.trouble = lambda outgoing: Lost("not now") if is_down and outgoing.stream == A else None
     for number in range(5):
         await scene.put_out((A, b"a%d" % number), (B, b"b%d" % number))
-    await scene.until(lambda: scene.breakers.whole("x") is not None)
+    await scene.until(lambda: scene.breakers.sink_refusal("x") is not None)
     is_down = False
     await scene.delivered()
     for stream, name in ((A, b"a"), (B, b"b")):
@@ -95,7 +95,7 @@ async def test_a_failure_gives_all_that_is_not_settled_again_from_the_oldest_on_
 
 
 async def test_rows_that_wait_are_held_when_their_stream_is_lost_and_their_epochs_complete(scene: SinkScene) -> None:
-    x = await scene.add("x", join(wait_ms=50), half_open_seconds=60.0, half_open_seconds_max=60.0)
+    x = await scene.add("x", join(wait_ms=50), probe_after_seconds=60.0, probe_after_seconds_max=60.0)
     x.trouble = lambda outgoing: StreamLost("reset") if outgoing.stream == A else None
     await scene.put_out((A, b"a1"), (B, b"b1"))
     await scene.put_out((A, b"a2"), (B, b"b2"))
@@ -111,7 +111,7 @@ async def test_rows_that_wait_are_held_when_their_stream_is_lost_and_their_epoch
 async def test_rows_that_wait_are_held_when_the_sink_closes_their_stream(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"a1"))
-    await scene.until(lambda: scene.hosts["x"].waiting == 1)
+    await scene.until(lambda: scene.hosts["x"].buffered == 1)
     scene.hosts["x"].closed(A, "stop")
     await scene.put_out((A, b"a2"))
     await scene.delivered()
@@ -123,9 +123,9 @@ async def test_after_a_crash_what_waited_is_given_again(scene: SinkScene) -> Non
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"a1"))
     await scene.put_out((A, b"a2"))
-    await scene.until(lambda: scene.hosts["x"].waiting == 2)
+    await scene.until(lambda: scene.hosts["x"].buffered == 2)
     await scene.crash()
-    await scene.until(lambda: scene.hosts["x"].waiting == 2)
+    await scene.until(lambda: scene.hosts["x"].buffered == 2)
     await scene.hosts["x"].flush()
     await scene.delivered()
     assert x.values(A) == [b"a1\na2\n"]
@@ -138,9 +138,9 @@ async def test_no_more_epochs_are_under_way_than_the_window_has(
     x = await scene.add("x", join(wait_ms=1000))
     for number in range(5):
         await scene.put_out((A, b"%d" % number))
-    await scene.until(lambda: scene.hosts["x"].waiting == 3)
+    await scene.until(lambda: scene.hosts["x"].buffered == 3)
     await asyncio.sleep(0.05)
-    assert scene.hosts["x"].waiting == 3
+    assert scene.hosts["x"].buffered == 3
     await scene.delivered()
     assert b"".join(x.values(A)) == b"0\n1\n2\n3\n4\n"
 
@@ -200,7 +200,7 @@ async def test_rows_that_can_leave_are_not_lost_with_one_that_cannot_when_the_co
     is_down = True
     x.trouble = lambda outgoing: Lost("not now") if is_down else None
     await scene.put_out((A, b"a1"), (A, b"!a2"), (A, b"a3"))
-    await scene.until(lambda: scene.breakers.whole("x") is not None)
+    await scene.until(lambda: scene.breakers.sink_refusal("x") is not None)
     is_down = False
     await scene.delivered()
     await scene.scene.durable()
@@ -228,14 +228,14 @@ async def test_only_the_values_that_are_refused_become_dead_letters(scene: SinkS
     await scene.delivered()
     await scene.scene.durable()
     assert [one.event.payload for one in scene.letters("x")] == [b"a2"]
-    assert (scene.hosts["x"].events_out, scene.hosts["x"].letters) == (3, 1)
+    assert (scene.hosts["x"].events_out, scene.hosts["x"].dead_letters) == (3, 1)
     assert x.values(B) == [b"b1"]
 
 
 async def test_rows_that_were_held_in_part_when_the_disk_was_full_are_not_held_twice(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "APPEND_BYTES", 1)
+    monkeypatch.setattr(outbox, "APPEND_BYTES", 1)
     x = await scene.add("x")
     x.shy = {A}
     store = scene.scene.store

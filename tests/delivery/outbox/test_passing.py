@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.delivery.breakers.passing import Passing
+from penstock.delivery.breakers.signals import PipelineChains
 from tests.coordinator.scene import opened, raw, stored
 from tests.delivery.outbox.scene import A, B, SinkScene
 
@@ -13,7 +13,7 @@ async def test_what_the_first_pipeline_has_put_out_has_passed_when_the_second_ha
         await scene.start("first", "segment:raw", ["out"])
         await scene.start("second", "pipeline:first/out", ["out"])
         await scene.epoch(await scene.initial("first"), 0, stored(1, 1, 5), name="first")
-        passing = asyncio.create_task(Passing(scene.coordinator.deliveries).passed("segment:raw"))
+        passing = asyncio.create_task(PipelineChains(scene.coordinator.deliveries).passed("segment:raw"))
         await scene.durable()
         assert not passing.done()
         await scene.epoch(await scene.initial("second"), 0, stored(1, 1, 5), name="second")
@@ -24,8 +24,8 @@ async def test_where_nobody_reads_a_pipelines_output_everything_has_passed_at_on
     async with opened() as scene:
         await scene.append("raw", raw(b"1"))
         await scene.start("first", "segment:raw", ["out"])
-        await asyncio.wait_for(Passing(scene.coordinator.deliveries).passed("segment:raw"), 10)
-        await asyncio.wait_for(Passing(scene.coordinator.deliveries).passed("unheard"), 10)
+        await asyncio.wait_for(PipelineChains(scene.coordinator.deliveries).passed("segment:raw"), 10)
+        await asyncio.wait_for(PipelineChains(scene.coordinator.deliveries).passed("unheard"), 10)
 
 
 async def test_closed_waits_until_the_end_has_passed_and_is_not_said_of_a_stream_that_has_begun_again(

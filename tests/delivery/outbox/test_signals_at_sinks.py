@@ -23,16 +23,16 @@ async def test_a_stream_that_a_sink_cannot_be_told_of_is_closed_and_told_again(s
 async def test_a_sink_that_delivery_serves_by_itself_is_closed_as_a_whole_while_delivery_waits_for_it(
     scene: SinkScene,
 ) -> None:
-    scene.breakers.configure("file", BreakerSpec(), per_stream=False, is_open=True)
+    scene.breakers.configure("file", BreakerSpec(), per_stream=False, is_passing=True)
     scene.signals.relink("src", ["file"])
     scene.signals.started(A)
     assert scene.signals.may_send(A), "it has opened every stream there will be"
-    scene.signals.stands("file", "p", "file", "the disk is full")
+    scene.signals.set_waiting("file", "p", "file", "the disk is full")
     assert scene.signals.why(A) == "sink file: the disk is full"
-    scene.signals.stands("file", "q", "file", "there too")
-    scene.signals.stands("file", "p", "file", None)
+    scene.signals.set_waiting("file", "q", "file", "there too")
+    scene.signals.set_waiting("file", "p", "file", None)
     assert not scene.signals.may_send(A)
-    scene.signals.stands("file", "q", "file", None)
+    scene.signals.set_waiting("file", "q", "file", None)
     assert scene.signals.may_send(A)
 
 

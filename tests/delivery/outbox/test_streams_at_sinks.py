@@ -80,14 +80,14 @@ async def test_two_sinks_of_which_one_has_closed_a_stream_hold_exactly_that_and_
     assert x.values(A) == [b"a1", b"a2", b"a3", b"a4", b"a5"], "the other sink goes on"
     assert y.values(A) == [b"a1"]
     assert y.values(B) == [b"b1", b"b2", b"b3", b"b4", b"b5"], "and so does the other stream"
-    assert scene.hosts["y"].held_bytes > 0
-    assert scene.hosts["x"].held_bytes == 0
+    assert scene.hosts["y"].outbox_bytes > 0
+    assert scene.hosts["x"].outbox_bytes == 0
     scene.hosts["y"].opened(A)
     await scene.put_out((A, b"a6"), (B, b"b6"))
     await scene.delivered()
     await scene.until(lambda: len(y.values(A)) == 6)
     assert y.values(A) == [b"a1", b"a2", b"a3", b"a4", b"a5", b"a6"]
-    assert scene.hosts["y"].held_bytes == 0
+    assert scene.hosts["y"].outbox_bytes == 0
 
 
 async def test_what_has_left_is_given_up_in_the_segment_of_held_rows(scene: SinkScene) -> None:
@@ -111,7 +111,7 @@ async def test_stream_lost_holds_the_streams_rows_until_a_probe_succeeds(scene: 
     await scene.put_out((A, b"a1"), (B, b"b1"))
     await scene.delivered()
     assert x.all_values == [b"b1"]
-    assert scene.breakers.closed_streams("x") == {A: "reset by peer"}
+    assert scene.breakers.tripped_streams("x") == {A: "reset by peer"}
     lost = False
     await scene.until(lambda: x.values(A) == [b"a1"])
     assert scene.breakers.takes("x", A)
@@ -167,7 +167,7 @@ async def test_a_stream_that_is_gone_becomes_dead_letters_with_the_reason_once_a
 
     x.trouble = trouble
     await scene.put_out((A, b"a1"), (B, b"b1"), (A, b"a2"))
-    await scene.until(lambda: scene.breakers.whole("x") is not None)
+    await scene.until(lambda: scene.breakers.sink_refusal("x") is not None)
     await scene.crash()
     is_down = False
     await scene.delivered()
@@ -178,7 +178,7 @@ async def test_a_stream_that_is_gone_becomes_dead_letters_with_the_reason_once_a
         (b"a2", "the connection is closed", 1),
     ]
     assert letters[0].event.metadata == {"source": "src", "stream": "s1"}
-    assert scene.hosts["x"].letters == 0, "they were written before the crash"
+    assert scene.hosts["x"].dead_letters == 0, "they were written before the crash"
 
 
 async def test_what_is_held_of_a_stream_that_turns_out_to_be_gone_becomes_dead_letters(scene: SinkScene) -> None:
@@ -194,7 +194,7 @@ async def test_what_is_held_of_a_stream_that_turns_out_to_be_gone_becomes_dead_l
     await scene.put_out((B, b"b2"))
     await scene.delivered()
     assert [one.event.payload for one in scene.letters("x")] == [b"a1", b"a2"]
-    assert scene.hosts["x"].held_bytes == 0
+    assert scene.hosts["x"].outbox_bytes == 0
 
 
 async def test_what_was_held_and_has_left_is_not_taken_again_from_an_epoch_that_still_waits_for_another_stream(
@@ -224,20 +224,20 @@ async def test_what_was_held_and_has_left_is_not_taken_again_from_an_epoch_that_
 
 
 async def test_more_than_may_be_held_makes_epochs_wait_until_some_of_it_has_left(scene: SinkScene) -> None:
-    x = await scene.add("x", held_bytes_max=1000)
+    x = await scene.add("x", outbox_bytes_max=1000)
     x.shy = {A}
     for number in range(4):
         await scene.put_out((A, b"%d" % number * 300), (B, b"b%d" % number))
-    await scene.until(lambda: any("the limit is 1,000" in one.reason for one in scene.delivery.sinks()))
+    await scene.until(lambda: any("of 1,000 bytes used" in one.reason for one in scene.delivery.sinks()))
     assert 1 <= scene.waiting <= 2
-    assert scene.hosts["x"].held_bytes <= 1000
+    assert scene.hosts["x"].outbox_bytes <= 1000
     scene.hosts["x"].opened(A)
     await scene.delivered()
     assert [value[:1] for value in x.values(A)] == [b"0", b"1", b"2", b"3"]
 
 
 async def test_three_streams_that_fail_within_a_second_close_the_whole_connector(scene: SinkScene) -> None:
-    x = await scene.add("x", failing_streams=3, within_seconds=1.0, half_open_seconds=0.3)
+    x = await scene.add("x", failing_streams=3, within_seconds=1.0, probe_after_seconds=0.3)
     scene.signals.relink("src", ["x"])
     streams = [StreamRef("src", number) for number in range(10, 14)]
     for stream in streams:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.connectors.api import Host, Outgoing, StreamLost, StreamRef
-from penstock.delivery.outbox import held, outflow
+from penstock.delivery.outbox import outbox, sink
 from tests.delivery.outbox.scene import PIPELINE, A, B, Scripted, SinkScene
 
 
@@ -52,7 +52,7 @@ async def test_many_streams_that_a_sink_does_not_open_are_waited_for_together(
     await scene.put_out(*((stream, b"row") for stream in streams))
     await scene.delivered()
     assert x.all_values == [], "all of it is held"
-    assert waits.count(outflow.TELL_SECONDS) == 1
+    assert waits.count(sink.ANNOUNCE_SECONDS) == 1
 
 
 async def test_what_is_held_leaves_though_its_stream_leads_elsewhere_by_now(scene: SinkScene) -> None:
@@ -76,18 +76,18 @@ async def test_what_is_held_leaves_though_its_stream_leads_elsewhere_by_now(scen
 async def test_a_stream_that_stays_closed_does_not_keep_what_others_have_left_behind(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "SLACK_BYTES", 1000)
+    monkeypatch.setattr(outbox, "SLACK_BYTES", 1000)
     x = await scene.add("x")
     x.shy = {A, B}
     await scene.put_out((A, b"a1"))
     await scene.put_out((A, b"a2"))
     await scene.delivered()
-    held_bytes = scene.hosts["x"].held_bytes
+    held_bytes = scene.hosts["x"].outbox_bytes
     for number in range(20):
         await scene.put_out((B, b"%d" % number * 100))
         await scene.delivered()
         scene.hosts["x"].opened(B)
-        await scene.until(lambda: scene.hosts["x"].held_bytes == held_bytes)
+        await scene.until(lambda: scene.hosts["x"].outbox_bytes == held_bytes)
         scene.hosts["x"].closed(B, "again")
         await scene.scene.durable()
     info = scene.scene.store.info(f"pipeline/{PIPELINE}/held.x")

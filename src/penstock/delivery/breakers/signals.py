@@ -1,7 +1,7 @@
-"""Signals on their way from sources to sinks, and back: `stream-started`, `stream-closed`, open and close.
+"""Signals between sources and sinks: `stream-started`, `stream-closed`, and open and close of a stream.
 
-source ──started──▶ each sink downstream, as a task of its own ──opened──▶ Breakers ──▶ the source may send
-source ──ended, completed──▶ when the sink has taken the stream's last event: `stream-closed`
+source ──started──▶ each sink downstream, in a task of its own ──opened──▶ Breakers ──▶ the source may send
+source ──ended, completed──▶ `stream-closed`, when the sink has taken the stream's last event
 """
 
 import asyncio
@@ -10,99 +10,104 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from penstock.connectors.api import Connector, Host, StreamRef
+from penstock.coordinator.deliveries import Deliveries
 from penstock.core.errors import PenstockError
 from penstock.delivery.breakers.table import Breakers
-from penstock.ingest.gate import Changed
+from penstock.ingest.gate import Changed, Gate
+from penstock.protocol.stored.names import Form, Source
 
 log = logging.getLogger(__name__)
 
 END_SECONDS = 3.0
-"""For what a connector does on signals to end, when it is detached."""
+"""For a connector's handlers of signals to end when it is detached."""
+
+LOOK_SECONDS = 60.0
+"""A safeguard: progress is reported, so nothing should ever wait this long without looking again."""
+
+_STOPPED = "the application is being stopped, or started"
 
 Passed = Callable[[str], Awaitable[None]]
-"""Of a source: returns when what was made of it until now has reached the sinks, also over several pipelines."""
+"""Returns when everything that was made of the source until now has reached the sinks, through all pipelines."""
 
 Knows = Callable[[StreamRef], bool]
-"""Whether the source has more to say of a stream: it goes on, may be resumed, or its end is not complete yet."""
+"""Whether the source still has the stream: it continues, may be resumed, or its end is not complete yet."""
 
 
-class ToldSink:
-    """A hosted sink, and which streams it was told of in this process."""
+class AttachedSink:
+    """A connector's `in` port, and the streams that were announced to it in this process."""
 
     def __init__(self, name: str, connector: Connector[Any], host: Host) -> None:
         self.name = name
         self.connector = connector
         self.host = host
-        self.telling: dict[StreamRef, asyncio.Task[None]] = {}
-        """The last signal to it, done or not, of every stream that it was told of and that is not closed."""
+        self.starting: dict[StreamRef, asyncio.Task[None]] = {}
+        """The last `stream-started`, done or not, of every stream that was announced and is not closed."""
         self.closing: dict[StreamRef, asyncio.Task[None]] = {}
         self.failed: set[StreamRef] = set()
-        """Streams of which it could not be told: it is tried again instead of a probe."""
+        """Streams whose `stream-started` failed: it is repeated instead of a probe."""
         self.has_rows: Callable[[StreamRef], bool] = lambda stream: False  # noqa: ARG005
-        """Whether events of the stream wait for this sink: then its `stream-closed` does too."""
+        """Whether rows of the stream wait for this sink: then its `stream-closed` waits too."""
         self.forget: Callable[[StreamRef], None] = lambda stream: None  # noqa: ARG005
-        """Called when the sink is told of its end."""
+        """Called when the sink gets `stream-closed`."""
 
 
 class Signals:
-    """A Gate: given to the gateway and to every source host. What a sink does on a signal holds up nobody else.
+    """The Gate of the gateway and of every connector's `out` port. A sink that is slow with a signal delays no other.
 
-    At every sink `stream-started` comes before the stream's first event, `stream-closed` after its last; both also for
-    streams that began before this process did.
+    Every sink gets `stream-started` before the stream's first event and `stream-closed` after its last one; also for
+    streams that started before this process did.
     """
 
     def __init__(self, breakers: Breakers, clock: Callable[[], float], knows: Knows = lambda stream: False) -> None:  # noqa: ARG005
         self.breakers = breakers
         self.knows = knows
-        """Asked of streams that were not started in this process."""
+        """Asked for streams that were not started in this process."""
         self.passed: Passed | None = None
-        """Waited for before `stream-closed`; None: where a source's pipelines are done, all has reached the sinks."""
+        """Awaited before `stream-closed`; None: what a source's pipelines have completed has reached the sinks."""
         self._completed: dict[str, list[StreamRef]] = {}
-        """By connector: streams whose end is complete, and may not have reached all sinks."""
+        """By connector: streams whose end is complete, but may not have reached all sinks."""
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._clock = clock
         self._links: dict[str, frozenset[str]] = {}
-        self._sinks: dict[str, ToldSink] = {}
+        self._sinks: dict[str, AttachedSink] = {}
         self._ended: set[StreamRef] = set()
         """Streams whose end is not complete yet."""
         self._waiting: dict[str, dict[tuple[str, str], str]] = {}
-        """Of sinks that delivery serves by itself: where it waits for them, and why."""
+        """By sink that delivery serves without an `in` port: pipeline and sink where delivery waits for it, and why."""
 
-    # What is deployed.
+    # Sinks and links that are deployed.
 
-    def attach(self, name: str, connector: Connector[Any], host: Host) -> ToldSink:
-        """A hosted sink: it is told of the streams that are started, and of all that start. Configure its breakers
-        before.
-        """
-        sink = self._sinks[name] = ToldSink(name, connector, host)
+    def attach(self, name: str, connector: Connector[Any], host: Host) -> AttachedSink:
+        """The streams that lead to it are announced, now and when they start. Configure its breakers before."""
+        sink = self._sinks[name] = AttachedSink(name, connector, host)
         for stream in self.breakers.streams_to(name):
-            self.tell(name, stream)
+            self.announce(name, stream)
         return sink
 
     async def detach(self, name: str) -> None:
         sink = self._sinks.pop(name, None)
         if sink is not None:
-            tasks = [*sink.telling.values(), *sink.closing.values()]
+            tasks = [*sink.starting.values(), *sink.closing.values()]
             for task in tasks:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks, timeout=END_SECONDS)
 
     def relink(self, connector: str, sinks: Iterable[str]) -> None:
-        """Where the connector's streams lead from now on; those that are started too."""
+        """Where the connector's streams lead from now on, started ones included."""
         self._links[connector] = frozenset(sinks)
         for name in self._sinks.keys() - self._links[connector]:
-            told = self._sinks[name]
-            mine = [one for one in told.telling if one.connector == connector and self.breakers.is_started(one)]
+            sink = self._sinks[name]
+            mine = [one for one in sink.starting if one.connector == connector and self.breakers.is_started(one)]
             for stream in mine:
-                if not told.has_rows(stream):  # else it is told when these have left, and the stream is over
-                    self._say_closed(told, stream)
-        self.breakers.relinked(connector, self._links[connector], self.is_told)
+                if not sink.has_rows(stream):  # otherwise it is closed after these rows, when the stream has ended
+                    self._close_stream(sink, stream)
+        self.breakers.relinked(connector, self._links[connector], self.is_announced)
         for stream in self.breakers.streams_of(connector):
-            self._tell_all(stream)
+            self._announce_to_all(stream)
 
-    def stands(self, sink: str, pipeline: str, name: str, waiting: str | None) -> None:
-        """Of a sink that delivery serves by itself: why it waits for it there, or None. Closed as a whole meanwhile."""
+    def set_waiting(self, sink: str, pipeline: str, name: str, waiting: str | None) -> None:
+        """Why delivery waits for this sink of a pipeline, or None. Its breaker is tripped as a whole meanwhile."""
         reasons = self._waiting.setdefault(sink, {})
         had_some = bool(reasons)
         if waiting is None:
@@ -110,22 +115,22 @@ class Signals:
         else:
             reasons[pipeline, name] = waiting
         if reasons:
-            self.wait_for(sink)
+            self.trip_if_waiting(sink)
         elif had_some:
-            self.breakers.all_opened(sink)
+            self.breakers.available(sink)
 
-    def wait_for(self, sink: str) -> None:
-        """Where delivery does: one that was made anew is not open before it has taken what waits."""
+    def trip_if_waiting(self, sink: str) -> None:
+        """If delivery waits for it: a sink that was replaced passes only after it has taken what waits."""
         reason = next(iter(self._waiting.get(sink, {}).values()), None)
         if reason is not None:
-            self.breakers.all_closed(sink, reason)
+            self.breakers.unavailable(sink, reason)
 
-    # Gate: what sources say and ask.
+    # Gate, for sources.
 
     def started(self, stream: StreamRef) -> None:
         self._ended.discard(stream)
         self.breakers.started(stream, self._links.get(stream.connector, frozenset()))
-        self._tell_all(stream)
+        self._announce_to_all(stream)
 
     def ended(self, stream: StreamRef) -> None:
         self._ended.add(stream)
@@ -133,7 +138,7 @@ class Signals:
 
     def completed(self, stream: StreamRef) -> None:
         if self.passed is None:
-            self._over(stream)
+            self._close_everywhere(stream)
             return
         self._ended.add(stream)
         self._completed.setdefault(stream.connector, []).append(stream)
@@ -146,18 +151,18 @@ class Signals:
             while streams := self._completed.pop(connector, None):
                 await passed(connector)
                 for stream in streams:
-                    if stream in self._ended:  # else it has started again
-                        self._over(stream)
+                    if stream in self._ended:  # otherwise it has started again
+                        self._close_everywhere(stream)
         finally:
             del self._closing[connector]
 
-    def _over(self, stream: StreamRef) -> None:
+    def _close_everywhere(self, stream: StreamRef) -> None:
         self._ended.discard(stream)
         for name in self._sinks:
-            self._close_if_over(name, stream)
+            self._close_if_ended(name, stream)
 
     async def stop(self) -> None:
-        """Nothing more is said of ends."""
+        """Send no more `stream-closed`."""
         tasks = [*self._closing.values()]
         for task in tasks:
             task.cancel()
@@ -174,39 +179,39 @@ class Signals:
         watchers.append(changed)
         return lambda: watchers.remove(changed) if changed in watchers else None
 
-    # What goes to sinks.
+    # To sinks.
 
-    def _tell_all(self, stream: StreamRef) -> None:
+    def _announce_to_all(self, stream: StreamRef) -> None:
         for sink in self.breakers.downstream(stream):
-            self.tell(sink, stream)
+            self.announce(sink, stream)
 
-    def tell(self, sink: str, stream: StreamRef, *, again: bool = False) -> "asyncio.Task[None] | None":
-        """Of a stream, before its first event: once, but for `again`. The task in which it is told."""
-        told = self._sinks.get(sink)
-        if told is None:
+    def announce(self, name: str, stream: StreamRef, *, again: bool = False) -> "asyncio.Task[None] | None":
+        """`stream-started`, before the stream's first event: once, unless `again`. Returns the task that sends it."""
+        sink = self._sinks.get(name)
+        if sink is None:
             return None
-        task = told.telling.get(stream)
+        task = sink.starting.get(stream)
         if task is None or (again and task.done()):
-            self.breakers.awaited(sink, stream)
-            task = told.telling[stream] = asyncio.create_task(self._start(told, stream))
+            self.breakers.announced(name, stream)
+            task = sink.starting[stream] = asyncio.create_task(self._start(sink, stream))
         return task
 
-    def retell(self, sink: str, stream: StreamRef) -> bool:
-        """Instead of a probe, where it could not be told of the stream; False where it could."""
-        told = self._sinks.get(sink)
-        if told is None or stream not in told.failed:
+    def announce_again(self, name: str, stream: StreamRef) -> bool:
+        """Instead of a probe, if `stream-started` has failed; return False if it has not."""
+        sink = self._sinks.get(name)
+        if sink is None or stream not in sink.failed:
             return False
-        self.breakers.closed(sink, stream, "it is told of the stream once more")
-        self.tell(sink, stream, again=True)
+        self.breakers.closed(name, stream, "stream-started is sent again")
+        self.announce(name, stream, again=True)
         return True
 
-    def is_told(self, sink: str, stream: StreamRef) -> bool:
-        told = self._sinks.get(sink)
-        return told is not None and stream in told.telling
+    def is_announced(self, name: str, stream: StreamRef) -> bool:
+        sink = self._sinks.get(name)
+        return sink is not None and stream in sink.starting
 
-    async def _start(self, sink: ToldSink, stream: StreamRef) -> None:
+    async def _start(self, sink: AttachedSink, stream: StreamRef) -> None:
         closing = sink.closing.get(stream)
-        if closing is not None:  # of its life before
+        if closing is not None:  # the stream has ended before and starts again
             await asyncio.wait([closing])
         try:
             await sink.connector.stream_started(stream, sink.host)
@@ -217,32 +222,145 @@ class Signals:
             sink.failed.add(stream)
             self.breakers.failed(sink.name, stream, str(error) or type(error).__name__, self._clock())
 
-    def close_if_over(self, sink: str, stream: StreamRef) -> None:
-        """`stream-closed`, if the sink was told of the stream, and nothing of it is to come any more."""
-        if self.is_told(sink, stream) and self._is_over(stream):
+    def close_if_ended(self, name: str, stream: StreamRef) -> None:
+        """`stream-closed`, if the stream was announced to the sink and nothing of it is to come any more."""
+        if self.is_announced(name, stream) and self._has_ended(stream):
             self.completed(stream)
 
-    def _close_if_over(self, sink: str, stream: StreamRef) -> None:
-        told = self._sinks.get(sink)
-        if told is None or stream not in told.telling or not self._is_over(stream) or told.has_rows(stream):
+    def _close_if_ended(self, name: str, stream: StreamRef) -> None:
+        sink = self._sinks.get(name)
+        if sink is None or stream not in sink.starting or not self._has_ended(stream) or sink.has_rows(stream):
             return
-        self._say_closed(told, stream)
+        self._close_stream(sink, stream)
 
-    def _say_closed(self, told: ToldSink, stream: StreamRef) -> None:
-        told.failed.discard(stream)
-        told.forget(stream)
-        self.breakers.forgotten(told.name, stream)
-        task = asyncio.create_task(self._close(told, stream, told.telling.pop(stream)))
-        told.closing[stream] = task
-        task.add_done_callback(lambda done: told.closing.pop(stream) if told.closing.get(stream) is done else None)
+    def _close_stream(self, sink: AttachedSink, stream: StreamRef) -> None:
+        sink.failed.discard(stream)
+        sink.forget(stream)
+        self.breakers.forgotten(sink.name, stream)
+        task = asyncio.create_task(self._close(sink, stream, sink.starting.pop(stream)))
+        sink.closing[stream] = task
+        task.add_done_callback(lambda done: sink.closing.pop(stream) if sink.closing.get(stream) is done else None)
 
-    def _is_over(self, stream: StreamRef) -> bool:
+    def _has_ended(self, stream: StreamRef) -> bool:
         return not self.breakers.is_started(stream) and stream not in self._ended and not self.knows(stream)
 
-    async def _close(self, sink: ToldSink, stream: StreamRef, telling: "asyncio.Task[None]") -> None:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+    async def _close(self, sink: AttachedSink, stream: StreamRef, starting: "asyncio.Task[None]") -> None:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
         try:
             await sink.connector.stream_closed(stream, sink.host)
-        except Exception as error:  # the stream is over, whatever it says
+        except Exception as error:  # the stream has ended in any case
             log.warning("connector %s failed on stream-closed: %r", sink.name, error)
+
+
+class ApplicationGate:
+    """A Gate in front of another one, for programs on the connector protocol: while it is shut, none of their streams
+    may send (connectors are drained one by one). Shut at first, because until the deployment runs nobody knows where
+    streams lead.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._is_shut = True
+        self._started: set[StreamRef] = set()
+        self._subscribers: list[Changed] = []
+        gate.subscribe(self._changed)
+
+    def shut(self) -> None:
+        self._set(is_shut=True)
+
+    def open(self) -> None:
+        self._set(is_shut=False)
+
+    def _set(self, *, is_shut: bool) -> None:
+        if is_shut == self._is_shut:
+            return
+        self._is_shut = is_shut
+        for stream in [stream for stream in self._started if self._gate.may_send(stream)]:
+            self._notify(stream, not is_shut)
+
+    def started(self, stream: StreamRef) -> None:
+        self._started.add(stream)
+        self._gate.started(stream)
+
+    def ended(self, stream: StreamRef) -> None:
+        self._started.discard(stream)
+        self._gate.ended(stream)
+
+    def completed(self, stream: StreamRef) -> None:
+        self._gate.completed(stream)
+
+    def may_send(self, stream: StreamRef) -> bool:
+        return not self._is_shut and self._gate.may_send(stream)
+
+    def why(self, stream: StreamRef) -> str:
+        return _STOPPED if self._is_shut else self._gate.why(stream)
+
+    def subscribe(self, changed: Changed) -> Callable[[], None]:
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed) if changed in self._subscribers else None
+
+    def _changed(self, stream: StreamRef, may_send: bool) -> None:
+        """Also called for streams of connectors, which ask the other gate themselves."""
+        if not (self._is_shut and stream in self._started):
+            self._notify(stream, may_send)
+
+    def _notify(self, stream: StreamRef, may_send: bool) -> None:
+        for subscriber in [*self._subscribers]:
+            subscriber(stream, may_send)
+
+
+class PipelineChains:
+    """Whether what pipelines made of a source has also passed through the pipelines that read their output.
+
+    source ──▶ first ──▶ second ──▶ sink          `first` completes a stream's end before `second` has seen it
+    """
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+
+    async def passed(self, source: str) -> None:
+        """Return when all pipelines downstream of the source's readers have completed what these had output when they
+        completed the source. Returns at once where no pipeline reads another one's output.
+        """
+        sources, seen = {source}, set[str]()
+        while sources:
+            readers = self._readers(sources) - seen
+            seen |= readers
+            sources = self._outputs(readers)
+            await self._completed(sources)
+
+    def _readers(self, sources: Iterable[str]) -> set[str]:
+        read = frozenset(sources)
+        return {name for name, pipeline in self._deliveries.state.pipelines.items() if pipeline.sources & read}
+
+    def _outputs(self, pipelines: Iterable[str]) -> set[str]:
+        """Those that another pipeline reads."""
+        names = frozenset(pipelines)
+        return {source for source in self._deliveries.state.released if _pipeline_of(source) in names}
+
+    async def _completed(self, sources: Iterable[str]) -> None:
+        ends = {source: self._deliveries.records.end(_segment(source)) for source in sources}
+        while True:
+            seen = self._deliveries.news.count
+            if all(self._is_completed(source, end) for source, end in ends.items()):
+                return
+            if self._deliveries.news.is_over:
+                return
+            await self._deliveries.news.wait(seen, LOOK_SECONDS)
+
+    def _is_completed(self, source: str, end: int) -> bool:
+        """Also when nobody reads it any more."""
+        released = self._deliveries.state.released.get(source)
+        return released is None or released.get(_segment(source), 0) >= end
+
+
+def _pipeline_of(source: str) -> str | None:
+    parsed = Source.parse(source)
+    return parsed.name.partition("/")[0] if parsed.form is Form.OUTPUT else None
+
+
+def _segment(source: str) -> str:
+    segment = Source.parse(source).segment
+    assert segment is not None, "outputs have one"
+    return segment

@@ -1,28 +1,27 @@
-"""Which stream may send: a set of breakers for each sink and stream, the sink's as a whole, and an operator's pauses.
+"""Which streams may send: the breakers of every sink, each sink as a whole and by stream, and an operator's pauses.
 
-started(stream) ──▶ every sink downstream ──opened──▶ may_send        a stream that one sink closes is kept back alone
-closed · all_closed · lost · failed ──────────────▶ not               half-open after a back-off: one block as a probe
+started(stream) ──▶ every sink downstream ──opened──▶ may_send       a stream that one sink closes is stopped alone
+closed · unavailable · lost · failed ─────────────▶ may not          probing after a back-off: one block is sent
 
-Pure: time is an argument, and what has changed is told to whoever watches.
+Pure: time is an argument, and watchers are called with what has changed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 
 from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
-from penstock.delivery.breakers.breaker import Breaker
-from penstock.delivery.breakers.sink_breakers import Probe, SinkBreakers
+from penstock.delivery.breakers.breaker import Breaker, Probe, SinkBreakers, State
 
 StreamWatcher = Callable[[StreamRef, bool], None]
 """The stream, and whether it may send now."""
 
 SinkWatcher = Callable[[str, StreamRef | None], object]
-"""The sink, and the stream whose breaker may have changed there, or None: what it takes, or that a probe is due."""
+"""The sink, and the stream whose breaker may have changed there; None: that of the whole sink."""
 
 
 class Breakers:
-    """A stream may send exactly while it is started, every sink downstream is open as a whole and has opened this
-    stream, and neither is paused. A pause ends by `resume` alone. Watchers are called after the change, each once.
+    """A stream may send exactly while it is started, every sink downstream passes as a whole and for this stream, and
+    neither is paused. Only `resume` ends a pause. Watchers are called after the change, each once.
     """
 
     def __init__(self) -> None:
@@ -30,40 +29,44 @@ class Breakers:
         self.sink_watchers: list[SinkWatcher] = []
         self._sinks: dict[str, SinkBreakers] = {}
         self._downstream: dict[StreamRef, frozenset[str]] = {}
-        """Of all streams that are started."""
+        """The sinks of all started streams."""
         self._paused: set[str] = set()
         self._paused_streams: set[StreamRef] = set()
         self._sending: set[StreamRef] = set()
 
-    # The sinks there are.
+    # Sinks that are deployed.
 
-    def configure(self, sink: str, spec: BreakerSpec, *, per_stream: bool = True, is_open: bool = False) -> None:
-        """A sink, or another policy for one. Without `per_stream` it has opened every stream there will be."""
+    def configure(self, sink: str, spec: BreakerSpec, *, per_stream: bool = True, is_passing: bool = False) -> None:
+        """Add a sink, or change the policy of one. Without `per_stream`, all streams pass unless the whole sink is
+        tripped.
+        """
         known = self._sinks.get(sink)
         if known is None:
-            self._sinks[sink] = SinkBreakers(spec, per_stream, Breaker(None if is_open else "it is not connected yet"))
+            self._sinks[sink] = SinkBreakers(
+                spec, per_stream, Breaker(None if is_passing else "it is not connected yet")
+            )
         else:
             known.spec, known.per_stream = spec, per_stream
         for stream in self.streams_to(sink):
-            self._await(sink, stream)
+            self._add(sink, stream)
         self._sink_changed(sink)
 
     def remove(self, sink: str) -> None:
-        """It is deployed no more; streams that need it wait, until they are linked otherwise."""
+        """It is no longer deployed; streams that lead to it wait until they are linked elsewhere."""
         self._sinks.pop(sink, None)
         self._sink_changed(sink)
 
-    # What sources say.
+    # Signals of sources.
 
     def started(self, stream: StreamRef, sinks: Iterable[str]) -> None:
-        """Of one that goes on, or begins again before it was forgotten: what sinks have said of it stays."""
+        """A stream that continues, or starts again before it was forgotten, keeps the state of its breakers."""
         self._downstream[stream] = frozenset(sinks)
         for sink in self._downstream[stream]:
-            self._await(sink, stream)
+            self._add(sink, stream)
         self._streams_changed([stream])
 
     def ended(self, stream: StreamRef) -> None:
-        """It sends no more. Its sinks go on to take what is stored of it, until it is `forgotten`."""
+        """It sends no more. Its sinks still take what is stored of it, until it is `forgotten`."""
         self._downstream.pop(stream, None)
         self._streams_changed([stream])
 
@@ -73,8 +76,8 @@ class Breakers:
         sinks: Iterable[str],
         stays: Callable[[str, StreamRef], bool] = lambda sink, stream: False,  # noqa: ARG005
     ) -> None:
-        """Its streams lead there now: new sinks have to open them, and those that are none any more hold nothing.
-        What such a sink has said of a stream `stays`, where it is still to be given something of it.
+        """Its streams lead there now: new sinks must open them, and former sinks no longer block them. Where `stays`
+        holds, the former sink's breaker is kept, because it has yet to get rows of the stream.
         """
         downstream = frozenset(sinks)
         mine = self.streams_of(connector)
@@ -84,72 +87,72 @@ class Breakers:
                     self._forget(gone, stream)
             self._downstream[stream] = downstream
             for sink in downstream:
-                self._await(sink, stream)
+                self._add(sink, stream)
         self._streams_changed(mine)
 
     def downstream(self, stream: StreamRef) -> frozenset[str]:
-        """The sinks of a stream that is started."""
+        """The sinks of a started stream."""
         return self._downstream.get(stream, frozenset())
 
     def streams_of(self, connector: str) -> list[StreamRef]:
-        """Those that are started."""
+        """Its started streams."""
         return [stream for stream in self._downstream if stream.connector == connector]
 
     def streams_to(self, sink: str) -> list[StreamRef]:
-        """Those that are started and lead there."""
+        """The started streams that lead there."""
         return [stream for stream, sinks in self._downstream.items() if sink in sinks]
 
     def is_started(self, stream: StreamRef) -> bool:
         return stream in self._downstream
 
-    # What sinks say.
+    # Signals of sinks.
 
-    def awaited(self, sink: str, stream: StreamRef) -> None:
-        """The sink is about to be told of a stream, which need not be started: it may have ended before a restart."""
-        self._await(sink, stream)
+    def announced(self, sink: str, stream: StreamRef) -> None:
+        """The sink is about to get `stream-started`. The stream may have ended before a restart."""
+        self._add(sink, stream)
 
     def forgotten(self, sink: str, stream: StreamRef) -> None:
-        """The sink was told of its end."""
+        """The sink gets `stream-closed`."""
         self._forget(sink, stream)
         self._streams_changed([stream])
 
     def opened(self, sink: str, stream: StreamRef) -> None:
         breaker = self._breaker(sink, stream)
         if breaker is not None:
-            breaker.open()
+            breaker.reset()
             self._stream_changed(sink, stream)
 
     def closed(self, sink: str, stream: StreamRef, reason: str) -> None:
-        """Until it is opened; there is no probe."""
+        """Until it is `opened`, without a probe."""
         breaker = self._breaker(sink, stream)
         if breaker is not None:
-            breaker.close(reason)
+            breaker.trip(reason)
             self._stream_changed(sink, stream)
 
-    def all_opened(self, sink: str) -> None:
-        """As a whole: a stream that it has closed, or not opened yet, stays so."""
+    def available(self, sink: str) -> None:
+        """As a whole: a stream that it has closed, or not opened yet, stays tripped."""
         found = self._sinks.get(sink)
         if found is not None:
-            found.open_whole()
+            found.reset_whole()
             self._sink_changed(sink)
 
-    def all_closed(self, sink: str, reason: str) -> None:
-        """Until `all_opened`; there is no probe."""
+    def unavailable(self, sink: str, reason: str) -> None:
+        """As a whole, until it is `available`, without a probe."""
         found = self._sinks.get(sink)
         if found is not None:
-            found.close_whole(reason)
+            found.trip_whole(reason)
             self._sink_changed(sink)
 
     def lost(self, sink: str, reason: str, now: float) -> None:
-        """As `all_closed`, by itself: a probe is due after the back-off, unless it was closed before."""
+        """As a whole: a probe is due after the back-off, unless it was tripped before."""
         found = self._sinks.get(sink)
         if found is not None:
-            found.trip_whole(reason, now)
+            found.trip_whole_after_failure(reason, now)
             self._sink_changed(sink)
 
     def failed(self, sink: str, stream: StreamRef, reason: str, now: float, *, probe: bool = True) -> bool:
-        """As `closed`, by itself, with a probe. So many of them within so many seconds close the whole sink, as its
-        policy says; then True.
+        """Trip the stream's breaker; with `probe`, a probe is due after the back-off. More failing streams than the
+        sink's policy allows trip the whole sink; then return True.
         """
         found = self._sinks.get(sink)
         if found is None:
@@ -162,56 +165,56 @@ class Breakers:
         too_often = found.fails_too_often(stream, now)
         if too_often is None:
             return False
-        self.lost(sink, f"{too_often}, at last: {reason}", now)
+        self.lost(sink, f"{too_often}, the last one: {reason}", now)
         return True
 
     def delivered(self, sink: str, stream: StreamRef | None) -> None:
-        """It has taken something of this stream: a probe has succeeded, if it was one."""
+        """The sink has taken something of this stream; if that was a probe, it has succeeded."""
         found = self._sinks.get(sink)
         if found is None:
             return
-        is_closed = found.refusal(stream) is not None
+        was_tripped = found.stream_refusal(stream) is not None
         if found.delivered(stream):
             self._sink_changed(sink)
-        if stream is not None and is_closed and found.refusal(stream) is None:
+        if stream is not None and was_tripped and found.stream_refusal(stream) is None:
             self._stream_changed(sink, stream)
 
-    def unproved(self, sink: str, stream: StreamRef | None) -> None:
-        """There is nothing that a probe could be made with: it is opened, and the next failure waits as long as one
-        after a probe.
+    def nothing_to_probe(self, sink: str, stream: StreamRef | None) -> None:
+        """There are no rows to make the probe with: the breaker passes, and the back-off continues with the next
+        failure.
         """
         found = self._sinks.get(sink)
         breaker = None if found is None else found.whole if stream is None else found.streams.get(stream)
-        if breaker is not None and breaker.is_half_open:
-            breaker.open()
+        if breaker is not None and breaker.state is State.PROBING:
+            breaker.reset()
             self._sink_changed(sink)
 
     # Probes.
 
     def tick(self, now: float) -> list[tuple[str, StreamRef | None]]:
-        """The probes that begin now: the sink, and the stream if it is not for the whole. One at a time for each sink:
-        until it was `delivered`, `lost`, `failed` or found `unproved`.
+        """The probes that begin now: the sink, and the stream or None for the whole sink. Each sink has one at a time,
+        until `delivered`, `lost`, `failed` or `nothing_to_probe`.
         """
         begun = [(name, sink.begin_probe(now)) for name, sink in self._sinks.items() if name not in self._paused]
         found = [(name, probe[0]) for name, probe in begun if probe is not None]
         for name, stream in found:
-            self._tell(name, stream)
+            self._notify(name, stream)
         return found
 
     def due(self) -> float | None:
-        """When `tick` has something to do next, if nothing else happens."""
+        """When `tick` is needed next, if nothing else happens."""
         dues = (sink.due() for name, sink in self._sinks.items() if name not in self._paused)
         return min((at for at in dues if at is not None), default=None)
 
     def probe(self, sink: str) -> Probe | None:
-        """The probe that goes on, if there is one."""
+        """The current probe."""
         found = self._sinks.get(sink)
         return None if found is None else found.probe()
 
-    # What operators say.
+    # Pauses by an operator.
 
     def pause(self, connector: str, stream_id: int | None = None) -> None:
-        """A stream of it; or the whole: nothing goes in through it, and nothing out. Also one that comes later."""
+        """One stream, or the whole connector: then nothing goes in or out. The connector may be deployed later."""
         if stream_id is None:
             self._paused.add(connector)
         else:
@@ -219,7 +222,7 @@ class Breakers:
         self._pause_changed(connector)
 
     def resume(self, connector: str, stream_id: int | None = None) -> None:
-        """Each pause by its own resume: that of the whole leaves those of streams."""
+        """Ends the same pause: resuming the whole connector leaves the pauses of its streams."""
         if stream_id is None:
             self._paused.discard(connector)
         else:
@@ -232,7 +235,7 @@ class Breakers:
 
     @property
     def pauses(self) -> list[tuple[str, int | None]]:
-        """All of them, for whoever keeps them."""
+        """All of them."""
         whole: list[tuple[str, int | None]] = [(name, None) for name in sorted(self._paused)]
         return whole + [(ref.connector, ref.stream_id) for ref in sorted(self._paused_streams)]
 
@@ -245,40 +248,40 @@ class Breakers:
         return stream in self._sending
 
     def why(self, stream: StreamRef) -> str:
-        """Who keeps it from sending, in one sentence; empty if nobody does."""
+        """What blocks it, in one sentence; empty if nothing does."""
         return "; ".join(self._reasons(stream))
 
     def takes(self, sink: str, stream: StreamRef | None) -> bool:
-        """Whether the sink may be given events of the stream, or of none; a probe is another question."""
+        """Whether the sink may get rows of the stream, or of none; without regard to probes."""
         return self.refusal(sink, stream) is None
 
     def refusal(self, sink: str, stream: StreamRef | None) -> str | None:
         """Why not."""
-        return self.whole(sink) or self.own_refusal(sink, stream)
+        return self.sink_refusal(sink) or self.stream_refusal(sink, stream)
 
-    def whole(self, sink: str) -> str | None:
-        """Why the sink takes nothing at all; None if it is open."""
+    def sink_refusal(self, sink: str) -> str | None:
+        """Why the sink takes nothing at all; None if it passes."""
         found = self._sinks.get(sink)
         if found is None:
             return "it is not deployed"
         return "an operator has paused it" if sink in self._paused else found.whole.reason
 
-    def own_refusal(self, sink: str, stream: StreamRef | None) -> str | None:
-        """Why it does not take this stream's events, though it may be open as a whole."""
+    def stream_refusal(self, sink: str, stream: StreamRef | None) -> str | None:
+        """Why the sink does not take this stream, whatever the state of the whole sink."""
         found = self._sinks.get(sink)
-        return None if found is None else found.refusal(stream)
+        return None if found is None else found.stream_refusal(stream)
 
     def admits(self, sink: str, stream: StreamRef | None) -> bool:
-        """Whether the sink may be given one block of the stream now: it takes it, or this is the probe."""
+        """Whether the sink may get one block of the stream now: it passes, or this is the probe."""
         if self.takes(sink, stream):
             return True
         probe = None if sink in self._paused else self.probe(sink)
         if probe is None:
             return False
-        return self.own_refusal(sink, stream) is None if probe == (None,) else probe == (stream,)
+        return self.stream_refusal(sink, stream) is None if probe == (None,) else probe == (stream,)
 
-    def closed_streams(self, sink: str) -> dict[StreamRef, str]:
-        """Those that this sink alone keeps back, and why."""
+    def tripped_streams(self, sink: str) -> dict[StreamRef, str]:
+        """The streams whose breaker at this sink does not pass, and why."""
         found = self._sinks.get(sink)
         breakers = {} if found is None else found.streams
         return {stream: breaker.reason for stream, breaker in breakers.items() if breaker.reason is not None}
@@ -302,10 +305,10 @@ class Breakers:
         found = self._sinks.get(sink)
         return None if found is None else found.streams.get(stream)
 
-    def _await(self, sink: str, stream: StreamRef) -> None:
+    def _add(self, sink: str, stream: StreamRef) -> None:
         found = self._sinks.get(sink)
         if found is not None:
-            found.await_stream(stream)
+            found.add(stream)
 
     def _forget(self, sink: str, stream: StreamRef) -> None:
         found = self._sinks.get(sink)
@@ -314,13 +317,13 @@ class Breakers:
 
     def _stream_changed(self, sink: str, stream: StreamRef) -> None:
         self._streams_changed([stream])
-        self._tell(sink, stream)
+        self._notify(sink, stream)
 
     def _sink_changed(self, sink: str) -> None:
         self._streams_changed(self.streams_to(sink))
-        self._tell(sink, None)
+        self._notify(sink, None)
 
-    def _tell(self, sink: str, stream: StreamRef | None) -> None:
+    def _notify(self, sink: str, stream: StreamRef | None) -> None:
         for watcher in self.sink_watchers:
             watcher(sink, stream)
 

@@ -1,12 +1,18 @@
-"""Rows on their way out of a pipeline to a connector: whose they are, and how they are stored while they wait."""
+"""Rows on their way from a pipeline to a connector: which stream they belong to, how the outbox stores them, and what
+interceptors buffer and join before they leave.
+"""
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar, overload
 
 import msgpack
 
 from penstock.connectors.api import StreamRef
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.protocol.stored.bulk import Bytes, Events, Wanted, encode
 from penstock.protocol.stored.dead_letters import REASON
 from penstock.protocol.stored.event import KEY_START, NO_TIME, SHORT_MAX
@@ -14,7 +20,7 @@ from penstock.protocol.stored.event import KEY_START, NO_TIME, SHORT_MAX
 WANTED = Wanted(metadata=True)
 
 REASON_BYTES_MAX = 1000
-"""Of a dead letter's reason: what a connector says may be long, and metadata is short."""
+"""Limit of a dead letter's reason: a connector's error message may be long, and metadata must stay short."""
 
 _UNSIGNED = 2**64 - 1
 
@@ -23,7 +29,7 @@ _C = TypeVar("_C")
 
 class Row(NamedTuple):
     number: int
-    """In its epoch."""
+    """Its position in the epoch."""
     stream_id: int
     event_id: int
     time: int
@@ -34,26 +40,28 @@ class Row(NamedTuple):
 
 
 def rows_of(events: Events, first: int) -> list[Row]:
-    """In order, numbered from `first` on. The events are stored ones, decoded with WANTED."""
+    """In order, numbered from `first`. The events must be stored events, decoded with WANTED."""
     columns = (
         range(first, first + len(events)),
-        (one & _UNSIGNED for one in _there(events.stream_ids).tolist()),
-        (one & _UNSIGNED for one in _there(events.event_ids).tolist()),
-        _there(events.event_times).tolist(),
-        _there(events.keys).rows(),
-        _there(events.metadata).rows(),
-        _there(events.values).rows(),
+        (one & _UNSIGNED for one in _present(events.stream_ids).tolist()),
+        (one & _UNSIGNED for one in _present(events.event_ids).tolist()),
+        _present(events.event_times).tolist(),
+        _present(events.keys).rows(),
+        _present(events.metadata).rows(),
+        _present(events.values).rows(),
     )
     return [*map(Row._make, zip(*columns, strict=True))]
 
 
-def _there(column: _C | None) -> _C:
-    assert column is not None, "these are no stored events, or were decoded for something else"
+def _present(column: _C | None) -> _C:
+    assert column is not None, "not stored events, or not decoded with WANTED"
     return column
 
 
 def by_stream(events: Events, first: int) -> dict[StreamRef | None, list[Row]]:
-    """The rows of each stream, in order; None for those that come from no single one. Streams by their first rows."""
+    """The rows of each stream, in order; None for rows that come from no single stream. Streams in order of their first
+    rows.
+    """
     rows = rows_of(events, first)
     if events.sources is None:
         return {None: rows}
@@ -67,20 +75,22 @@ def by_stream(events: Events, first: int) -> dict[StreamRef | None, list[Row]]:
     return found
 
 
+# As stored events.
+
+
 def encode_rows(rows: Sequence[Row]) -> bytes:
-    """As the stored events that they were."""
+    """The stored events that the rows were decoded from."""
     return _encoded(rows, [row.metadata for row in rows])
 
 
-def encode_letters(rows: Sequence[Row], reason: str) -> bytes:
-    """As stored events whose metadata say why they did not leave."""
-    said = reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
-    return _encoded(rows, [_with_reason(row.metadata, said) for row in rows])
+def encode_dead_letters(rows: Sequence[Row], reason: str) -> bytes:
+    """Stored events with the reason in their metadata."""
+    short = reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
+    return _encoded(rows, [_with_reason(row.metadata, short) for row in rows])
 
 
 def _with_reason(metadata: bytes, reason: str) -> bytes:
-    told = {**_unpacked(metadata), REASON: reason}
-    packed: bytes = msgpack.packb(told)
+    packed: bytes = msgpack.packb({**_unpacked(metadata), REASON: reason})
     return packed if len(packed) <= SHORT_MAX else metadata
 
 
@@ -97,13 +107,16 @@ def _encoded(rows: Sequence[Row], metadata: Sequence[bytes]) -> bytes:
 
 
 def size_of(rows: Iterable[Row]) -> int:
-    """Of what `encode_rows` gives."""
+    """The size of `encode_rows(rows)`."""
     return sum(KEY_START + 2 + len(row.key) + len(row.metadata) + len(row.value) for row in rows)
 
 
+# As a connector's `deliver` takes them.
+
+
 def metadata_of(rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
-    """Unpacked when somebody looks: most connectors never do."""
-    return _Lazy([row.metadata for row in rows], _unpacked)
+    """Unpacked on access: most connectors never look."""
+    return _LazyMetadata([row.metadata for row in rows], _unpacked)
 
 
 def times_of(rows: Sequence[Row]) -> list[int | None]:
@@ -115,7 +128,7 @@ def _unpacked(metadata: bytes) -> dict[str, Any]:
     return found
 
 
-class _Lazy(Sequence[Mapping[str, Any]]):
+class _LazyMetadata(Sequence[Mapping[str, Any]]):
     def __init__(self, data: list[bytes], unpack: Callable[[bytes], dict[str, Any]]) -> None:
         self._data = data
         self._unpack = unpack
@@ -131,5 +144,110 @@ class _Lazy(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
         if isinstance(index, slice):
-            return _Lazy(self._data[index], self._unpack)
+            return _LazyMetadata(self._data[index], self._unpack)
         return self._unpack(self._data[index])
+
+
+# Through interceptors.
+
+MakeChain = Callable[[], OutgoingChain]
+"""Makes the interceptors of one stream."""
+
+
+class EpochRow(NamedTuple):
+    """A row, and the name of its epoch."""
+
+    epoch: str
+    row: Row
+
+
+class ReadyRows(NamedTuple):
+    """Values ready for the connector, and the rows that went into them: `counts[i]` of them into `values[i]`."""
+
+    values: list[bytes]
+    rows: list[EpochRow]
+    counts: Sequence[int]
+
+    @property
+    def last_rows(self) -> list[Row]:
+        """The last row of each value."""
+        return [self.rows[end - 1].row for end in accumulate(self.counts)]
+
+    def rows_at(self, places: Sequence[int] | None) -> list[EpochRow]:
+        """The rows of the values at these places; None: all."""
+        if places is None:
+            return self.rows
+        ends = [*accumulate(self.counts, initial=0)]
+        return [row for place in places for row in self.rows[ends[place] : ends[place + 1]]]
+
+    @property
+    def is_joined(self) -> bool:
+        return any(count != 1 for count in self.counts)
+
+    @classmethod
+    def concat(cls, parts: "Iterable[ReadyRows | None]") -> "ReadyRows | None":
+        """None if there is nothing."""
+        found = [part for part in parts if part is not None]
+        if not found:
+            return None
+        return cls(*(list(chain.from_iterable(column)) for column in zip(*found, strict=True)))
+
+
+class StreamBuffer:
+    """The interceptors of one stream, with the rows that they buffer. What is buffered must leave at `due`, by the
+    clock whose time `feed` is given.
+    """
+
+    def __init__(self, chain: OutgoingChain) -> None:
+        self._chain = chain
+        self.rows: deque[EpochRow] = deque()
+        self.due: float | None = None
+
+    def feed(self, epoch: str, rows: Sequence[Row], now: float) -> ReadyRows | None:
+        """What is ready now, if anything. Raises BadBytes; then the buffer must not be used again."""
+        was_empty = not self.rows
+        self.rows.extend(EpochRow(epoch, row) for row in rows)
+        values = self._chain.feed([row.value for row in rows])
+        ready = self._ready(values)
+        wait = self._chain.wait_seconds
+        if self._chain.held and not wait:
+            return ReadyRows.concat([ready, self.flush()])
+        if wait and (was_empty or ready is not None):
+            self.due = now + wait
+        return ready
+
+    def flush(self) -> ReadyRows | None:
+        return self._ready(self._chain.flush())
+
+    def _ready(self, values: list[bytes]) -> ReadyRows | None:
+        counts = [*self._chain.counts]
+        rows = [self.rows.popleft() for _ in range(sum(counts))]
+        if not self.rows:
+            self.due = None
+        return ReadyRows(values, rows, counts) if values else None
+
+
+def unjoined(epoch: str, rows: Sequence[Row]) -> ReadyRows:
+    """The rows as they are, without interceptors."""
+    return ReadyRows([row.value for row in rows], [EpochRow(epoch, row) for row in rows], [1] * len(rows))
+
+
+def flushed(make: MakeChain | None, epoch: str, rows: Sequence[Row]) -> ReadyRows:
+    """All of the rows, through interceptors of their own. Raises BadBytes."""
+    if make is None:
+        return unjoined(epoch, rows)
+    buffer = StreamBuffer(make())
+    ready = ReadyRows.concat([buffer.feed(epoch, rows, 0.0), buffer.flush()])
+    assert ready is not None, "interceptors drop nothing"
+    return ready
+
+
+def rejected_rows(make: MakeChain, rows: Sequence[EpochRow]) -> dict[EpochRow, str]:
+    """The rows that these interceptors can never let through, and why. Each is tried alone."""
+    found = {}
+    for one in rows:
+        try:
+            make().feed([one.row.value])
+        except BadBytes as error:
+            found[one] = str(error)
+    return found

@@ -1,0 +1,184 @@
+"""Rows leave through a port, are retained in the outbox, or become dead letters; and what is retained is sent later."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from itertools import groupby
+
+from penstock.connectors.api import StreamRef
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.core.errors import NoRoom, PenstockError
+from penstock.delivery.outbox.epochs import EpochsInProgress
+from penstock.delivery.outbox.in_port import InPort
+from penstock.delivery.outbox.outbox import Outbox, OutboxRecord
+from penstock.delivery.outbox.rows import EpochRow, ReadyRows, Row, StreamBuffer, flushed, rejected_rows, size_of
+from penstock.delivery.sink import SinkLost
+
+log = logging.getLogger(__name__)
+
+NO_ROOM_SECONDS = 1.0
+"""Until dead letters that found no room are written again."""
+
+_REJECTED = "the outgoing interceptors cannot encode it"
+
+
+class Sender:
+    """Of one sink. Rows are settled in the order of their stream: first those that were sent, then what becomes of the
+    others is written.
+    """
+
+    def __init__(self, outbox: Outbox, epochs: EpochsInProgress) -> None:
+        self._outbox = outbox
+        self._epochs = epochs
+
+    async def send(self, port: InPort, stream: StreamRef | None, ready: ReadyRows, behind: list[EpochRow]) -> bool:
+        """Return False if they were retained, together with those `behind` them. Raises SinkLost, NoRoom: then the
+        epoch must be delivered again.
+        """
+        refused = await port.send(stream, ready)
+        if refused is not None and not refused.is_final:
+            assert stream is not None, "rows of no stream are refused together with the whole connector"
+            self.retain(port, stream, ready.rows + behind)
+            return False
+        if refused is not None:
+            self._add_dead_letters(port, stream, dict.fromkeys(ready.rows_at(refused.places), refused.reason))
+        self._settle(stream, ready.rows)
+        return True
+
+    async def send_valid(self, port: InPort, stream: StreamRef | None, rows: list[EpochRow]) -> None:
+        """Rows of which the interceptors reject some: these become dead letters. The others are sent at once."""
+        assert port.chain is not None
+        letters = rejected_rows(port.chain, rows)
+        ready = _flushed(port, [one for one in rows if one not in letters])
+        refused = None if ready is None else await port.send(stream, ready)
+        if refused is not None and not refused.is_final:
+            assert stream is not None, "rows of no stream are refused together with the whole connector"
+            self.retain(port, stream, rows)
+            return
+        if refused is not None and ready is not None:
+            letters |= dict.fromkeys(ready.rows_at(refused.places), refused.reason)
+        self._add_dead_letters(port, stream, {one: letters[one] for one in rows if one in letters})
+        self._settle(stream, rows)
+
+    def retain(self, port: InPort, stream: StreamRef, rows: list[EpochRow]) -> None:
+        """Raises SinkLost if the outbox would exceed its limit, and NoRoom."""
+        size, limit = size_of(one.row for one in rows), port.spec.breaker.outbox_bytes_max
+        if port.outbox_bytes + size > limit:
+            raise SinkLost(
+                f"connector {port.name}: {size:,} bytes of tripped streams do not fit into the outbox "
+                f"({port.outbox_bytes:,} of {limit:,} bytes used)",
+                "It continues when some of these streams pass again; or raise breaker: outbox_max.",
+            )
+        for epoch, run in _by_epoch(rows):
+            self._outbox.retain(epoch, stream, [one.row for one in run])
+        self._settle(stream, rows)
+
+    def _add_dead_letters(self, port: InPort, stream: StreamRef | None, letters: dict[EpochRow, str]) -> None:
+        """Each with its reason, in order. The rows before them in their stream were sent."""
+        for (epoch, reason), run in groupby(letters, key=lambda one: (one.epoch, letters[one])):
+            self._outbox.add_dead_letters(epoch, stream, [one.row for one in run], reason)
+        port.dead_letters += len(letters)
+
+    def _settle(self, stream: StreamRef | None, rows: list[EpochRow]) -> None:
+        for epoch, run in _by_epoch(rows):
+            self._epochs[epoch].settle(stream, [one.row for one in run])
+
+
+def _flushed(port: InPort, rows: list[EpochRow]) -> ReadyRows | None:
+    """All of them, through interceptors of their own."""
+    assert port.chain is not None
+    buffer = StreamBuffer(port.chain())
+    parts = [buffer.feed(epoch, [one.row for one in run], port.clock()) for epoch, run in _by_epoch(rows)]
+    return ReadyRows.concat([*parts, buffer.flush()])
+
+
+def _by_epoch(rows: list[EpochRow]) -> list[tuple[str, list[EpochRow]]]:
+    return [(epoch, [*run]) for epoch, run in groupby(rows, key=lambda one: one.epoch)]
+
+
+class OutboxDrain:
+    """Sends what is retained of streams that pass again: before newer rows, in order. Runs in a task of its own while
+    there is something to do.
+
+    `lock` is held while one stream is handled; `freed` is called when there is room for more.
+    """
+
+    def __init__(self, outbox: Outbox, lock: asyncio.Lock, freed: Callable[[], None]) -> None:
+        self._outbox = outbox
+        self._lock = lock
+        self._freed = freed
+        self._task: asyncio.Task[None] | None = None
+        self._due: dict[StreamRef, None] = {}
+        """Streams that may pass again."""
+
+    def start(self, port: InPort, stream: StreamRef | None) -> None:
+        """The stream may pass again; None: any of them. Call `stop` before the port changes."""
+        self._due |= dict.fromkeys(self._outbox.streams if stream is None else [stream])
+        if self._due and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._run(port))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, port: InPort) -> None:
+        while self._due:
+            due, self._due = self._due, {}
+            await asyncio.sleep(0)  # other tasks get their turn, whatever happens here
+            try:
+                await self._drain_all(port, due)
+            except NoRoom:
+                self._due = due | self._due
+                await asyncio.sleep(NO_ROOM_SECONDS)
+            except PenstockError as error:  # of the whole connector: it continues when that passes again
+                log.debug("connector %s: %s", port.name, error)
+            if not self._due:
+                port.probe_again()
+
+    async def _drain_all(self, port: InPort, streams: Iterable[StreamRef]) -> None:
+        for stream in streams:
+            if port.breakers.admits(port.name, stream):
+                async with self._lock:
+                    await self.drain(port, stream)
+
+    async def drain(self, port: InPort, stream: StreamRef) -> None:
+        """As far as the connector takes it. The caller holds the lock. Raises SinkLost, NoRoom."""
+        has_sent = False
+        while (record := self._outbox.first(stream)) is not None and port.breakers.admits(port.name, stream):
+            if not await self._send(port, stream, record):
+                break
+            has_sent = True
+        if has_sent:
+            self._freed()
+        if stream not in self._outbox:
+            port.signals.close_if_ended(port.name, stream)
+
+    async def _send(self, port: InPort, stream: StreamRef, record: OutboxRecord) -> bool:
+        """Return whether the record is gone: sent, or dead letters."""
+        rows = await self._outbox.read(record)
+        ready, rejected = _valid(port, record.epoch, rows)
+        refused = None if ready is None else await port.send(stream, ready)
+        if refused is not None and not refused.is_final:
+            return False
+        letters = rejected
+        if refused is not None and ready is not None:
+            gone = {one.row for one in ready.rows_at(refused.places)}
+            letters = [row for row in rows if row in gone or row in rejected]
+        if letters:
+            self._outbox.drop_first(stream, record, letters, _REJECTED if refused is None else refused.reason)
+            port.dead_letters += len(letters)
+        else:
+            self._outbox.remove_first(stream, record)
+        return True
+
+
+def _valid(port: InPort, epoch: str, rows: list[Row]) -> tuple[ReadyRows | None, list[Row]]:
+    """What can be sent of the rows, and those that the interceptors reject."""
+    try:
+        return flushed(port.chain, epoch, rows), []
+    except BadBytes:
+        assert port.chain is not None
+        bad = {one.row for one in rejected_rows(port.chain, [EpochRow(epoch, row) for row in rows])}
+        good = [row for row in rows if row not in bad]
+        return flushed(port.chain, epoch, good) if good else None, [row for row in rows if row in bad]

@@ -1,0 +1,376 @@
+"""The sinks of pipelines that lead to a connector's `in` port: epochs leave stream by stream, each stream in order.
+
+epoch ──▶ rows of each stream ──▶ interceptors ──▶ connector.deliver ──▶ sent
+                   │ tripped at this sink                 │ StreamLost       │ StreamGone
+                   └──────────▶ outbox, durable ◀─────────┘                  └──▶ dead letters
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from penstock.connectors.api import Host, StreamRef
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.coordinator.records import Records
+from penstock.core.errors import PenstockError
+from penstock.delivery.breakers.signals import Signals
+from penstock.delivery.outbox.epochs import EpochProgress, EpochsInProgress
+from penstock.delivery.outbox.in_port import InPort
+from penstock.delivery.outbox.outbox import Outbox, Storage
+from penstock.delivery.outbox.rows import WANTED, EpochRow, ReadyRows, Row, StreamBuffer, by_stream, unjoined
+from penstock.delivery.outbox.sender import OutboxDrain, Sender
+from penstock.delivery.sink import Epoch, SinkLost
+from penstock.store.journal import Durability
+from penstock.store.store import SegmentStore
+
+ANNOUNCE_SECONDS = 0.05
+"""For the answers to `stream-started` of streams whose rows are here already, all streams of a block together: most
+connectors answer at once, and rows of streams that are not open yet are retained.
+"""
+
+
+class OutboxSink:
+    """A FollowingSink, at least once: rows are sent again only after a crash, or when the connector has not taken them.
+    An epoch is settled when each of its rows was sent, is retained, or is a dead letter.
+
+    `wake` is called when it may take again what it has refused, `closed` when it is no longer used.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        sink: str,
+        connector: str,
+        storage: Storage,
+        wake: Callable[[], None],
+        closed: Callable[["OutboxSink"], None] = lambda sink: None,  # noqa: ARG005
+    ) -> None:
+        self.connector = connector
+        self._outbox = Outbox(storage, pipeline, sink)
+        self._wake = wake
+        self._closed = closed
+        self._port: InPort | None = None
+        self._lock = asyncio.Lock()
+        """Held while one stream is handled: its retained rows go before newer ones."""
+        self._drain = OutboxDrain(self._outbox, self._lock, wake)
+        self._epochs = EpochsInProgress(self._flush_soon, self._void)
+        self._sender = Sender(self._outbox, self._epochs)
+        self._buffers: dict[StreamRef | None, StreamBuffer] = {}
+        self._is_refused = False
+        """An epoch waits until the connector takes anything at all."""
+        self._is_woken = False
+        """The epoch is about to be delivered again, as a probe."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: set[asyncio.Task[None]] = set()
+
+    # Which port it uses.
+
+    def join(self, port: InPort) -> None:
+        self._port = port
+        port.users.add(self)
+        for stream in self._outbox.streams:
+            port.signals.announce(port.name, stream)
+        self.breaker_changed(None)
+        self._wake()
+
+    async def leave(self) -> None:
+        """The connector is gone: what it has not taken is sent by the next one."""
+        port, self._port = self._port, None
+        if port is not None:
+            port.users.discard(self)
+            port.probe_again()
+        self._fail(SinkLost(f"connector {self.connector} is no longer deployed"))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._drain.stop()
+        for task in self._flushing:
+            task.cancel()
+        await asyncio.gather(*self._flushing, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.leave()
+        self._closed(self)
+
+    # What the port asks.
+
+    @property
+    def outbox_bytes(self) -> int:
+        return self._outbox.bytes
+
+    @property
+    def buffered(self) -> int:
+        """Rows that interceptors buffer."""
+        return sum(len(buffer.rows) for buffer in self._buffers.values())
+
+    @property
+    def can_drain(self) -> bool:
+        return any(self._admits(stream) for stream in self._outbox.streams)
+
+    def _admits(self, stream: StreamRef) -> bool:
+        port = self._port
+        return port is not None and port.breakers.admits(port.name, stream)
+
+    def has_rows(self, stream: StreamRef) -> bool:
+        return stream in self._outbox or (stream in self._buffers and bool(self._buffers[stream].rows))
+
+    def forget(self, stream: StreamRef) -> None:
+        """The stream has ended, and its interceptors are no longer needed."""
+        if not self.has_rows(stream):
+            self._buffers.pop(stream, None)
+
+    def breaker_changed(self, stream: StreamRef | None) -> None:
+        port = self._port
+        if port is None:
+            return
+        if self._is_refused and port.breakers.sink_refusal(port.name) is None:
+            self._is_refused = False
+            self._wake()
+        if stream is None or stream in self._outbox:
+            self._drain.start(port, stream)
+
+    def probe(self, stream: StreamRef | None) -> bool:
+        if stream is None and (self._is_refused or self._is_woken):
+            self._is_refused, self._is_woken = False, True
+            self._wake()
+            return True
+        can_probe = self.can_drain if stream is None else stream in self._outbox and self._admits(stream)
+        if self._port is None or not can_probe:
+            return False
+        self._drain.start(self._port, stream)
+        return True
+
+    # Epochs.
+
+    async def deliver(self, epoch: Epoch) -> EpochProgress | None:
+        progress = self._epochs.begin(epoch.name, self._outbox.settled)
+        self._outbox.compact(self._epochs.oldest)
+        streams: set[StreamRef | None] = set()
+        first = 0
+        try:
+            async for block in epoch.blocks(WANTED):
+                found = by_stream(block.events, first)
+                await self._announce(found)
+                for stream, rows in found.items():
+                    async with self._lock:
+                        unsettled = [row for row in rows if not progress.is_settled(stream, row)]
+                        await self._route(progress, stream, unsettled)
+                    streams.add(stream)
+                first += len(block)
+        except BaseException:
+            self._void()
+            raise
+        finally:
+            self._is_woken = False
+            self._after(streams)
+        progress.is_complete = True
+        return None if progress.is_done else progress
+
+    def _after(self, streams: Iterable[StreamRef | None]) -> None:
+        port = self._port
+        if port is None:
+            return
+        for stream in streams:
+            if stream is not None:
+                port.signals.close_if_ended(port.name, stream)
+        port.probe_again()
+
+    async def _route(self, progress: EpochProgress, stream: StreamRef | None, rows: list[Row]) -> None:
+        """To the connector or into the outbox."""
+        if not rows:
+            return
+        port = self._joined()
+        if stream is not None:
+            port.signals.announce(port.name, stream)
+        await asyncio.sleep(0)  # contraflow that has arrived is handled before forward flow
+        self._check_port(port)
+        progress.buffered += len(rows)
+        if stream is not None and stream in self._outbox:
+            await self._drain.drain(port, stream)
+        if stream is not None and (stream in self._outbox or not port.breakers.admits(port.name, stream)):
+            self._sender.retain(port, stream, self._taken(stream) + [EpochRow(progress.name, row) for row in rows])
+        else:
+            await self._send(port, progress.name, stream, rows)
+
+    async def _announce(self, streams: Iterable[StreamRef | None]) -> None:
+        port = self._joined()
+        new = [one for one in streams if one is not None and not port.signals.is_announced(port.name, one)]
+        tasks = [task for one in new if (task := port.signals.announce(port.name, one)) is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=ANNOUNCE_SECONDS)
+
+    def _joined(self) -> InPort:
+        if self._port is None:
+            raise SinkLost(f"connector {self.connector} is not deployed", "Deploy its application: penstock apply")
+        return self._port
+
+    def _check_port(self, port: InPort) -> None:
+        """Raises SinkLost while the connector takes nothing at all and no probe is to be made."""
+        reason = port.breakers.sink_refusal(port.name)
+        if reason is not None and (port.breakers.probe(port.name) != (None,) or port.breakers.is_paused(port.name)):
+            self._is_refused = True
+            raise SinkLost(f"connector {port.name}: {reason}")
+
+    # Sending.
+
+    async def _send(self, port: InPort, epoch: str, stream: StreamRef | None, rows: list[Row]) -> None:
+        """As many as the interceptors let through now."""
+        if port.chain is None:
+            await self._sender.send(port, stream, unjoined(epoch, rows), [])
+            return
+        buffer = self._buffers.get(stream)
+        if buffer is None:
+            buffer = self._buffers[stream] = StreamBuffer(port.chain())
+        try:
+            ready = buffer.feed(epoch, rows, port.clock())
+        except BadBytes:
+            await self._sender.send_valid(port, stream, self._taken(stream))
+        else:
+            await self._send_ready(port, stream, ready)
+        self._set_timer(port)
+
+    async def _send_ready(self, port: InPort, stream: StreamRef | None, ready: ReadyRows | None) -> None:
+        if ready is None:
+            return
+        buffer = self._buffers.get(stream)
+        behind = [] if buffer is None else [*buffer.rows]
+        if not await self._sender.send(port, stream, ready, behind):
+            self._buffers.pop(stream, None)
+
+    def _taken(self, stream: StreamRef | None) -> list[EpochRow]:
+        """What interceptors buffer of the stream; they are not used again."""
+        buffer = self._buffers.pop(stream, None)
+        return [] if buffer is None else [*buffer.rows]
+
+    # Time.
+
+    def _set_timer(self, port: InPort) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = min((buffer.due for buffer in self._buffers.values() if buffer.due is not None), default=None)
+        delay = None if due is None else max(0.0, due - port.clock())
+        loop = asyncio.get_running_loop()
+        self._timer = None if delay is None else loop.call_later(delay, self._flush_soon, port.clock)
+
+    def _flush_soon(self, clock: Callable[[], float] | None = None) -> None:
+        """What is due; without a clock: all."""
+        task = asyncio.create_task(self.flush(clock))
+        self._flushing.add(task)
+        task.add_done_callback(self._flushing.discard)
+
+    async def flush(self, clock: Callable[[], float] | None = None) -> None:
+        """As far as possible: what fails is delivered again."""
+        for stream, buffer in [*self._buffers.items()]:
+            async with self._lock:
+                is_due = clock is None or (buffer.due is not None and buffer.due <= clock())
+                if self._port is not None and self._buffers.get(stream) is buffer and is_due:
+                    await self._flush(self._port, stream, buffer)
+        if self._port is not None:
+            self._set_timer(self._port)
+
+    async def _flush(self, port: InPort, stream: StreamRef | None, buffer: StreamBuffer) -> None:
+        try:
+            await self._send_ready(port, stream, buffer.flush())
+        except PenstockError as error:
+            self._is_refused = True
+            self._fail(error)
+        if stream is not None:
+            port.signals.close_if_ended(port.name, stream)
+
+    def _fail(self, error: PenstockError) -> None:
+        """All epochs with buffered rows must be delivered again."""
+        oldest = self._epochs.oldest_buffered()
+        if oldest is not None:
+            oldest.fail(error)
+        self._void()
+
+    def _void(self) -> None:
+        self._buffers.clear()
+        self._epochs.void()
+
+
+class OutboxSinks:
+    """All such sinks of a worker, and the clock of their probes. A pipeline's sink outlives the connector that it leads
+    to: while that is not deployed, the sink waits.
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        durability: Durability,
+        signals: Signals,
+        clock: Callable[[], float],
+        records: Records | None = None,
+    ) -> None:
+        self._storage = Storage(store, records or Records(store), durability)
+        self._signals = signals
+        self._clock = clock
+        self._ports: dict[str, InPort] = {}
+        self._sinks: dict[str, set[OutboxSink]] = {}
+        """By the connector's name."""
+        self._timer: asyncio.TimerHandle | None = None
+        signals.breakers.sink_watchers.append(self._changed)
+
+    def make(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> OutboxSink:
+        """A sink of a pipeline, for Delivery."""
+        made = OutboxSink(pipeline, sink, connector, self._storage, wake, self._closed)
+        self._sinks.setdefault(connector, set()).add(made)
+        port = self._ports.get(connector)
+        if port is not None:
+            made.join(port)
+        return made
+
+    def attach(self, port: InPort, host: Host) -> None:
+        """The connector is deployed: streams are announced to it, and it gets what waits."""
+        port.host = host
+        self._ports[port.name] = port
+        attached = self._signals.attach(port.name, port.connector, host)
+        attached.has_rows, attached.forget = port.has_rows, port.forget
+        for sink in self._sinks.get(port.name, ()):
+            sink.join(port)
+
+    async def detach(self, name: str) -> None:
+        """The connector is removed or replaced. What it has not taken waits."""
+        port = self._ports.pop(name, None)
+        if port is None:
+            return
+        port.cancel_call()
+        for sink in [*self._sinks.get(name, ())]:
+            await sink.leave()
+        self._signals.breakers.remove(name)
+        await self._signals.detach(name)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        watchers = self._signals.breakers.sink_watchers
+        if self._changed in watchers:
+            watchers.remove(self._changed)
+
+    def _closed(self, sink: OutboxSink) -> None:
+        self._sinks.get(sink.connector, set()).discard(sink)
+
+    # Time.
+
+    def _changed(self, name: str, stream: StreamRef | None) -> None:
+        port = self._ports.get(name)
+        if port is not None:
+            port.breaker_changed(stream)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._signals.breakers.due()
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, due - self._clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for name, stream in self._signals.breakers.tick(self._clock()):
+            port = self._ports.get(name)
+            if port is not None:
+                port.probe(stream)
+        self._set_timer()
