@@ -41,9 +41,10 @@ def make(path: Path) -> None:
     query.processAllAvailable()
     query.stop()
     session.sparkContext.parallelize([1, 2], 2).map(str).collect()
-    jvm = session.sparkContext._gateway
+    gateway = session.sparkContext._gateway
+    assert gateway is not None, "the session runs"
     session.stop()
-    process = jvm.proc
+    process = gateway.proc
     process.stdin.close()  # it ends when its parent is gone
     process.wait()
     unfinished.rename(path)
