@@ -15,7 +15,7 @@ from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
-from penstock.delivery import backing_off
+from penstock.delivery import backoff
 from tests.delivery.front.http_server import Answer, Server, serving
 from tests.delivery.front.merging import Merging
 from tests.running_worker import RunningWorker
@@ -50,7 +50,7 @@ def server() -> Iterator[Server]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is not tried again by itself: a sink that WAITS shows it for as long as one looks."""
     for name in ("FIRST_SECONDS", "LAST_SECONDS"):
-        monkeypatch.setattr(backing_off, name, 1000.0)
+        monkeypatch.setattr(backoff, name, 1000.0)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -121,7 +121,7 @@ def test_the_ddl_of_a_sink_fits_the_pipeline_s_rows_and_the_table_as_it_is_now(
     penstock("sink", "add", "orders", f"sqlite:{path}?table=shops&format=json&upsert=shop", "--name", "db")
     early = penstock("sink", "ddl", "db")
     assert isinstance(early.exception, RequestError)
-    assert "pipeline 'orders' has not started yet: the columns of its rows are not known" in str(early.exception)
+    assert "the columns of pipeline 'orders' are not known: it has not started yet" in str(early.exception)
     started(client)
     create = penstock("sink", "ddl", "db").output
     assert create == (
@@ -173,7 +173,7 @@ def test_a_ddl_that_cannot_be_is_told_with_a_hint(penstock: Run, client: Coordin
         ("orders/file", "orders/file is a file sink: it has no table", "penstock sink list"),
         ("none", "there is no sink 'none'", "penstock sink list"),
         ("db", "2 sinks are called 'db'", "orders/db, others/db"),
-        ("pg", "the database of orders/pg cannot be used: connection failed", "penstock sink list"),
+        ("pg", "orders/pg: the database failed: connection failed", "penstock sink list"),
     ]:
         result = penstock("sink", "ddl", name)
         assert isinstance(result.exception, RequestError)
@@ -208,7 +208,7 @@ def test_status_shows_sinks_and_why_one_is_not_ready(
     text = penstock("status").output
     for part in ("SINK", NOWHERE, "WAITING", "1 epoch", "refused"):
         assert part in text
-    assert "! 1 epoch waits for sink http of pipeline orders, which cannot take it now: 127.0.0.1:1 cannot" in text
+    assert "! pipeline orders is blocked by sink http (1 epoch waits): 127.0.0.1:1 cannot" in text
     assert "at-least-once" in penstock("status", "--all").output
 
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
-from penstock.delivery import backing_off
+from penstock.delivery import backoff
 from penstock.delivery.file.sink import read_committed_parts
 from tests.delivery.front.http_server import Answer, Server, serving
 from tests.delivery.front.merging import Merging
@@ -102,10 +102,10 @@ def test_a_sink_that_is_unbound_gets_nothing_more_and_holds_nothing(
 def test_one_place_is_not_bound_under_two_names(client: CoordinatorClient, tmp_path: Path) -> None:
     a, b = (SinkSpec("out", f"file:{tmp_path}/{name}") for name in "ab")
     client.bind("p", {"file": a, "file-2": b})
-    with pytest.raises(PipelineError, match="is bound to port 'out' already, as 'file-2'") as caught:
+    with pytest.raises(PipelineError, match="is bound to this URL already, as sink 'file-2'") as caught:
         client.bind("p", {"file": b})  # as a list of URLs from which the first was taken
     assert "penstock sink remove p file-2" in caught.value.hint
-    with pytest.raises(PipelineError, match="already, as 'file-2'"):
+    with pytest.raises(PipelineError, match="already, as sink 'file-2'"):
         client.bind("p", {"file": b, "file-2": a})  # the list in another order: each has a history of its own
     assert [one.url for one in client.sinks()] == [a.url, b.url]
 
@@ -176,7 +176,7 @@ def test_metrics_say_how_sinks_are(
     worker: RunningWorker, client: CoordinatorClient, segments: SegmentClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRST_SECONDS", "LAST_SECONDS"):
-        monkeypatch.setattr(backing_off, name, 1000.0)  # it waits for as long as one looks
+        monkeypatch.setattr(backoff, name, 1000.0)  # it waits for as long as one looks
     client.bind("p", {"web": SinkSpec("out", "http://127.0.0.1:1/in")})
     Merging(client, segments, "p").epoch([b"one"])
     until(lambda: the_sink(client).state == "WAITING")

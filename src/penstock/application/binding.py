@@ -10,8 +10,8 @@ from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import NoRoom, PenstockError
 from penstock.delivery.breakers.signals import Signals
-from penstock.delivery.seat import Shown, Standing
 from penstock.delivery.service import Delivery
+from penstock.delivery.sink_slot import SlotStatus
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Binding:
         self._signals = signals
         self._served: dict[tuple[str, str], str] = {}
         """By pipeline and sink: the connector, of those that delivery serves by itself."""
-        delivery.watchers.append(self._stands)
+        delivery.watchers.append(self._changed)
 
     async def rebind(self, deployment: Deployment, given: Mapping[str, frozenset[str]], url: SinkUrl) -> None:
         """`given`: the sinks that pipelines had from earlier deployments."""
@@ -97,10 +97,8 @@ class Binding:
                 self._signals.set_waiting(connector, pipeline, sink, None)
         self._served = served
 
-    def _stands(self, pipeline: str, sink: str, shown: Shown) -> None:
+    def _changed(self, pipeline: str, sink: str, status: SlotStatus) -> None:
         connector = self._served.get((pipeline, sink))
         if connector is not None:
-            waiting = shown.reason or "it is lost"
-            self._signals.set_waiting(
-                connector, pipeline, sink, waiting if shown.standing is Standing.WAITING else None
-            )
+            reason = (status.reason or "it is lost") if status.state is SlotState.WAITING else None
+            self._signals.set_waiting(connector, pipeline, sink, reason)

@@ -351,8 +351,8 @@ class Hosting:
     def problems(self) -> list[str]:
         return [f"connector {name} does not run: {why}" for name, why in sorted(self._failures.items())]
 
-    def holds(self) -> Iterator[str]:
-        """Sentences: who keeps streams from sending."""
+    def blockages(self) -> Iterator[str]:
+        """Sentences: what blocks streams."""
         if self.application.phase is not Phase.RUNNING:
             yield f"the application is {self.application.phase.value}: no source may send until penstock apply, or run"
         for name in sorted({name for name, stream in self.breakers.pauses if stream is None}):

@@ -1,21 +1,22 @@
-"""An epoch's output, read from its segment block by block while it is delivered."""
+"""An epoch's output for one sink, read from its segment block by block while it is delivered."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.coordinator.records import Records
 from penstock.core.errors import Damaged
 from penstock.delivery.block import Block
 from penstock.delivery.sink import PLAIN, Transaction
 from penstock.protocol.stored.bulk import Wanted, decode
-from penstock.protocol.stored.names import Kind
+from penstock.protocol.stored.names import Kind, output_segment
 
 BLOCK_BYTES = 4 << 20
-"""Read and decoded at once: what a sink's delivery takes of memory, a few times over."""
+"""Read and decoded at once. Delivery to a sink takes a few times this much memory."""
 
 
 async def _at_once() -> None:
-    """What a sink that does not vote waits for: there is no attempt."""
+    """For a sink that does not vote: it has no attempt to wait for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,11 +34,36 @@ class EpochData:
     when_journalled: Callable[[], Awaitable[None]] = _at_once
     block_bytes: int = BLOCK_BYTES
     rows: int = field(init=False, default=0)
-    """Of the blocks that have been taken."""
+    """Rows of the blocks that were read."""
     _next_id: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._next_id = self.start
+
+    @classmethod
+    def of(
+        cls,
+        records: Records,
+        name: str,
+        pipeline: Pipeline,
+        batch: int,
+        sink: Sink,
+        transaction_id: bytes | None = None,
+        when_journalled: Callable[[], Awaitable[None]] = _at_once,
+    ) -> "EpochData":
+        """What the pipeline's sink has not got yet, up to the end of this batch."""
+        epoch = f"{name}:{pipeline.incarnation}:{batch + 1}"
+        return cls(
+            records=records,
+            segment=output_segment(name, sink.port),
+            offset=sink.at,
+            end=pipeline.batches[batch].ends[sink.port],
+            name=epoch,
+            number=batch + 1,
+            transaction_id=epoch.encode() if transaction_id is None else transaction_id,
+            start=sink.sent,
+            when_journalled=when_journalled,
+        )
 
     async def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
         self._next_id, self.rows = self.start, 0
@@ -56,7 +82,7 @@ class EpochData:
                 yield block
 
     def _longer(self, at: int, length: int) -> int:
-        """For an event that is not whole in so many bytes."""
+        """For an event that does not fit into this many bytes."""
         if length >= self.end - at:
             raise Damaged(f"segment {self.segment!r}: the epoch that ends at {self.end} ends inside the event at {at}")
         return 2 * length

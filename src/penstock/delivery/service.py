@@ -1,4 +1,4 @@
-"""Delivery at work, in the worker's loop: a task for each pipeline's voting sinks, and one for every other sink."""
+"""Delivery in the worker's event loop: one task for the voting sinks of each pipeline, and one for every other sink."""
 
 import asyncio
 import logging
@@ -12,13 +12,13 @@ from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.delivery import sink_of, undelivered, voters
 from penstock.coordinator.machine.state import Batch, Pipeline, Sink
 from penstock.core.errors import PenstockError, PipelineError, RequestError, StoreFailed, Unavailable
-from penstock.delivery.backing_off import BackingOff
+from penstock.delivery.backoff import Backoff
 from penstock.delivery.followers.hosted import MakeHosted
-from penstock.delivery.following import Follower
+from penstock.delivery.non_voting import NonVotingSlot
 from penstock.delivery.one_thread import OneThread
 from penstock.delivery.rounds import Rounds
-from penstock.delivery.seat import Shown, Standing
 from penstock.delivery.sink import FollowingSink
+from penstock.delivery.sink_slot import SlotState, SlotStatus
 from penstock.delivery.table_ddl import UNKNOWN_ROWS_HINT, RowSchema
 from penstock.delivery.unusable import Unusable
 from penstock.delivery.urls.kinds import HOSTED
@@ -27,15 +27,13 @@ from penstock.delivery.urls.spec import make_sink, parse_sink
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 10.0
-"""How long a stop waits for rounds that are open; one that is not finished then is decided after the next start."""
+"""A stop waits this long for open rounds; a round that is not finished then is decided after the next start."""
 
 LEAVE_SECONDS = 3.0
-"""For a call to end whose sink is bound no more, or elsewhere; one that hangs must not hold the others for ever."""
+"""For the last call to a sink that was unbound or moved; one that hangs must not block the others."""
 
-_TROUBLES = {Standing.REFUSED.value: "votes no", Standing.WAITING.value: "cannot take it now"}
-
-StandingWatcher = Callable[[str, str, Shown], None]
-"""The pipeline, its sink, and how it stands."""
+StatusWatcher = Callable[[str, str, SlotStatus], None]
+"""The pipeline, its sink, and the sink's status."""
 
 _SEE_SINKS = "See: penstock sink list"
 
@@ -47,16 +45,16 @@ class Delivery:
     """`start` it when the coordinator is started, and `stop` it before that one stops."""
 
     def __init__(self, deliveries: Deliveries, hosted: MakeHosted | None = None) -> None:
-        """`hosted` makes the sinks of connectors that are hosted beside it."""
+        """`hosted` makes the sinks that lead to connectors of the application."""
         self._deliveries = deliveries
         self._hosted = hosted
-        self.watchers: list[StandingWatcher] = []
-        """Called whenever a sink stands otherwise, or for another reason."""
-        self._parts: dict[tuple[str, str], tuple[Rounds | Follower, asyncio.Task[None]]] = {}
+        self.watchers: list[StatusWatcher] = []
+        """Called whenever a sink's status changes."""
+        self._parts: dict[tuple[str, str], tuple[Rounds | NonVotingSlot, asyncio.Task[None]]] = {}
         """By pipeline and sink; the rounds of a pipeline have the empty name."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
-        """Of parts that speak to a sink which is bound no more: they are cut off soon."""
+        """Of parts with a sink that is no longer bound: they are cancelled soon."""
         self._watching: asyncio.Task[None] | None = None
         self._served: Mapping[str, Pipeline] | None = None
 
@@ -64,7 +62,7 @@ class Delivery:
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Rounds that are open may end; sinks are told that no more is coming."""
+        """Open rounds may finish; sinks learn that no more is coming."""
         if self._watching is not None:
             self._watching.cancel()
         for part, _ in self._parts.values():
@@ -77,7 +75,7 @@ class Delivery:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """See to it that whatever is bound is served."""
+        """Keep a running part for everything that is bound."""
         while True:
             seen = self._deliveries.news.count
             pipelines = self._deliveries.state.pipelines
@@ -91,19 +89,19 @@ class Delivery:
         for name, pipeline in pipelines.items():
             for key, sink in pipeline.sinks.items():
                 if sink.votes and (name, "") not in self._parts:
-                    self._run((name, ""), Rounds(name, self._deliveries, self._make, partial(self._stands, name)))
+                    self._run((name, ""), Rounds(name, self._deliveries, self._make, partial(self._changed, name)))
                 elif not sink.votes and (name, key) not in self._parts:
-                    self._run((name, key), self._follower(name, key, sink))
+                    self._run((name, key), self._non_voting(name, key, sink))
 
-    def _follower(self, name: str, key: str, sink: Sink) -> Follower:
-        backing_off = BackingOff()
-        made = self._make_hosted(name, key, sink, backing_off.retry) or self._make(name, key, sink)
-        follower = Follower(name, key, sink.url, self._deliveries, made, backing_off)
-        follower.shown.watcher = partial(self._stands, name, key)
-        return follower
+    def _non_voting(self, name: str, key: str, sink: Sink) -> NonVotingSlot:
+        backoff = Backoff()
+        made = self._make_hosted(name, key, sink, backoff.retry) or self._make(name, key, sink)
+        slot = NonVotingSlot(name, key, sink.url, self._deliveries, made, backoff)
+        slot.status.watcher = partial(self._changed, name, key)
+        return slot
 
     def _make_hosted(self, name: str, key: str, sink: Sink, wake: Callable[[], None]) -> FollowingSink | None:
-        """None for a sink of another kind, or where nobody hosts any."""
+        """None for a sink of another kind, and in a worker without an application."""
         if self._hosted is None or not sink.url.startswith(f"{HOSTED}:"):
             return None
         try:
@@ -112,49 +110,49 @@ class Delivery:
             return Unusable(error)
 
     def _make(self, pipeline: str, name: str, sink: Sink) -> Any:
-        """A sink of the sort that the ledger says."""
+        """A sink as it is in the ledger."""
         try:
             parsed = parse_sink(sink.url)
             if parsed.votes is not sink.votes:
-                raise RequestError("this version has other rules for such a sink", "Bind it again.")
+                raise RequestError("in this version such a sink votes differently", "Bind it again: penstock sink add")
             return make_sink(parsed, pipeline, name, partial(self._schema, pipeline, sink.port))
         except PenstockError as error:
             return Unusable(error)
 
     def _schema(self, name: str, port: str) -> RowSchema | None:
-        """Looked up by a sink, in its own thread: the state is a value that never changes."""
+        """Called by a sink in its own thread: the state is immutable."""
         pipeline = self._deliveries.state.pipelines.get(name)
         return None if pipeline is None else pipeline.schemas.get(port)
 
-    def _stands(self, name: str, key: str, shown: Shown) -> None:
+    def _changed(self, name: str, key: str, status: SlotStatus) -> None:
         for watcher in self.watchers:
-            watcher(name, key, shown)
+            watcher(name, key, status)
 
     def _leave(self, pipelines: Mapping[str, Pipeline]) -> None:
-        """A part that goes on speaking to a sink which is not there any more is ended, and begins anew for the rest."""
+        """A part that still talks to a sink that is gone is cancelled; a new one serves the other sinks."""
         for (name, sink), (part, task) in self._parts.items():
             if task not in self._leaving and not part.is_bound(pipelines.get(name)):
                 self._leaving.add(task)
-                asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._cut_off, (name, sink), task)
+                asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._cancel, (name, sink), task)
 
-    def _cut_off(self, key: tuple[str, str], task: "asyncio.Task[None]") -> None:
+    def _cancel(self, key: tuple[str, str], task: "asyncio.Task[None]") -> None:
         part = self._parts.get(key)
         if part is None or part[1] is not task or part[0].is_bound(self._deliveries.state.pipelines.get(key[0])):
             self._leaving.discard(task)
             return
         log.warning(
-            "pipeline %s: a sink that was removed or moved does not end its last call; it is left behind", key[0]
+            "pipeline %s: the last call to a sink that was removed or moved does not return; it is cancelled", key[0]
         )
         task.cancel()
 
-    def _run(self, key: tuple[str, str], part: Rounds | Follower) -> None:
+    def _run(self, key: tuple[str, str], part: Rounds | NonVotingSlot) -> None:
         async def run() -> None:
             try:
                 await part.run()
             except (StoreFailed, Unavailable):
                 return  # the worker stops
             except Exception:
-                log.exception("the delivery of pipeline %r has failed; it begins anew", key[0])
+                log.exception("delivery of pipeline %r failed; it is restarted", key[0])
                 await asyncio.sleep(_AFTER_FAILURE_SECONDS)
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -169,10 +167,10 @@ class Delivery:
         self._tasks.add(task)
         task.add_done_callback(ended)
 
-    # What people do.
+    # For operators.
 
     async def bind(self, name: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """Raises RequestError for a URL that is no sink's, or that needs something which is not installed here."""
+        """Raises RequestError for a URL that is not a valid sink, or needs a package that is not installed."""
         given = {}
         for key, spec in sinks.items():
             parsed = parse_sink(spec.url)
@@ -183,16 +181,16 @@ class Delivery:
         self.retry(name)
 
     def _check_places(self, name: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """Raises PipelineError for a place that another sink has: only one could work, or all would come twice."""
+        """Raises PipelineError for a target that another sink has: only one could work, or rows would come twice."""
         pipeline = self._deliveries.state.pipelines.get(name)
         bound = {} if pipeline is None else {key: SinkSpec(one.port, one.url) for key, one in pipeline.sinks.items()}
-        places = [*bound.items(), *sinks.items()]  # also where two change places: their histories would be mixed up
+        places = [*bound.items(), *sinks.items()]  # also if two swap targets: their histories would be mixed up
         for key, spec in sinks.items():
             other = next((one for one, place in places if place == spec and one != key), None)
             if other is not None:
                 raise PipelineError(
-                    f"sink {key!r}: its place is bound to port {spec.port!r} already, as {other!r}",
-                    f"Give sinks names of their own, {{name: URL}}, or remove it: penstock sink remove {name} {other}",
+                    f"sink {key!r}: port {spec.port!r} is bound to this URL already, as sink {other!r}",
+                    f"Keep that name for it, {{name: URL}}, or remove it first: penstock sink remove {name} {other}",
                 )
 
     async def unbind(self, name: str, sink: str) -> None:
@@ -200,30 +198,30 @@ class Delivery:
         self.retry(name)
 
     def retry(self, name: str) -> None:
-        """Without waiting any longer."""
+        """At once, without waiting for the back-off."""
         for (pipeline, _), (part, _) in self._parts.items():
             if pipeline == name:
-                part.backing_off.retry()
+                part.backoff.retry()
 
     async def park(self, name: str, epoch: int, sink: str | None) -> None:
-        """For this sink, or for all that refuse it. Final: it goes to the sink's dead letters."""
+        """For this sink, or for all that refuse it. Final: the epoch goes to the sink's dead letters."""
         pipeline = known(self._deliveries.state, name)
         if sink is not None:
             sink_of(pipeline, name, sink)
-        refusing = [key for key in pipeline.sinks if self._shown(name, key).standing is Standing.REFUSED]
+        refusing = [key for key in pipeline.sinks if self._status(name, key).state is SlotState.REFUSED]
         chosen = refusing if sink is None else [sink]
         if not chosen:
-            raise PipelineError(f"no sink of {name!r} refuses epoch {epoch}", "Say which one is meant: --sink NAME")
+            raise PipelineError(f"no sink of {name!r} refuses epoch {epoch}", "Name the sink: --sink NAME")
         for key in chosen:
             await self._deliveries.park(name, key, epoch - 1)
-            self._shown(name, key).parked()
+            self._status(name, key).parked()
         self.retry(name)
 
-    # What people are shown.
+    # For the status.
 
     async def ddl(self, name: str, key: str) -> TableDdl:
-        """What makes the table of a sink fit the rows of its pipeline. Raises RequestError for a sink without a table
-        and while the rows are not known, and when the database does not answer.
+        """Statements that make a sink's table fit the rows of its pipeline. Raises RequestError for a sink without a
+        table, while the rows are not known, and when the database does not answer.
         """
         pipeline = known(self._deliveries.state, name)
         sink = sink_of(pipeline, name, key)
@@ -239,7 +237,7 @@ class Delivery:
             raise
         except Exception as error:  # the database's own
             said = " ".join(str(error).split())
-            raise RequestError(f"the database of {name}/{key} cannot be used: {said}", _SEE_SINKS) from None
+            raise RequestError(f"{name}/{key}: the database failed: {said}", _SEE_SINKS) from None
 
     def sinks(self) -> list[SinkStatus]:
         pipelines = self._deliveries.state.pipelines
@@ -251,7 +249,7 @@ class Delivery:
         return found
 
     def _sink(self, name: str, key: str, sink: Sink, lacking: int) -> SinkStatus:
-        shown = self._shown(name, key)
+        status = self._status(name, key)
         url, guarantee = _described(sink.url)
         return SinkStatus(
             pipeline=name,
@@ -260,29 +258,29 @@ class Delivery:
             url=url,
             guarantee=guarantee,
             votes=sink.votes,
-            state=shown.standing.value,
-            reason=shown.why,
+            state=status.state.value,
+            reason=status.why,
             at=sink.at,
             sent=sink.sent,
             parked=sink.parked,
             lacking=lacking,
         )
 
-    def holds(self) -> Iterator[str]:
-        """Sentences, of sinks that do not take what waits for them: acknowledgements wait with it."""
+    def blockages(self) -> Iterator[str]:
+        """Sentences about sinks that do not take what waits for them: acknowledgements wait with it."""
         for one in self.sinks():
             if one.lacking and one.reason:
                 epochs = "1 epoch waits" if one.lacking == 1 else f"{one.lacking} epochs wait"
-                trouble = f"{_TROUBLES.get(one.state, 'is slow')}: {one.reason}"
-                yield f"{epochs} for sink {one.sink} of pipeline {one.pipeline}, which {trouble}"
+                vote = "it votes no: " if one.state == SlotState.REFUSED.value else ""
+                yield f"pipeline {one.pipeline} is blocked by sink {one.sink} ({epochs}): {vote}{one.reason}"
 
     def epochs(self, name: str) -> list[EpochStatus]:
-        """Those that some sink lacks, oldest first."""
+        """The epochs that some sink has not got yet, oldest first."""
         pipeline = known(self._deliveries.state, name)
         return [*self._epochs(name, pipeline)]
 
     def _epochs(self, name: str, pipeline: Pipeline) -> Iterator[EpochStatus]:
-        """An epoch waits for those sinks whose turn it is: those that vote come first, and each has one at a time."""
+        """An epoch waits for the sinks whose turn it is: voting sinks first, each takes one epoch at a time."""
         busy: set[str] = set()
         for number, batch in undelivered(pipeline):
             asked = voters(pipeline, batch)
@@ -290,31 +288,25 @@ class Delivery:
             in_turn = {key: sink for key, sink in lacking.items() if key not in busy}
             busy |= pipeline.sinks.keys() if asked else lacking.keys()
             waiting = [self._waiting(name, key, sink) for key, sink in in_turn.items()]
-            standing = "DECIDED" if not asked else "DELIVERING" if in_turn else "MERGED"
-            state = self._trouble(name, in_turn) or standing
+            phase = "DECIDED" if not asked else "DELIVERING" if in_turn else "MERGED"
+            state = self._trouble(name, in_turn) or phase
             yield EpochStatus(number + 1, _size(pipeline, number, batch), state, waiting)
 
     def _waiting(self, name: str, key: str, sink: Sink) -> Waiting:
-        shown, backing_off = self._shown(name, key), self._backing_off(name, key)
-        seconds = 0.0 if backing_off is None else backing_off.seconds
-        return Waiting(key, sink.port, shown.why, shown.failures, round(seconds, 1))
+        status, part = self._status(name, key), self._part(name, key)
+        seconds = 0.0 if part is None else part.backoff.seconds
+        return Waiting(key, sink.port, status.why, status.failures, round(seconds, 1))
 
     def _trouble(self, name: str, keys: Iterable[str]) -> str | None:
-        standings = {self._shown(name, key).standing for key in keys}
-        return next((bad.value for bad in (Standing.REFUSED, Standing.WAITING) if bad in standings), None)
+        states = {self._status(name, key).state for key in keys}
+        return next((bad.value for bad in (SlotState.REFUSED, SlotState.WAITING) if bad in states), None)
 
-    def _shown(self, name: str, key: str) -> Shown:
+    def _status(self, name: str, key: str) -> SlotStatus:
         part = self._part(name, key)
-        if isinstance(part, Rounds):
-            seat = part.seats.get(key)
-            return Shown() if seat is None else seat.shown
-        return Shown() if part is None else part.shown
+        slot = part.slots.get(key) if isinstance(part, Rounds) else part
+        return SlotStatus() if slot is None else slot.status
 
-    def _backing_off(self, name: str, key: str) -> BackingOff | None:
-        part = self._part(name, key)
-        return None if part is None else part.backing_off
-
-    def _part(self, name: str, key: str) -> Rounds | Follower | None:
+    def _part(self, name: str, key: str) -> Rounds | NonVotingSlot | None:
         part = self._parts.get((name, key)) or self._parts.get((name, ""))
         return None if part is None else part[0]
 
@@ -326,10 +318,10 @@ def _size(pipeline: Pipeline, number: int, batch: Batch) -> int:
 
 
 def _described(url: str) -> tuple[str, str]:
-    """The URL without secrets, and what the sink promises."""
+    """The URL without secrets, and the sink's guarantee."""
     try:
         parsed = parse_sink(url)
-    except PenstockError:  # bound by a version that knew it
+    except PenstockError:  # bound by a version that supported it
         return url.partition("?")[0], "unknown"
     return parsed.shown, parsed.guarantee.value
 
@@ -337,11 +329,11 @@ def _described(url: str) -> tuple[str, str]:
 def _unknown_rows(name: str, port: str, pipeline: Pipeline) -> RequestError:
     if not pipeline.inputs:
         return RequestError(
-            f"pipeline {name!r} has not started yet: the columns of its rows are not known",
-            "Start it (penstock run …), then ask again. It need not have committed an epoch.",
+            f"the columns of pipeline {name!r} are not known: it has not started yet",
+            "Start it (penstock run …) and try again; it need not have committed an epoch.",
         )
     return RequestError(
-        f"the columns of pipeline {name!r}, port {port!r}, are not known: its rows leave as a `value` of their own, "
-        "or it was last started by an older version",
+        f"the columns of pipeline {name!r}, port {port!r}, are not known: its rows have a `value` of their own, "
+        "or an older version has started it last",
         UNKNOWN_ROWS_HINT,
     )

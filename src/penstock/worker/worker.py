@@ -319,8 +319,8 @@ class Worker:
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
         if self._coordinator is None:
             return full
-        sentences = [*full, *self._coordinator.holds(self._gateway.full_sources()), *self._delivery.holds()]
-        return sentences if self._hosting is None else [*sentences, *self._hosting.holds()]
+        sentences = [*full, *self._coordinator.holds(self._gateway.full_sources()), *self._delivery.blockages()]
+        return sentences if self._hosting is None else [*sentences, *self._hosting.blockages()]
 
     def _has_room(self) -> bool:
         try:

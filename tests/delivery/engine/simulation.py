@@ -5,7 +5,7 @@ from random import Random
 from unittest.mock import patch
 
 from penstock.core.errors import PenstockError
-from penstock.delivery import backing_off, service
+from penstock.delivery import backoff, service
 from penstock.delivery.sink import SinkLost
 from tests.delivery.engine.memory_sink import Refuse
 from tests.delivery.engine.stage import PIPELINE, Stage, values
@@ -95,7 +95,7 @@ def simulate(seed: int) -> None:
     simulation = Simulation(seed)
     with (
         patch.object(service.Delivery, "_make", staticmethod(simulation.stage.make)),
-        patch.object(backing_off, "FIRST_SECONDS", 0.001),
-        patch.object(backing_off, "LAST_SECONDS", 0.004),
+        patch.object(backoff, "FIRST_SECONDS", 0.001),
+        patch.object(backoff, "LAST_SECONDS", 0.004),
     ):
         asyncio.run(simulation.run())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import PipelineError
-from penstock.delivery import seat, service
-from penstock.delivery.backing_off import BackingOff
+from penstock.delivery import service, sink_slot
+from penstock.delivery.backoff import Backoff
 from penstock.delivery.block import Block
 from penstock.delivery.one_thread import OneThread
 from penstock.delivery.sink import YES, Epoch, Transaction, Vote
@@ -51,7 +51,7 @@ class HangingFollower:
 @pytest.fixture
 def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(service, "LEAVE_SECONDS", 0.05)
-    monkeypatch.setattr(seat, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(sink_slot, "CLOSE_SECONDS", 0.05)
     event = threading.Event()
     yield event
     event.set()
@@ -129,25 +129,25 @@ async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) 
     delivery = stage.delivery
     assert delivery is not None
     await stage.shows("REFUSED")
-    assert list(delivery.holds()) == ["1 epoch waits for sink b of pipeline p, which votes no: not today"]
+    assert list(delivery.blockages()) == ["pipeline p is blocked by sink b (1 epoch waits): it votes no: not today"]
     await delivery.park(PIPELINE, 1, None)
     assert [(one.state, one.lacking) for one in delivery.sinks()] == [("READY", 0)]
-    assert list(delivery.holds()) == []
+    assert list(delivery.blockages()) == []
     with pytest.raises(PipelineError, match="no sink of 'p' refuses"):
         await delivery.park(PIPELINE, 2, None)
 
 
 async def test_what_says_try_again_while_a_try_goes_on_is_not_lost() -> None:
-    backing_off = BackingOff()
-    backing_off.tries = 10
-    backing_off.retry()
+    backoff = Backoff()
+    backoff.tries = 10
+    backoff.retry()
     async with asyncio.timeout(5):  # it would be more than seven seconds
-        await backing_off.wait()
-    backing_off.retry()
-    backing_off.succeeded()
+        await backoff.wait()
+    backoff.retry()
+    backoff.succeeded()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
-            await backing_off.wait()
+            await backoff.wait()
 
 
 async def test_a_thread_ends_with_the_sink_that_it_was_for() -> None:

@@ -11,7 +11,7 @@ from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.connectors.interceptors.join import Joining, JoinOptions
 from penstock.core.errors import DiskFull
-from penstock.delivery import window
+from penstock.delivery import non_voting
 from penstock.delivery.outbox import outbox
 from penstock.delivery.outbox.rows import MakeChain
 from tests.delivery.outbox.scene import A, B, SinkScene
@@ -134,7 +134,7 @@ async def test_after_a_crash_what_waited_is_given_again(scene: SinkScene) -> Non
 async def test_no_more_epochs_are_under_way_than_the_window_has(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "WINDOW_EPOCHS_MAX", 3)
+    monkeypatch.setattr(non_voting, "UNSETTLED_EPOCHS_MAX", 3)
     x = await scene.add("x", join(wait_ms=1000))
     for number in range(5):
         await scene.put_out((A, b"%d" % number))

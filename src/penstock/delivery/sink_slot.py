@@ -1,4 +1,4 @@
-"""A sink at its place: opened when it is needed, closed when it is lost, with what people are shown of it."""
+"""A sink slot: one bound sink and its state. The sink is opened when it is needed and closed when it is lost."""
 
 import asyncio
 import logging
@@ -14,15 +14,15 @@ from penstock.delivery.sink import Epoch, SinkLost, Transaction, Vote, VotingSin
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
-"""For a sink to let go; a thread that hangs in a database's call is left behind."""
+"""For a sink to close; a thread that hangs in a database call is abandoned."""
 
 SILENT_SECONDS = 10.0
-"""Without an answer: then it is said."""
+"""Without an answer, until the status shows it."""
 
 _T = TypeVar("_T")
 
 
-class Standing(Enum):
+class SlotState(Enum):
     CONNECTING = "CONNECTING"
     READY = "READY"
     IN_ROUND = "IN ROUND"
@@ -30,106 +30,106 @@ class Standing(Enum):
     WAITING = "WAITING"
 
 
-class Closing(Protocol):
+class Closable(Protocol):
     async def close(self) -> None: ...
 
 
-class Shown:
-    """How a sink stands, and why."""
+class SlotStatus:
+    """The state of a sink, and the reason for it."""
 
     def __init__(self) -> None:
-        self.standing = Standing.CONNECTING
+        self.state = SlotState.CONNECTING
         self.reason = ""
         self.failures = 0
         """In a row."""
-        self.watcher: Callable[[Shown], None] | None = None
-        """Told when it stands otherwise, or for another reason."""
-        self._said = ""
+        self.watcher: Callable[[SlotStatus], None] | None = None
+        """Called when the state or the reason changes."""
+        self._logged = ""
         self._since = time.monotonic()
 
-    def stands(self, standing: Standing, reason: str = "") -> None:
-        is_news = (self.standing, self.reason) != (standing, reason)
-        self.standing, self.reason = standing, reason
+    def set(self, state: SlotState, reason: str = "") -> None:
+        has_changed = (self.state, self.reason) != (state, reason)
+        self.state, self.reason = state, reason
         self._since = time.monotonic()
-        if is_news and self.watcher is not None:
+        if has_changed and self.watcher is not None:
             self.watcher(self)
 
     @property
     def why(self) -> str:
-        """What people are told: the reason, or that nothing is heard of it."""
+        """The reason, or that the sink does not answer."""
         seconds = time.monotonic() - self._since
-        if self.reason or self.standing is not Standing.IN_ROUND or seconds < SILENT_SECONDS:
+        if self.reason or self.state is not SlotState.IN_ROUND or seconds < SILENT_SECONDS:
             return self.reason
-        return f"it has not answered for {seconds:.0f} s"
+        return f"no answer for {seconds:.0f} s"
 
-    def fails(self, standing: Standing, reason: str, who: str) -> None:
+    def failed(self, state: SlotState, reason: str, who: str) -> None:
         reason = _printable(reason)
-        if reason != self._said:  # once, however often it happens
+        if reason != self._logged:  # once, however often it happens
             log.warning("%s: %s", who, reason)
-        self._said = reason
+        self._logged = reason
         self.failures += 1
-        self.stands(standing, reason)
+        self.set(state, reason)
 
-    def succeeds(self) -> None:
-        self.failures, self._said = 0, ""
-        self.stands(Standing.READY)
+    def succeeded(self) -> None:
+        self.failures, self._logged = 0, ""
+        self.set(SlotState.READY)
 
     def parked(self) -> None:
-        """What it did not take is no longer asked of it: the next epoch's story is another one."""
-        self.failures, self._said = 0, ""
-        if self.standing is Standing.REFUSED:
-            self.stands(Standing.READY)
+        """The epoch that it refused is set aside: failures are counted from scratch for the next one."""
+        self.failures, self._logged = 0, ""
+        if self.state is SlotState.REFUSED:
+            self.set(SlotState.READY)
 
 
-class Seat:
-    """Of one voting sink. Whatever a call of it raises, but for being cancelled, becomes SinkLost, and closes it."""
+class SinkSlot:
+    """Of one voting sink. Whatever a call raises, except for a cancellation, becomes SinkLost and closes the sink."""
 
     def __init__(self, who: str, url: str, sink: VotingSink) -> None:
         self.who = who
         self.url = url
-        self.shown = Shown()
+        self.status = SlotStatus()
         self._sink = sink
 
     async def open(self, decided: bytes) -> None:
         if self._sink.is_open:
             return
-        if self.shown.standing is Standing.READY:
-            self.shown.stands(Standing.CONNECTING)
+        if self.status.state is SlotState.READY:
+            self.status.set(SlotState.CONNECTING)
         await self._call(lambda: self._sink.open(decided))
-        if self.shown.standing is not Standing.REFUSED:
-            self.shown.stands(Standing.READY)
+        if self.status.state is not SlotState.REFUSED:
+            self.status.set(SlotState.READY)
 
     @property
     def is_open(self) -> bool:
         return self._sink.is_open
 
     async def prepare(self, epoch: Epoch) -> Vote:
-        if self.shown.standing is not Standing.REFUSED:  # which it may do again
-            self.shown.stands(Standing.IN_ROUND)
+        if self.status.state is not SlotState.REFUSED:  # it may refuse again
+            self.status.set(SlotState.IN_ROUND)
         return await self._call(lambda: self._sink.prepare(epoch))
 
     async def commit(self, transaction: Transaction) -> None:
-        """One that is lost now is told when it is opened the next time."""
+        """If the sink is lost now, it commits when it is opened the next time."""
         with suppress(SinkLost):
             await self._call(lambda: self._sink.commit(transaction))
-            self.shown.succeeds()
+            self.status.succeeded()
 
     async def abort(self, transaction_id: bytes) -> None:
         if self._sink.is_open:
             with suppress(SinkLost):
                 await self._call(lambda: self._sink.abort(transaction_id))
-                if self.shown.standing is Standing.IN_ROUND:
-                    self.shown.stands(Standing.READY)
+                if self.status.state is SlotState.IN_ROUND:
+                    self.status.set(SlotState.READY)
 
     def agrees(self) -> None:
-        """A yes: if the round fails, it is not for this one."""
-        self.shown.stands(Standing.IN_ROUND)
+        """It has voted yes: if the round fails, another sink is the cause."""
+        self.status.set(SlotState.IN_ROUND)
 
     def refuses(self, reason: str) -> None:
-        self.shown.fails(Standing.REFUSED, reason or "it votes no, and does not say why", self.who)
+        self.status.failed(SlotState.REFUSED, reason or "it gave no reason", self.who)
 
     async def end(self) -> None:
-        """In order, as far as that is possible."""
+        """End the session properly if the sink is there, then close it."""
         if self._sink.is_open:
             with suppress(SinkLost):
                 await self._call(self._sink.end)
@@ -144,13 +144,13 @@ class Seat:
         except Exception as error:
             if not isinstance(error, PenstockError):
                 log.error("%s: %r", self.who, error, exc_info=error)
-            self.shown.fails(Standing.WAITING, reason_of(error), self.who)
+            self.status.failed(SlotState.WAITING, reason_of(error), self.who)
             await self.close()
             raise SinkLost(f"{self.who}: {reason_of(error)}") from error
 
 
 def _printable(text: str) -> str:
-    """Sinks say what they like, and it goes to terminals."""
+    """A sink's reason may contain anything, and it is printed on terminals."""
     return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
@@ -158,9 +158,9 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
 
 
-async def close(sink: Closing, who: str) -> None:
+async def close(sink: Closable, who: str) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await sink.close()
-    except Exception as error:  # it is of no use any more, whatever it says
-        log.warning("%s is not closed: %r", who, error)
+    except Exception as error:  # it is no longer used in any case
+        log.warning("%s: closing it failed: %r", who, error)

@@ -1,4 +1,4 @@
-"""When to try again: soon at first, then less and less often, or when somebody says so."""
+"""When delivery tries again: soon at first, then less and less often, or at once on `penstock epoch retry`."""
 
 import asyncio
 import random
@@ -7,19 +7,19 @@ from contextlib import suppress
 
 FIRST_SECONDS = 0.1
 LAST_SECONDS = 15.0
-"""An operator who has mended something does not want to wait longer; `penstock epoch retry` does not wait at all."""
+"""An operator who has fixed something should not wait longer; `penstock epoch retry` does not wait at all."""
 
 
-class BackingOff:
+class Backoff:
     def __init__(self) -> None:
         self.tries = 0
-        """That have failed in a row."""
+        """Failures in a row."""
         self._until = 0.0
         self._now = asyncio.Event()
 
     @property
     def seconds(self) -> float:
-        """Until the next try; 0 if that goes on."""
+        """Until the next try; 0 during one."""
         return max(0.0, self._until - time.monotonic())
 
     def succeeded(self) -> None:
@@ -27,7 +27,7 @@ class BackingOff:
         self._now.clear()
 
     def retry(self) -> None:
-        """Do not wait any longer; while a try goes on: not after it, should it fail."""
+        """Stop waiting. During a try: do not wait after it if it fails."""
         self._now.set()
 
     async def wait(self) -> None:

@@ -1,0 +1,187 @@
+"""A sink that does not vote: it gets each epoch after the decision, in order, until it has taken it."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+
+from penstock.coordinator.deliveries import Deliveries
+from penstock.coordinator.machine.delivery import next_to_follow
+from penstock.coordinator.machine.state import Pipeline
+from penstock.core.errors import PipelineError
+from penstock.delivery.backoff import Backoff
+from penstock.delivery.epoch_data import EpochData
+from penstock.delivery.sink import FollowingSink, Settling
+from penstock.delivery.sink_slot import SlotState, SlotStatus, close, reason_of
+
+LOOK_SECONDS = 60.0
+"""A safeguard: news ring, so nothing should ever wait this long without looking again."""
+
+UNSETTLED_EPOCHS_MAX = 64
+"""Epochs that a sink may be given before the oldest is settled; all of them are delivered again if it fails."""
+
+UNSETTLED_BYTES_MAX = 64 << 20
+"""Output of these epochs: a sink may buffer it in memory. One epoch is let in, however large."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledEpoch:
+    seen: Pipeline
+    """As it is when the sink has taken all epochs before this one."""
+    batch: int
+    epoch: EpochData
+    settling: Settling | None
+    """None: the sink has taken it, and it only waits for those before it."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.settling is None or self.settling.is_done
+
+
+class UnsettledEpochs:
+    """Epochs that a sink was given and has not settled yet, in order."""
+
+    def __init__(self, sink: str) -> None:
+        self._sink = sink
+        self._epochs: deque[UnsettledEpoch] = deque()
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    @property
+    def has_room(self) -> bool:
+        size = sum(one.epoch.end - one.epoch.offset for one in self._epochs)
+        return not self._epochs or (len(self._epochs) < UNSETTLED_EPOCHS_MAX and size < UNSETTLED_BYTES_MAX)
+
+    def add(self, unsettled: UnsettledEpoch) -> None:
+        self._epochs.append(unsettled)
+
+    def are_valid(self, pipeline: Pipeline) -> bool:
+        """Whether the pipeline's sink is still where the oldest of them starts."""
+        if not self._epochs:
+            return True
+        seen = self._epochs[0].seen
+        return (pipeline.incarnation, pipeline.sinks.get(self._sink)) == (seen.incarnation, seen.sinks[self._sink])
+
+    def ahead(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline as it is when all of them are settled."""
+        if not self._epochs:
+            return pipeline
+        last = self._epochs[-1].epoch
+        sink = replace(pipeline.sinks[self._sink], at=last.end, sent=last.transaction.end)
+        return replace(pipeline, sinks={**pipeline.sinks, self._sink: sink})
+
+    def take_done(self) -> UnsettledEpoch | None:
+        """The oldest one, if it is settled or has failed."""
+        return self._epochs.popleft() if self._epochs and self._epochs[0].is_done else None
+
+    def flush(self) -> None:
+        for one in self._epochs:
+            if one.settling is not None:
+                one.settling.flush()
+
+    def void(self) -> None:
+        for one in self._epochs:
+            if one.settling is not None:
+                one.settling.cancel()
+        self._epochs.clear()
+
+
+class NonVotingSlot:
+    """`run` returns after `stop`, or when the sink is unbound or bound elsewhere. Each epoch is journalled when it is
+    settled, in order; after a failure the sink gets all unsettled epochs again, from the oldest one.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        name: str,
+        url: str,
+        deliveries: Deliveries,
+        sink: FollowingSink,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.url = url
+        self.status = SlotStatus()
+        self.status.set(SlotState.READY)
+        self.backoff = backoff or Backoff()
+        self._pipeline = pipeline
+        self._name = name
+        self._who = f"sink {name} of pipeline {pipeline}"
+        self._deliveries = deliveries
+        self._sink = sink
+        self._unsettled = UnsettledEpochs(name)
+        self._stopping = False
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.backoff.retry()
+
+    async def run(self) -> None:
+        try:
+            while not self._stopping or len(self._unsettled):
+                seen = self._deliveries.news.count
+                pipeline = self._deliveries.state.pipelines.get(self._pipeline)
+                if pipeline is None or not self.is_bound(pipeline):
+                    return
+                if not self._unsettled.are_valid(pipeline):  # parked, reset or moved
+                    self._unsettled.void()
+                if not await self._step(pipeline, seen):
+                    self._unsettled.void()
+                    if not self._stopping:
+                        await self.backoff.wait()
+        finally:
+            self._unsettled.void()
+            await close(self._sink, self._who)
+
+    def is_bound(self, pipeline: Pipeline | None) -> bool:
+        sink = None if pipeline is None else pipeline.sinks.get(self._name)
+        return sink is not None and sink.url == self.url and not sink.votes
+
+    async def _step(self, pipeline: Pipeline, seen: int) -> bool:
+        """Journal what is settled, or deliver the next epoch, or wait for either. Return False after a failure."""
+        done = self._unsettled.take_done()
+        if done is not None:
+            return await self._journal(done)
+        ahead = self._unsettled.ahead(pipeline)
+        batch = next_to_follow(ahead, self._name) if self._unsettled.has_room and not self._stopping else None
+        if batch is not None:
+            return await self._deliver(ahead, batch)
+        if self._stopping:
+            self._unsettled.flush()
+        await self._deliveries.news.wait(seen, LOOK_SECONDS)
+        return True
+
+    async def _deliver(self, pipeline: Pipeline, batch: int) -> bool:
+        await self._deliveries.settled()  # the decision stands
+        epoch = EpochData.of(self._deliveries.records, self._pipeline, pipeline, batch, pipeline.sinks[self._name])
+        self.status.set(SlotState.IN_ROUND, self.status.reason)
+        try:
+            settling = await self._sink.deliver(epoch)
+        except Exception as error:
+            self.status.failed(SlotState.WAITING, reason_of(error), self._who)
+            return False
+        self.status.succeeded()
+        self.backoff.succeeded()
+        unsettled = UnsettledEpoch(pipeline, batch, epoch, settling)
+        if settling is None and not len(self._unsettled):
+            return await self._journal(unsettled)
+        self._unsettled.add(unsettled)
+        if settling is not None:
+            settling.when_done(self._deliveries.news.ring)
+        return True
+
+    async def _journal(self, done: UnsettledEpoch) -> bool:
+        try:
+            if done.settling is not None:
+                done.settling.result()
+        except Exception as error:
+            self.status.failed(SlotState.WAITING, reason_of(error), self._who)
+            return False
+        try:
+            end = done.epoch.transaction.end
+            await self._deliveries.follow(self._pipeline, done.seen, self._name, done.batch, end)
+            self._deliveries.delivered(self._pipeline, {self._name: done.epoch.rows})
+        except PipelineError:  # parked, reset or bound elsewhere meanwhile: look again
+            self._unsettled.void()
+            await asyncio.sleep(0)
+        return True

@@ -1,0 +1,9 @@
+"""What people are shown of a sink."""
+
+from penstock.delivery.sink_slot import SlotState, SlotStatus
+
+
+def test_what_a_sink_says_does_nothing_to_a_terminal() -> None:
+    status = SlotStatus()
+    status.failed(SlotState.WAITING, "\x1b[2Jgrün\x07\nDETAIL: 1", "sink s of pipeline p")
+    assert status.reason == "�[2Jgrün�\nDETAIL: 1"
