@@ -182,7 +182,7 @@ def test_a_ddl_that_cannot_be_is_told_with_a_hint(penstock: Run, client: Coordin
     client.start("others", {"in": InputSpec(["shops"])}, ["out"])
     result = penstock("sink", "ddl", "others/db")
     assert isinstance(result.exception, RequestError)
-    assert "its rows leave as a `value` of their own" in str(result.exception)
+    assert "its rows have a `value` of their own" in str(result.exception)
 
 
 def test_kinds_are_shown_with_guarantee_and_options() -> None:

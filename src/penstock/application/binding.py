@@ -11,7 +11,7 @@ from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import NoRoom, PenstockError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.service import Delivery
-from penstock.delivery.sink_slot import SlotStatus
+from penstock.delivery.sink_slot import SlotState, SlotStatus
 
 log = logging.getLogger(__name__)
 
