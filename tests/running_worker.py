@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from ssl import SSLContext
 
-from penstock.ingest.settings import ConnectorSettings, GatewaySettings
+from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import MIB, StoreSettings
 from penstock.worker.settings import WorkerSettings
@@ -65,14 +65,14 @@ def running_worker(
     *,
     ssl: SSLContext | None = None,
     store: StoreSettings = SMALL_STORE,
-    connector: ConnectorSettings | None = None,
+    connector: SourceSettings | None = None,
 ) -> Iterator[RunningWorker]:
     settings = WorkerSettings(
         data=data,
         http_port=0,
         store=store,
         segment=ServerSettings(port=0, ssl=ssl),
-        gateway=GatewaySettings(port=0, ssl=ssl, connector=connector or ConnectorSettings()),
+        gateway=GatewaySettings(port=0, ssl=ssl, source=connector or SourceSettings()),
     )
     worker = RunningWorker(settings)
     worker.start()

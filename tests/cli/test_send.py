@@ -20,7 +20,7 @@ from penstock.cli.send import time_us
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import stream_id_of
 from penstock.protocol.stored import parse_event
 from tests.application.peers import until
@@ -127,7 +127,7 @@ def test_a_line_s_event_time_is_when_it_was_sent(worker: RunningWorker, tmp_path
 def test_where_the_worker_gives_times_of_arrival_lines_are_sent_without_their_own(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_text('{"at": 7}\n')
-    with running_worker(tmp_path / "data", connector=ConnectorSettings(event_time_ingest=True)) as worker:
+    with running_worker(tmp_path / "data", connector=SourceSettings(event_time_ingest=True)) as worker:
         http = f"127.0.0.1:{worker.ports['http']}"
         follows_clock = []
         before = time.time_ns() // 1_000_000

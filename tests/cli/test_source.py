@@ -10,7 +10,7 @@ from penstock.cli.event_times import parse_event_time, with_event_times
 from penstock.cli.run import _worker_options
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
-from penstock.ingest.settings import ConnectorSettings, GatewaySettings, WhenAllIdle
+from penstock.ingest.settings import GatewaySettings, SourceSettings, WhenAllIdle
 from tests.open_stream import open_stream
 from tests.running_worker import RunningWorker
 
@@ -62,10 +62,10 @@ def test_times_are_iso_or_microseconds() -> None:
 
 
 def test_disorder_and_timeouts_are_for_all_sources_or_for_one() -> None:
-    given = ConnectorSettings(segments=3)
+    given = SourceSettings(segments=3)
     default, named = with_event_times(given, ["2s", "slow=1m"], ["30s", "bursts=off", "slow=2h"])
-    settings = GatewaySettings(connector=default, connectors=named)
-    assert settings.of("any") == ConnectorSettings(segments=3, max_disorder_us=2_000_000, idle_timeout_seconds=30.0)
+    settings = GatewaySettings(source=default, sources=named)
+    assert settings.of("any") == SourceSettings(segments=3, max_disorder_us=2_000_000, idle_timeout_seconds=30.0)
     assert (settings.of("slow").max_disorder_us, settings.of("slow").idle_timeout_seconds) == (60_000_000, 7200.0)
     assert (settings.of("bursts").max_disorder_us, settings.of("bursts").idle_timeout_seconds) == (2_000_000, None)
     assert with_event_times(given, [], []) == (given, {})
@@ -80,7 +80,7 @@ def test_mistakes_in_them_are_told() -> None:
         ([], ["0s"], "--idle-timeout: a timeout of 0"),
     ):
         with pytest.raises(RequestError, match=why):
-            with_event_times(ConnectorSettings(), disorder, timeout)
+            with_event_times(SourceSettings(), disorder, timeout)
 
 
 def test_penstock_run_gives_them_to_the_worker_that_it_starts() -> None:
@@ -94,10 +94,10 @@ def test_penstock_run_gives_them_to_the_worker_that_it_starts() -> None:
 
 
 def test_sources_that_are_all_idle_wait_or_follow_the_clock_each_as_it_is_said() -> None:
-    default, named = with_event_times(ConnectorSettings(), [], ["b=5s", "c=5s"], ["clock", "c=wait"])
+    default, named = with_event_times(SourceSettings(), [], ["b=5s", "c=5s"], ["clock", "c=wait"])
     assert (default.when_all_idle, named["b"].when_all_idle) == (WhenAllIdle.CLOCK, WhenAllIdle.CLOCK)
     assert named["c"].when_all_idle is WhenAllIdle.WAIT
-    assert ConnectorSettings().when_all_idle is WhenAllIdle.WAIT, "nobody follows it unasked"
+    assert SourceSettings().when_all_idle is WhenAllIdle.WAIT, "nobody follows it unasked"
     for timeouts, rules, why in (
         ([], ["clock"], "--when-all-idle clock needs an idle timeout: without one no stream is ever idle"),
         (["b=1s"], ["a=clock"], "--when-all-idle a=clock needs an idle timeout"),
@@ -105,4 +105,4 @@ def test_sources_that_are_all_idle_wait_or_follow_the_clock_each_as_it_is_said()
         ([], ["never"], "--when-all-idle: 'never' is neither wait nor clock"),
     ):
         with pytest.raises(RequestError, match=why):
-            with_event_times(ConnectorSettings(), [], timeouts, rules)
+            with_event_times(SourceSettings(), [], timeouts, rules)

@@ -11,8 +11,9 @@ import msgpack
 from penstock.config.deployment import ConnectorSpec, InterceptorSpec
 from penstock.connectors.api import Connector, Outgoing, StreamRef
 from penstock.connectors.making import make_chains, make_connector
-from penstock.ingest.connectors.host import SourceHost
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.out_ports.host import SourceHost
+from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.stored.names import connector_segment
 from penstock.segment_server.server import SegmentServer
@@ -48,6 +49,7 @@ class Hosted:
         self.connector_address = connector_address
         self.store = store
         self.gateway = gateway
+        self.sources = gateway.sources
         self.connector = connector
         self.host = host
 
@@ -74,12 +76,12 @@ class Hosted:
 
     def hold(self) -> None:
         """From now on a pipeline reads the connector."""
-        self.gateway.completion(NAME).hold({})
+        self.sources.completion(NAME).hold({})
 
     def complete(self) -> None:
         """The pipeline has completed all that is stored."""
         ends = {segment: int(self.store.length(segment)) for segment in _segments(self.store, NAME)}
-        self.gateway.completion(NAME).advance(ends)
+        self.sources.completion(NAME).advance(ends)
 
     async def deliver(
         self, values: list[bytes], ids: list[int], stream_id: int | None = None, name: str = "p:1:1/0", **more: Any
@@ -124,7 +126,8 @@ async def hosting(
     committer = Committer(journal, SMALL.idle_proof_seconds)
     committer.start()
     durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
-    gateway = Gateway(store, durability, GatewaySettings(port=0))
+    sources = SourceCatalog(store, durability, GatewaySettings(port=0))
+    gateway = Gateway(sources)
     connector_address = f"127.0.0.1:{await gateway.start()}"
     segments = SegmentServer(store, durability, ServerSettings(port=0))
     segment_address = f"127.0.0.1:{await segments.start()}"
@@ -132,7 +135,7 @@ async def hosting(
     host = SourceHost(
         ConnectorSpec(name=NAME, id=NAME, instance="01", type=type_name, config=dict(config), **spec),
         connector,
-        gateway,
+        sources,
         chains=make_chains(interceptors_in, interceptors_out),
         has_in=has_in,
         has_out=has_out,

@@ -5,13 +5,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from penstock.core.errors import StoreFailed
 from penstock.core.types import Buffer, Position
+from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.sessions.connection import Connection
+from penstock.ingest.sessions.gateway import Gateway
+from penstock.ingest.sessions.session import SourceSession
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.connector import Decoder, Frame, Hello, Notify, NotifyAck, Ok, Use, encode
 from penstock.store.chapters import file_offset
@@ -57,11 +61,20 @@ class CrashingJournal(FileJournal):
 @dataclass
 class RunningGateway:
     gateway: Gateway
+    sources: SourceCatalog
     store: SegmentStore
     port: int
     committer: Committer
     journal: CrashingJournal
     crashed: bool = False
+
+    @property
+    def sessions(self) -> list[SourceSession]:
+        return [cast("SourceSession", session) for session in self.gateway.sessions]
+
+    @property
+    def connections(self) -> list[Connection]:
+        return [cast("Connection", session._outlet) for session in self.sessions]
 
     async def stop(self) -> None:
         if self.crashed:
@@ -73,8 +86,8 @@ class RunningGateway:
     async def crash(self) -> None:
         """Nothing is written any more: what is on the disk now is what the next one finds."""
         self.committer.stop()
-        self.gateway.store.append = _crashed  # type: ignore[method-assign,assignment]
-        self.gateway.store.append_all = _crashed  # type: ignore[method-assign,assignment]
+        self.sources.store.append = _crashed  # type: ignore[method-assign,assignment]
+        self.sources.store.append_all = _crashed  # type: ignore[method-assign,assignment]
         await self.gateway.stop()
         self.journal.close()
         self.crashed = True
@@ -85,7 +98,7 @@ class RunningGateway:
     def stored(self, connector: str = "source") -> bytes:
         """Everything in the connector's segments, one after the other."""
         parts = []
-        for name in self.gateway.connector(connector).segments:
+        for name in self.sources.log(connector).segments:
             offset = self.store.info(name).start
             while data := self.store.read(name, offset, 1 << 20):
                 parts.append(data)
@@ -157,10 +170,11 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         committer = Committer(journal, store_settings.idle_proof_seconds)
         committer.start()
         durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
-        gateway = Gateway(store, durability, replace(GatewaySettings(port=0), **settings))  # type: ignore[arg-type]
+        sources = SourceCatalog(store, durability, replace(GatewaySettings(port=0), **settings))  # type: ignore[arg-type]
         if gate is not None:
-            gateway.guard(gate)
-        started.append(RunningGateway(gateway, store, await gateway.start(), committer, journal))
+            sources.guard(gate)
+        gateway = Gateway(sources)
+        started.append(RunningGateway(gateway, sources, store, await gateway.start(), committer, journal))
         return started[-1]
 
     yield start

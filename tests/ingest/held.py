@@ -15,12 +15,12 @@ def message(stream_id: int, message_id: int, size: int = 0) -> Message:
 
 
 def completion(running: RunningGateway, source: str = "source") -> Completion:
-    return running.gateway.completion(source)
+    return running.sources.completion(source)
 
 
 def ends(running: RunningGateway, source: str = "source") -> dict[str, int]:
     """Where the source's segments end now, durably."""
-    return {name: running.store.info(name).length for name in running.gateway.connector(source).segments}
+    return {name: running.store.info(name).length for name in running.sources.log(source).segments}
 
 
 def record_ends(running: RunningGateway, segment: str) -> list[int]:
@@ -122,7 +122,7 @@ class Listener:
 async def until_stored(running: RunningGateway, count: int, source: str = "source") -> None:
     """So many messages are durable, and their sessions know it."""
     await eventually(lambda: len(running.events(source)) >= count)
-    await running.gateway.durability.caught_up()
+    await running.sources.durability.caught_up()
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:

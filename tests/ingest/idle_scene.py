@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.ingest.idling import Idling
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
+from penstock.ingest.time_marks import IdleMarks
 from penstock.protocol.connector import Message
 from penstock.protocol.stored.head import Mark, MarkKind, decode_head
 from tests.ingest.conftest import RunningGateway, Serve
 
 STEP_SECONDS = 0.5
 TIMEOUT = 10.0
-SETTINGS = ConnectorSettings(segments=2, idle_timeout_seconds=TIMEOUT)
+SETTINGS = SourceSettings(segments=2, idle_timeout_seconds=TIMEOUT)
 
 
 @dataclass
@@ -22,20 +22,18 @@ class IdleScene:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        gateway = self.running.gateway
-        gateway._idling = Idling(lambda: self.now)
+        self.running.sources.idle_marks = IdleMarks(lambda: self.now)
 
     def pass_time(self, seconds: float, step_seconds: float = STEP_SECONDS) -> None:
         for _ in range(round(seconds / step_seconds)):
             self.now += step_seconds
-            gateway = self.running.gateway
-            gateway._idling.tick(gateway._connectors.values(), gateway._sessions)
+            self.running.sources.idle_marks.tick(self.running.sources)
 
     async def records(self) -> list[tuple[list[Mark], dict[int, int]]]:
         """Of each record that is durable: its marks, and the last message id of each stream in it."""
-        await self.running.gateway.durability.caught_up()
+        await self.running.sources.durability.caught_up()
         found = []
-        for name in self.running.gateway.connector("source").segments:
+        for name in self.running.sources.log("source").segments:
             info = self.running.store.info(name)
             for _, data in self.running.store.heads(name, info.start, info.length):
                 head = decode_head(data)
@@ -51,8 +49,8 @@ class IdleScene:
         return await self.marked(MarkKind.IDLE)
 
 
-async def idle_scene(serve: Serve, settings: ConnectorSettings = SETTINGS, **more: object) -> IdleScene:
-    return IdleScene(await serve(connector=settings, **more))
+async def idle_scene(serve: Serve, settings: SourceSettings = SETTINGS, **more: object) -> IdleScene:
+    return IdleScene(await serve(source=settings, **more))
 
 
 def messages(stream_ids: Iterable[int], message_id: int) -> list[Message]:

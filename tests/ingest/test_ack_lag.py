@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ingest.ack_lag import ENTRIES_MAX, AckLag
+from penstock.ingest.sessions.acks import ENTRIES_MAX, AckLag
 
 
 def test_nothing_waits_at_first_and_when_all_is_acknowledged() -> None:

@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from penstock.coordinator.open_windows import NO_DEMAND, Demand
-from penstock.ingest.arrival_clock import ArrivalClock
-from penstock.ingest.clock_marks import MARK_US_MAX, MARK_US_MIN, SECOND_US, ClockMarks
-from penstock.ingest.connector import Batch, Connector, active_again, ended, started
-from penstock.ingest.settings import ConnectorSettings, WhenAllIdle
-from penstock.ingest.stored_batch import Values, stored_batch
+from penstock.ingest.batch import Batch, Values, stored_batch
+from penstock.ingest.event_times import ArrivalClock
+from penstock.ingest.known_streams import active_again, ended, started
+from penstock.ingest.settings import SourceSettings, WhenAllIdle
+from penstock.ingest.source_log import SourceLog
+from penstock.ingest.time_marks import MARK_US_MAX, MARK_US_MIN, SECOND_US, ClockMarks
 from penstock.protocol.connector import Message
 from penstock.protocol.stored.head import Mark, MarkKind, decode_head
 from penstock.store.file_journal import FileJournal
@@ -22,12 +23,12 @@ from tests.ingest.conftest import Connect, Serve
 from tests.ingest.connectors.scene import full_disk
 from tests.ingest.held import until_stored
 
-ARRIVAL = ConnectorSettings(segments=2, arrival_time=True)
-IDLE_CLOCK = ConnectorSettings(
+ARRIVAL = SourceSettings(segments=2, arrival_time=True)
+IDLE_CLOCK = SourceSettings(
     segments=2, idle_timeout_seconds=10.0, when_all_idle=WhenAllIdle.CLOCK, max_disorder_us=3 * SECOND_US
 )
-INGEST = ConnectorSettings(segments=1, event_time_ingest=True)
-UNDECLARED = ConnectorSettings(segments=1, arrival_time=None)
+INGEST = SourceSettings(segments=1, event_time_ingest=True)
+UNDECLARED = SourceSettings(segments=1, arrival_time=None)
 START = 1_000 * SECOND_US
 TICK_US = 200_000
 
@@ -40,7 +41,7 @@ def due(*times: int) -> Demand:
 class ClockScene:
     """A connector on a journal in memory, whose clock is moved by the test."""
 
-    settings: ConnectorSettings = ARRIVAL
+    settings: SourceSettings = ARRIVAL
     now: int = START
     demand: Demand = NO_DEMAND
 
@@ -52,7 +53,7 @@ class ClockScene:
         self.journal = FileJournal(self._files, STORE)
         self.store = SegmentStore(self.journal, STORE)
         self.clock = ArrivalClock(lambda: self.now)
-        self.connector = Connector("s", self.store, self.settings, 1 << 20, self.clock)
+        self.connector = SourceLog("s", self.store, self.settings, 1 << 20, self.clock)
         self.marks = ClockMarks(self.clock)
         self.marks.demand = lambda: {"s": self.demand, "t": Demand(is_unknown=True)}
 
@@ -68,7 +69,7 @@ class ClockScene:
     def event(self, stream_id: int, number: int = 1, time_us: int | None = None) -> None:
         at = self.clock.now() if time_us is None else time_us
         batch = stored_batch(self.connector.streams[stream_id].route, stream_id, Values([b"v"], [number], at))
-        waking = [active_again(stream_id)] if stream_id in self.connector.idle else []
+        waking = [active_again(stream_id)] if stream_id in self.connector.streams.idle else []
         self.connector.append([batch._replace(marks=waking)])
 
     def pass_time(self, seconds: float, step: float = 0.2) -> None:
@@ -146,13 +147,16 @@ def test_for_what_nobody_reports_they_come_the_more_rarely_the_longer_the_source
 
 
 def test_a_source_that_has_ended_or_brings_its_own_times_is_not_marked() -> None:
-    for change in (Connector.finish, Connector.brings_own_times):
+    for has_ended in (True, False):
         scene = ClockScene(demand=Demand(is_unknown=True))
-        change(scene.connector)
+        if has_ended:
+            scene.connector.finish()
+        else:
+            scene.connector.times.record(own_times=True)
         scene.pass_time(10)
         assert scene.marked() == []
     scene.reopen()
-    assert scene.connector.has_own_times, "the worker remembers it"
+    assert scene.connector.times.has_own_times, "the worker remembers it"
     plain = ClockScene(replace(ARRIVAL, arrival_time=False), demand=Demand(is_unknown=True))
     plain.pass_time(10)
     assert plain.marked() == []
@@ -160,7 +164,7 @@ def test_a_source_that_has_ended_or_brings_its_own_times_is_not_marked() -> None
 
 @pytest.mark.parametrize("settings", [INGEST, UNDECLARED], ids=["ingest", "undeclared"])
 def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_has_not(
-    settings: ConnectorSettings,
+    settings: SourceSettings,
 ) -> None:
     scene = ClockScene(settings, demand=Demand(is_unknown=True))
     scene.begin(1)
@@ -169,7 +173,7 @@ def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_h
     scene.reopen()
     scene.pass_time(10)
     assert scene.marked() == [], "what the program sends next may be older"
-    scene.connector.brings_no_times()
+    scene.connector.times.record(own_times=False)
     scene.event(1, 2)
     scene.pass_time(10)
     marked = len(scene.marked())
@@ -177,10 +181,10 @@ def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_h
     scene.reopen()
     scene.pass_time(10)
     assert len(scene.marked()) > marked, "the worker remembers it"
-    scene.connector.brings_own_times()
+    scene.connector.times.record(own_times=True)
     marked = len(scene.marked())
     scene.pass_time(10)
-    scene.connector.brings_no_times()
+    scene.connector.times.record(own_times=False)
     scene.pass_time(10)
     assert len(scene.marked()) == marked, "one is enough"
 
@@ -225,10 +229,10 @@ def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_
     scene.begin(2)
     scene.event(1, time_us=5)
     scene.pass_time(30)
-    scene.connector.rest([1])
+    scene.connector.mark_idle([1])
     scene.pass_time(30)
     assert marked() == [], "one of them may still send"
-    scene.connector.rest([2])
+    scene.connector.mark_idle([2])
     scene.pass_time(1)
     assert marked() == [scene.clock.now() - 800_000 - IDLE_CLOCK.max_disorder_us]
     assert scene.marked(1, MarkKind.IDLE_CLOCK) == marked()
@@ -237,7 +241,7 @@ def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_
     scene.pass_time(30)
     assert len(marked()) == 1, "it is active again"
     scene.reopen()
-    scene.connector.rest([1])
+    scene.connector.mark_idle([1])
     scene.pass_time(9)
     assert len(marked()) == 1, "the worker has just started: how long they were silent nobody knows"
     scene.pass_time(3)
@@ -259,7 +263,7 @@ def test_streams_that_have_ended_are_followed_by_the_clock_only_after_the_timeou
 def test_a_source_that_is_told_to_wait_waits() -> None:
     scene = ClockScene(replace(IDLE_CLOCK, when_all_idle=WhenAllIdle.WAIT), demand=Demand(is_unknown=True))
     scene.begin(1)
-    scene.connector.rest([1])
+    scene.connector.mark_idle([1])
     scene.pass_time(120)
     assert scene.marked(kind=MarkKind.IDLE_CLOCK) == scene.marked() == []
 
@@ -268,26 +272,26 @@ def test_a_source_that_is_told_to_wait_waits() -> None:
 async def test_a_program_s_events_get_the_time_of_their_arrival_until_one_brings_its_own(
     serve: Serve, connect: Connect, times: tuple[int, ...]
 ) -> None:
-    running = await serve(connector=INGEST)
-    running.gateway.clock.promised(10**18)
+    running = await serve(source=INGEST)
+    running.sources.clock.promised(10**18)
     peer = await connect(running)
     await peer.open(1)
-    assert not running.gateway.connector("source").has_arrival_times, "nobody knows what it will send"
+    assert not running.sources.log("source").times.are_arrival_times, "nobody knows what it will send"
     for number, time in enumerate(times, 1):
         peer.send(Message(1, number, time, b"", b"payload"))
     await until_stored(running, len(times))
     stored = [event.event_time for event in running.events()]
     assert stored == [10**18 if time == 0 else time * 1000 for time in times], "nothing is below what was promised"
-    assert running.gateway.connector("source").has_arrival_times is not any(times)
+    assert running.sources.log("source").times.are_arrival_times is not any(times)
 
 
 async def test_times_that_came_while_arrival_times_were_off_count(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=INGEST)
+    running = await serve(source=INGEST)
     peer = await connect(running)
     await peer.open(1)
     for number, (settings, time) in enumerate([(INGEST, 0), (replace(INGEST, event_time_ingest=False), 5)], 1):
-        running.gateway.configure("source", settings)
+        running.sources.configure("source", settings)
         peer.send(Message(1, number, time, b"", b"payload"))
         await until_stored(running, number)
-    running.gateway.configure("source", INGEST)
-    assert not running.gateway.connector("source").has_arrival_times
+    running.sources.configure("source", INGEST)
+    assert not running.sources.log("source").times.are_arrival_times

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from penstock.ingest.settings import AckMode, ConnectorSettings
+from penstock.ingest.settings import AckMode, SourceSettings
 from penstock.protocol.connector import NOTHING_YET, Notify
 from tests.ingest.conftest import Connect, RunningGateway, Serve
 from tests.ingest.held import Listener, completion, ends, last_ids, quiet, record_ends, until_stored
 
-ONE_SEGMENT = ConnectorSettings(segments=1)
+ONE_SEGMENT = SourceSettings(segments=1)
 
 
 async def test_what_is_stored_is_acknowledged_when_it_is_released_and_not_before(
@@ -40,7 +40,7 @@ async def test_credits_come_back_when_messages_are_durable(serve: Serve, connect
 
 
 async def test_a_release_acknowledges_the_records_that_lie_before_it_as_a_whole(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ONE_SEGMENT)
+    running = await serve(source=ONE_SEGMENT)
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
@@ -59,7 +59,7 @@ async def test_a_release_acknowledges_the_records_that_lie_before_it_as_a_whole(
 
 
 async def test_a_release_that_goes_back_or_beyond_the_end_does_no_harm(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ONE_SEGMENT)
+    running = await serve(source=ONE_SEGMENT)
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
@@ -96,7 +96,7 @@ async def test_every_session_gets_what_is_its_own(running: RunningGateway, conne
 async def test_who_comes_back_while_held_is_acknowledged_once_all_that_was_stored_is_released(
     serve: Serve, connect: Connect
 ) -> None:
-    running = await serve(connector=ONE_SEGMENT)
+    running = await serve(source=ONE_SEGMENT)
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
@@ -200,7 +200,7 @@ async def test_who_ends_a_stream_and_goes_finds_it_again_and_is_acknowledged_whe
     assert again.acked == {}
     completion(running).advance(ends(running))
     await again.until(lambda: again.acked == {1: 5})
-    await again.until(lambda: sum(running.gateway.registry.counts().values()) == 0)
+    await again.until(lambda: sum(running.sources.registry.counts().values()) == 0)
 
 
 async def test_very_many_streams_are_acknowledged_in_bulk(running: RunningGateway, connect: Connect) -> None:
@@ -214,18 +214,18 @@ async def test_very_many_streams_are_acknowledged_in_bulk(running: RunningGatewa
             source.send((stream_id, 1) for stream_id in own[first : first + 1000])
             await source.until(lambda source=source, before=before: source.credits >= before + 1000)  # type: ignore[misc]
     await until_stored(running, 12_000)
-    frames = running.gateway.counters.frames_sent
+    frames = running.sources.counters.frames_sent
     completion(running).advance(ends(running))
     for source, own in zip(sources, streams, strict=True):
         await source.until(lambda source=source, own=own: source.acked == dict.fromkeys(own, 1))  # type: ignore[misc]
-    assert running.gateway.counters.frames_sent - frames < 200
+    assert running.sources.counters.frames_sent - frames < 200
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
 async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_holds_the_rest(
     serve: Serve, connect: Connect, restarts: int
 ) -> None:
-    running = await serve(connector=ONE_SEGMENT)
+    running = await serve(source=ONE_SEGMENT)
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1, 2)
@@ -237,7 +237,7 @@ async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_hol
     source.send([(2, 20)])
     await until_stored(running, 2)
     for _ in range(restarts):
-        running = await serve(connector=ONE_SEGMENT)
+        running = await serve(source=ONE_SEGMENT)
         completion(running).hold(released)
     again = Listener(await connect(running))
     await again.open(1, 2)
@@ -251,7 +251,7 @@ async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_hol
 
 
 async def test_acknowledge_durable_is_not_held(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ConnectorSettings(ack=AckMode.DURABLE))
+    running = await serve(source=SourceSettings(ack=AckMode.DURABLE))
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
@@ -281,7 +281,7 @@ async def test_a_hold_comes_after_acknowledgements_and_these_do_not_go_back(
 async def test_releases_of_what_was_acknowledged_before_the_hold_are_not_told_again(
     serve: Serve, connect: Connect
 ) -> None:
-    running = await serve(connector=ONE_SEGMENT)
+    running = await serve(source=ONE_SEGMENT)
     told: list[tuple[int, int]] = []
     source = Listener(await connect(running), lambda *ack: told.append(ack))
     await source.open(1)
@@ -410,7 +410,7 @@ async def test_the_status_tells_what_is_held_and_how_long_the_oldest_waits(
     await quiet(0.1)
     status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
     assert (status["messages"], status["duplicates"]) == (2, 1)
-    assert status["message_bytes"] == running.gateway.counters.message_bytes
+    assert status["message_bytes"] == running.sources.counters.message_bytes
     assert status["held"]
     assert status["waiting_bytes"] > 0
     assert 0.1 <= running.gateway.gauges()["ack_lag_seconds"] < asyncio.get_running_loop().time() - began

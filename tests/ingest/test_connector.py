@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import DiskFull
-from penstock.ingest import connector as connector_module
-from penstock.ingest import stream_log as stream_log_module
-from penstock.ingest.connector import data_segment, streams_segment
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest import known_streams, source_log
+from penstock.ingest.settings import SourceSettings
+from penstock.ingest.source_log import streams_segment
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Error, Hello, Message, Notify, Ok
+from penstock.protocol.stored.names import connector_segment
 from penstock.store.operations import Append as WriteTo
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 
@@ -20,7 +20,7 @@ Append = Callable[..., Any]
 
 def streams_on(running: RunningGateway, route: int, count: int = 1) -> list[int]:
     """Ids of streams that are put into this segment."""
-    connector = running.gateway.connector("source")
+    connector = running.sources.log("source")
     found = [stream_id for stream_id in range(1000) if connector.find(stream_id, "s").route == route][:count]
     for stream_id in range(1000):
         del connector.streams[stream_id]
@@ -57,7 +57,7 @@ async def acked(peer: Peer, stream_id: int, last_id: int) -> None:
 async def test_a_run_that_cannot_be_stored_leaves_every_stream_where_it_was(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, snapshot_bytes: int
 ) -> None:
-    monkeypatch.setattr(connector_module, "_SNAPSHOT_BYTES_PER_STREAM", 0)
+    monkeypatch.setattr(source_log, "_SNAPSHOT_BYTES_PER_STREAM", 0)
     running = await serve(snapshot_bytes=snapshot_bytes)
     (there,), (lost, fresh) = streams_on(running, 0), streams_on(running, 1, 2)
     peer = await connect(running)
@@ -65,7 +65,7 @@ async def test_a_run_that_cannot_be_stored_leaves_every_stream_where_it_was(
         await peer.open(stream_id)
     peer.send(Message(there, 10, 0, b"", b"x"), Message(lost, 10, 0, b"", b"x"))
     await acked(peer, lost, 10)
-    mend = fail_appends(running, data_segment("source", 1))
+    mend = fail_appends(running, connector_segment("source", 1))
     peer.send(b"".join(map(_encoded, [(lost, 5), (lost, 20), (there, 20), (lost, 30), (fresh, 7)])))
     frames = await peer.frames_until_closed()
     assert not any(isinstance(frame, Error) for frame in frames), "closed plainly: it resumes"
@@ -73,7 +73,7 @@ async def test_a_run_that_cannot_be_stored_leaves_every_stream_where_it_was(
     points = {there: 10, lost: 10, fresh: NOTHING_YET}
     again = await connect(running)
     assert {stream_id: await again.open(stream_id) for stream_id in points} == points
-    running.gateway.connector("source").snapshot()
+    running.sources.log("source").snapshot()
     await running.crash()
     after_crash = await connect(await serve())
     assert {stream_id: await after_crash.open(stream_id) for stream_id in points} == points
@@ -88,7 +88,7 @@ def _encoded(message: tuple[int, int]) -> bytes:
 async def test_a_snapshot_that_cannot_be_written_harms_nothing(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector_module, "_SNAPSHOT_BYTES_PER_STREAM", 0)
+    monkeypatch.setattr(source_log, "_SNAPSHOT_BYTES_PER_STREAM", 0)
     running = await serve(snapshot_bytes=1)
     fail_appends(running, streams_segment("source"))
     peer = await connect(running)
@@ -105,14 +105,14 @@ async def test_a_snapshot_that_cannot_be_written_harms_nothing(
 async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_whole(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_log_module, "_PART_ROWS", 3)
+    monkeypatch.setattr(known_streams, "_PART_ROWS", 3)
     running = await serve()
     peer = await connect(running)
     for stream_id in range(10):
         await peer.open(stream_id)
         peer.send(Message(stream_id, stream_id, 0, b"", b"x"))
         await acked(peer, stream_id, stream_id)
-    connector = running.gateway.connector("source")
+    connector = running.sources.log("source")
     connector.snapshot()
     append: Append = running.store.append
     parts = 0
@@ -135,7 +135,7 @@ async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_wh
 async def test_a_full_disk_lets_a_source_with_fewer_segments_than_now_set_go_on(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = await serve(connector=ConnectorSettings(segments=1))
+    running = await serve(source=SourceSettings(segments=1))
     await (await connect(running)).open(7)
     from penstock.store.store import SegmentStore
 
@@ -143,8 +143,8 @@ async def test_a_full_disk_lets_a_source_with_fewer_segments_than_now_set_go_on(
         raise DiskFull("for a test")
 
     monkeypatch.setattr(SegmentStore, "create", no_room)
-    again = await serve(connector=ConnectorSettings(segments=3))
-    assert again.gateway.connector("source").segments == [data_segment("source", 0)]
+    again = await serve(source=SourceSettings(segments=3))
+    assert again.sources.log("source").segments == [connector_segment("source", 0)]
     peer = await connect(again)
     for stream_id in range(5):
         await peer.open(stream_id)
@@ -171,8 +171,8 @@ async def test_a_connector_half_made_on_a_full_disk_is_made_later(serve: Serve, 
 
 
 async def test_records_of_others_in_a_segment_do_not_break_recovery(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ConnectorSettings(segments=1))
-    name = data_segment("source", 0)
+    running = await serve(source=SourceSettings(segments=1))
+    name = connector_segment("source", 0)
     peer = await connect(running)
     await peer.open(7)
     for number in range(3):
@@ -197,7 +197,7 @@ async def test_a_table_that_cannot_be_read_shuts_out_its_own_source_alone(serve:
         peer.send(Hello("0.0.1", b"", "p", name))
         (error,) = await peer.frames_until_closed()
         assert isinstance(error, Error)
-        assert "no table of streams" in error.text
+        assert "not a valid table of streams" in error.text
     assert sorted(again.gateway.status()["damaged_sources"]) == ["cut", "odd"]  # type: ignore[call-overload]
 
 
@@ -212,23 +212,23 @@ async def test_odd_names_of_sources_are_kept_over_a_restart(serve: Serve, connec
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "/", "a\nb", "\0", "a" * 201])
-async def test_what_is_no_name_is_refused(running: RunningGateway, connect: Connect, name: str) -> None:
+async def test_an_invalid_name_is_refused(running: RunningGateway, connect: Connect, name: str) -> None:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "p", name))
     (error,) = await peer.frames_until_closed()
     assert isinstance(error, Error)
-    assert "no name for a source" in error.text
+    assert "not a valid source name" in error.text
 
 
 async def test_more_sources_than_the_limit_are_refused(serve: Serve, connect: Connect) -> None:
-    running = await serve(connectors_max=2)
+    running = await serve(sources_max=2)
     await connect(running, "a")
     await connect(running, "b")
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "p", "c"))
     (error,) = await peer.frames_until_closed()
     assert isinstance(error, Error)
-    assert "connectors_max" in error.text
+    assert "sources_max" in error.text
     await connect(running, "a")
 
 
@@ -239,27 +239,27 @@ async def test_names_of_streams_may_be_anything_and_long_ones_are_cut(serve: Ser
     for number, name in enumerate(names):
         assert await peer.open(number, name) == NOTHING_YET
     await running.crash()
-    streams = (await serve()).gateway.connector("source").streams
+    streams = (await serve()).sources.log("source").streams
     assert [streams[number].name for number in range(len(names))] == ["", "a\0b", "ö" * 200, "\ud7ff💧"]
 
 
 async def test_a_quota_counts_all_segments_of_a_source_together(serve: Serve, connect: Connect) -> None:
-    settings = ConnectorSettings(segments=2, quota_bytes=2000)
-    running = await serve(window_bytes=4096 * 4, connector=settings)
+    settings = SourceSettings(segments=2, quota_bytes=2000)
+    running = await serve(window_bytes=4096 * 4, source=settings)
     (left,), (right,) = streams_on(running, 0), streams_on(running, 1)
     peer = await connect(running)
     await peer.open(left)
     await peer.open(right)
     peer.send(Message(left, 1, 0, b"", bytes(1200)))
     await acked(peer, left, 1)
-    assert running.gateway.connector("source").has_room()
+    assert running.sources.log("source").has_room()
     peer.send(Message(right, 1, 0, b"", bytes(1200)))
     await acked(peer, right, 1)
-    assert not running.gateway.connector("source").has_room()
+    assert not running.sources.log("source").has_room()
     late = await connect(running, hello=False)
     late.send(Hello("0.0.1", b"", "p", "source"))
     assert await late.frame() == Ok(0), "none for a new session either"
-    running.store.truncate(data_segment("source", 0), running.store.length(data_segment("source", 0)))
+    running.store.truncate(connector_segment("source", 0), running.store.length(connector_segment("source", 0)))
     frame = await late.frame()
     assert isinstance(frame, Ack)
     assert frame.credits == 4
@@ -277,33 +277,33 @@ async def test_a_failed_store_closes_sources_plainly(running: RunningGateway, co
 
 
 async def test_more_streams_than_a_source_may_ever_have_are_refused(serve: Serve, connect: Connect) -> None:
-    running = await serve(streams_per_connector_max=2)
+    running = await serve(streams_per_source_max=2)
     peer = await connect(running)
     await peer.open(1)
     await peer.open(2)
     peer.send(Notify(3, "s"))
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
-    assert "streams_per_connector_max" in frames[-1].text
+    assert "streams_per_source_max" in frames[-1].text
     again = await connect(running)
     assert await again.open(2) == NOTHING_YET
-    assert sum(running.gateway.registry.counts().values()) == 1
+    assert sum(running.sources.registry.counts().values()) == 1
 
 
 @pytest.mark.parametrize("route", [0, 1])
 async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
     serve: Serve, connect: Connect, route: int
 ) -> None:
-    settings = ConnectorSettings(segments=2, quota_bytes=1 << 20)
-    running = await serve(connector=settings)
+    settings = SourceSettings(segments=2, quota_bytes=1 << 20)
+    running = await serve(source=settings)
     (gone,), (there,) = streams_on(running, route), streams_on(running, 1 - route)
     peer = await connect(running)
     for stream_id in (gone, there):
         await peer.open(stream_id)
         peer.send(Message(stream_id, 5, 0, b"", bytes(1000)))
         await acked(peer, stream_id, 5)
-    running.gateway.connector("source").snapshot()
-    running.store.delete(data_segment("source", route))
+    running.sources.log("source").snapshot()
+    running.store.delete(connector_segment("source", route))
     peer.send(Message(there, 6, 0, b"", b"x"))
     await acked(peer, there, 6)
     peer.send(Message(gone, 6, 0, b"", b"x"))
@@ -313,29 +313,29 @@ async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
     assert running.gateway.status()["open_sessions"] == 1
     good = await connect(running, "another")
     await good.open(1)
-    again = await connect(await serve(connector=settings))
+    again = await connect(await serve(source=settings))
     assert await again.open(there) == 6
     assert await again.open(gone) == 5
     again.send(Message(gone, 6, 0, b"", b"x"))
     await acked(again, gone, 6)
-    last = await serve(connector=settings)
+    last = await serve(source=settings)
     assert await (await connect(last)).open(gone) == 6
 
 
 async def test_a_data_segment_that_was_made_anew_is_folded_from_its_start(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ConnectorSettings(segments=1))
+    running = await serve(source=SourceSettings(segments=1))
     peer = await connect(running)
     await peer.open(1)
     peer.send(Message(1, 5, 0, b"", bytes(100)))
     await acked(peer, 1, 5)
     await peer.close()
-    running = await serve(connector=ConnectorSettings(segments=1))
+    running = await serve(source=SourceSettings(segments=1))
     running.store.delete("connector/source/0")
-    running = await serve(connector=ConnectorSettings(segments=1))
+    running = await serve(source=SourceSettings(segments=1))
     peer = await connect(running)
     await peer.open(2)
     peer.send(*(Message(2, number, 0, b"", bytes(1000)) for number in range(1, 10)))
     await acked(peer, 2, 9)
     await running.crash()
-    again = await connect(await serve(connector=ConnectorSettings(segments=1)))
+    again = await connect(await serve(source=SourceSettings(segments=1)))
     assert await again.open(2) == 9

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
@@ -64,7 +64,7 @@ async def test_a_source_resumes_behind_what_is_stored(serve: Serve, connect: Con
     again.send(Message(7, 10, 0, b"", b"ten"), Message(7, 20, 0, b"", b"twenty"), Message(7, 30, 0, b"", b"thirty"))
     await acked(again, 7, 30)
     assert running.stored("source").count(b"twenty") == 1
-    assert running.gateway.counters.duplicates == 2
+    assert running.sources.counters.duplicates == 2
     after_restart = await connect(await serve())
     assert await after_restart.open(7) == 30
 
@@ -87,7 +87,7 @@ async def test_a_stream_in_use_elsewhere_is_refused_and_free_when_that_session_e
     assert await other.frame() == NotifyAck(False, 7, 0)
     assert await other.frame() == Ack(1), "existing clients retry on the next ACK"
     await holder.close()
-    await eventually(lambda: not any(running.gateway.registry.counts().values()))
+    await eventually(lambda: not any(running.sources.registry.counts().values()))
     assert await other.open(7) == NOTHING_YET
 
 
@@ -116,7 +116,7 @@ async def test_an_empty_stream_may_end_too(running: RunningGateway, connect: Con
     peer = await connect(running)
     await peer.open(7)
     peer.send(EndOfStream(7))
-    await eventually(lambda: not any(running.gateway.registry.counts().values()))
+    await eventually(lambda: not any(running.sources.registry.counts().values()))
     assert await peer.open(7) == NOTHING_YET
 
 
@@ -126,7 +126,7 @@ async def test_an_empty_stream_may_end_too(running: RunningGateway, connect: Con
         ([Hello("0.0.2", b"", "p", "i")], "version '0.0.2'"),
         ([Hello("v0.0.1", b"", "p", "i")], "version"),
         ([Hello("0.0.1", b"surprise", "p", "i")], "cookie"),
-        ([Hello("0.0.1", b"", "p", "a/b")], "no name for a source"),
+        ([Hello("0.0.1", b"", "p", "a/b")], "not a valid source name"),
         ([Notify(1, "s")], "NOTIFY is not legal in state Connected"),
         ([Message(1, 1, 0, b"", b"x")], "MESSAGE is not legal in state Connected"),
         ([Hello("0.0.1", b"", "p", "i"), Hello("0.0.1", b"", "p", "i")], "HELLO is not legal in state Streaming"),
@@ -205,7 +205,7 @@ async def test_too_many_streams_or_sessions_are_refused(serve: Serve, connect: C
     peer = await connect(running)
     other = await connect(running, hello=False)
     assert await other.frames_until_closed() == [], "a plain close: the source tries again"
-    assert running.gateway.counters.sessions_refused == 1
+    assert running.sources.counters.sessions_refused == 1
     peer.send(Notify(1, "a"), Notify(2, "b"), Notify(3, "c"))
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
@@ -226,7 +226,7 @@ async def test_restart_names_another_worker(running: RunningGateway, connect: Co
 
 
 async def test_at_its_quota_a_source_gets_no_credits_until_there_is_room(serve: Serve, connect: Connect) -> None:
-    running = await serve(window_bytes=4096 * 4, connector=ConnectorSettings(segments=1, quota_bytes=500))
+    running = await serve(window_bytes=4096 * 4, source=SourceSettings(segments=1, quota_bytes=500))
     peer = await connect(running)
     await peer.open(1)
     while await peer.frame() != Ack(1):
@@ -235,7 +235,7 @@ async def test_at_its_quota_a_source_gets_no_credits_until_there_is_room(serve: 
     assert await acked(peer, 1, 1) == 0
     peer.send(Message(1, 2, 0, b"", b"x"), Message(1, 3, 0, b"", b"x"), Message(1, 4, 0, b"", b"x"))
     assert await acked(peer, 1, 4) == 0, "what had credit is stored, and nothing more is granted"
-    segment = running.gateway.connector("source").segments[0]
+    segment = running.sources.log("source").segments[0]
     running.store.truncate(segment, running.store.length(segment))
     assert await peer.frame() == Ack(4)
 
@@ -246,7 +246,7 @@ async def test_a_truncated_segment_does_not_forget_its_streams(serve: Serve, con
     await peer.open(1)
     peer.send(Message(1, 77, 0, b"", b"x"))
     await acked(peer, 1, 77)
-    for segment in running.gateway.connector("source").segments:
+    for segment in running.sources.log("source").segments:
         running.store.truncate(segment, running.store.length(segment))
     await peer.close()
     await running.crash()

@@ -6,10 +6,11 @@ import msgpack
 import pytest
 
 from penstock.core.errors import RequestError, Unavailable
-from penstock.ingest import declaring as declaring_module
-from penstock.ingest.connector import streams_segment
-from penstock.ingest.settings import ConnectorSettings
-from penstock.ingest.stream_log import Standing
+from penstock.ingest import declarations
+from penstock.ingest.declarations import Declarations
+from penstock.ingest.known_streams import Standing
+from penstock.ingest.settings import SourceSettings
+from penstock.ingest.source_log import streams_segment
 from penstock.protocol.connector import EndOfStream, stream_id_of
 from penstock.protocol.stored.event import END_OF_TIME, NO_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
@@ -27,8 +28,8 @@ async def test_a_watermark_is_declared_of_a_stream_by_its_id_or_name_or_of_all(s
     for stream_id, name in ((usual, "north"), (7, "south"), (8, "gone"), (9, "7")):
         await peer.open(stream_id, name)
     peer.send(EndOfStream(8))
-    await eventually(lambda: scene.running.gateway.connector("source").streams[8].standing is Standing.ENDED)
-    declaring = scene.running.gateway.declaring
+    await eventually(lambda: scene.running.sources.log("source").streams[8].standing is Standing.ENDED)
+    declaring = Declarations(scene.running.sources)
     assert await declaring.watermark("source", -5, 7) == 1
     assert await declaring.watermark("source", 10, "north") == 1
     assert await declaring.watermark("source", 20, "south") == 1
@@ -44,34 +45,38 @@ async def test_a_watermark_is_declared_of_a_stream_by_its_id_or_name_or_of_all(s
 
 async def test_what_cannot_be_declared_is_refused(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
-    declaring = scene.running.gateway.declaring
-    with pytest.raises(RequestError, match="no source 'source'"):
+    declaring = Declarations(scene.running.sources)
+    with pytest.raises(RequestError, match="source 'source' not found"):
         await declaring.watermark("source", 10)
-    with pytest.raises(RequestError, match="no source 'source'"):
+    with pytest.raises(RequestError, match="source 'source' not found"):
         await declaring.end("source")
     peer = await connect(scene.running)
     with pytest.raises(RequestError, match="no stream of source 'source' is open"):
         await declaring.watermark("source", 10)
     await peer.open(7)
     peer.send(EndOfStream(7))
-    await eventually(lambda: scene.running.gateway.connector("source").streams[7].standing is Standing.ENDED)
-    for stream, why in ((7, "has ended"), (8, "has no stream 8"), ("north", "has no stream 'north'")):
+    await eventually(lambda: scene.running.sources.log("source").streams[7].standing is Standing.ENDED)
+    for stream, why in (
+        (7, "has ended"),
+        (8, "stream 8 of source 'source' not found"),
+        ("north", "stream 'north' of source 'source' not found"),
+    ):
         with pytest.raises(RequestError, match=why):
             await declaring.watermark("source", 10, stream)
     for time_us in (NO_TIME, END_OF_TIME + 1):
-        with pytest.raises(RequestError, match="no event time"):
+        with pytest.raises(RequestError, match="not a valid event time"):
             await declaring.watermark("source", time_us)
     assert await scene.marked(WATERMARK) == []
 
 
 async def test_a_declaration_is_a_sign_of_life(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
-    declaring = scene.running.gateway.declaring
+    declaring = Declarations(scene.running.sources)
     peer, away = await connect(scene.running), await connect(scene.running)
     await peer.open(1)
     await away.open(2)
     await away.close()
-    await eventually(lambda: len(scene.running.gateway.connector("source").away) == 1)
+    await eventually(lambda: len(scene.running.sources.log("source").streams.away) == 1)
     for _ in range(3):
         scene.pass_time(TIMEOUT - 1)
         await declaring.watermark("source", 10)
@@ -79,8 +84,8 @@ async def test_a_declaration_is_a_sign_of_life(serve: Serve, connect: Connect) -
     scene.pass_time(TIMEOUT + 1)
     assert await scene.idle() == [1, 2]
     await declaring.watermark("source", 20)
-    connector = scene.running.gateway.connector("source")
-    assert not connector.idle
+    connector = scene.running.sources.log("source")
+    assert not connector.streams.idle
     scene.pass_time(TIMEOUT + 1)
     assert await scene.idle() == [1, 1, 2, 2]
 
@@ -89,7 +94,7 @@ async def test_a_declaration_waits_for_the_message_that_it_speaks_of(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = await idle_scene(serve)
-    declaring = scene.running.gateway.declaring
+    declaring = Declarations(scene.running.sources)
     peer = await connect(scene.running)
     await peer.open(1)
     waiting = asyncio.create_task(declaring.watermark("source", 10, 1, after=5))
@@ -104,33 +109,33 @@ async def test_a_declaration_waits_for_the_message_that_it_speaks_of(
     marked = [index for index, (marks, _) in enumerate(records) if any(mark.kind is WATERMARK for mark in marks)]
     assert last[0] < marked[0]
     await peer.close()
-    await eventually(lambda: len(scene.running.gateway.connector("source").away) == 1)
+    await eventually(lambda: len(scene.running.sources.log("source").streams.away) == 1)
     assert await declaring.watermark("source", 10, 1, after=5) == 1
-    monkeypatch.setattr(declaring_module, "AFTER_SECONDS_MAX", 0.05)
-    with pytest.raises(Unavailable, match="message 6 has not come"):
+    monkeypatch.setattr(declarations, "AFTER_SECONDS_MAX", 0.05)
+    with pytest.raises(Unavailable, match="message 6 did not arrive"):
         await declaring.watermark("source", 10, 1, after=6)
 
 
 async def test_an_end_is_a_mark_in_every_segment_in_one_record(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ConnectorSettings(segments=3))
+    running = await serve(source=SourceSettings(segments=3))
     peer = await connect(running)
     await peer.open(1)
     before = running.journal._records
-    await running.gateway.declaring.end("source")
+    await Declarations(running.sources).end("source")
     assert running.journal._records == before + 1
-    assert running.gateway.connector("source").has_finished
-    scene = await idle_scene(serve, ConnectorSettings(segments=4))
+    assert running.sources.log("source").has_finished
+    scene = await idle_scene(serve, SourceSettings(segments=4))
     marks = [mark for marks, _ in await scene.records() for mark in marks if mark.kind is FINISHED]
     assert marks == [Mark(number, FINISHED, "", 3) for number in range(3)]
-    assert scene.running.gateway.connector("source").has_finished, "from its snapshot"
+    assert scene.running.sources.log("source").has_finished, "from its snapshot"
     await scene.running.crash()
     again = await serve()
-    assert again.gateway.connector("source").has_finished, "from its heads"
+    assert again.sources.log("source").has_finished, "from its heads"
     peer = await connect(again)
     await peer.open(1)
     peer.send(*messages([1], 1))
     await until_stored(again, 1)
-    assert again.gateway.connector("source").has_finished, "what comes later changes nothing of it"
+    assert again.sources.log("source").has_finished, "what comes later changes nothing of it"
 
 
 async def test_a_table_of_streams_that_was_written_without_standings_is_read(serve: Serve, connect: Connect) -> None:
@@ -138,13 +143,13 @@ async def test_a_table_of_streams_that_was_written_without_standings_is_read(ser
     peer = await connect(running)
     await peer.open(1)
     await peer.close()
-    connector = running.gateway.connector("source")
+    connector = running.sources.log("source")
     offsets = {name: (running.store.info(name).number, running.store.length(name)) for name in connector.segments}
     packed = msgpack.packb([offsets, 0, True, [(1, "one", 0, 5), (2, "two", 1, 6)]])
     running.store.append(streams_segment("source"), [len(packed).to_bytes(4, "big"), packed])
-    await running.gateway.durability.caught_up()
+    await running.sources.durability.caught_up()
     await running.crash()
-    found = (await serve()).gateway.connector("source")
+    found = (await serve()).sources.log("source")
     assert {i: (s.name, s.last_id, s.standing) for i, s in found.streams.items()} == {
         1: ("one", 5, Standing.ACTIVE),
         2: ("two", 6, Standing.ACTIVE),

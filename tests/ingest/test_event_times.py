@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, Message
 from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.stored.head import decode_head
@@ -39,7 +39,7 @@ def at(number: int, event_time: int) -> Message:
 async def test_times_are_stored_in_microseconds_and_stay_at_the_limit_where_they_do_not_fit(
     serve: Serve, connect: Connect, unit: EventTimeUnit, sent: list[int], stored: list[int]
 ) -> None:
-    running = await serve(connector=ConnectorSettings(event_time_unit=unit))
+    running = await serve(source=SourceSettings(event_time_unit=unit))
     events = await store(running, connect, *(at(number, value) for number, value in enumerate(sent)))
     assert [event.event_time for event in events] == stored
 
@@ -50,7 +50,7 @@ async def test_milliseconds_are_the_default(running: RunningGateway, connect: Co
 
 
 async def test_a_time_of_0_is_the_arrival_where_that_is_set(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ConnectorSettings(event_time_ingest=True))
+    running = await serve(source=SourceSettings(event_time_ingest=True))
     before = time.time_ns() // 1000
     first, second = await store(running, connect, at(1, 0), at(2, -5))
     assert before <= first.event_time <= time.time_ns() // 1000
@@ -66,9 +66,9 @@ async def test_keys_and_payloads_are_stored_as_they_came(running: RunningGateway
 
 
 async def test_the_heads_tell_the_last_id_and_the_highest_time_of_each_stream(serve: Serve, connect: Connect) -> None:
-    running = await serve(connector=ConnectorSettings(segments=1))
+    running = await serve(source=SourceSettings(segments=1))
     await store(running, connect, at(1, 5), at(2, 9), at(3, -7))
-    (name,) = running.gateway.connector("source").segments
+    (name,) = running.sources.log("source").segments
     found = [decode_head(data) for _, data in running.store.heads(name, 0, running.store.length(name))]
     heads = [head for head in found if head is not None]
     assert max(head.highest[7] for head in heads if 7 in head.highest) == 9000

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.connectors.api import StreamRef
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, EndOfStream, Error, Hello, Message, Notify, NotifyAck
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 from tests.ingest.connectors.scene import ScriptedGate, until
@@ -24,7 +24,7 @@ def message(stream_id: int, message_id: int) -> Message:
 async def guarded(serve: Serve, **settings: object) -> tuple[RunningGateway, ScriptedGate]:
     running = await serve(**settings)
     gate = ScriptedGate()
-    running.gateway.guard(gate)
+    running.sources.guard(gate)
     return running, gate
 
 
@@ -78,7 +78,7 @@ async def test_a_session_one_of_whose_streams_is_closed_gets_no_credits_until_it
     gate.set(ref(1), is_open=False)
     peer.send(*(message(2, number) for number in range(1, 11)))
     assert await credits_in(peer) == 0
-    assert running.gateway.streams_of("source")[0].is_kept_back
+    assert running.sessions[0]._streams.is_blocked
     gate.set(ref(1), is_open=True)
     assert await credits_in(peer) == 10
 
@@ -89,8 +89,8 @@ async def test_what_a_closed_stream_sends_on_the_credits_it_has_is_stored(serve:
     await peer.open(1)
     gate.set(ref(1), is_open=False)
     peer.send(message(1, 5))
-    await until(lambda: running.gateway.counters.messages == 1)
-    await running.gateway.durability.caught_up()
+    await until(lambda: running.sources.counters.messages == 1)
+    await running.sources.durability.caught_up()
     assert [event.event_id for event in running.events()] == [5]
 
 
@@ -102,40 +102,40 @@ async def test_the_end_of_a_closed_stream_lets_the_others_of_its_session_go_on(s
     gate.set(ref(1), is_open=False)
     peer.send(EndOfStream(1))
     await until(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
-    assert not running.gateway.streams_of("source")[0].is_kept_back
+    assert not running.sessions[0]._streams.is_blocked
 
 
 async def test_a_stream_is_told_to_be_complete_when_pipelines_are_done_with_its_last_message(
     serve: Serve, connect: Connect
 ) -> None:
-    running, gate = await guarded(serve, connector=ConnectorSettings(segments=1))
+    running, gate = await guarded(serve, source=SourceSettings(segments=1))
     peer = await connect(running)
-    running.gateway.completion("source").hold({})
+    running.sources.completion("source").hold({})
     await peer.open(1)
     peer.send(message(1, 1), EndOfStream(1))
     await until(lambda: gate.of(ref(1)) == ["started", "ended"])
-    assert running.gateway.knows(ref(1))
+    assert running.sources.knows(ref(1))
     await asyncio.sleep(0.1)
     assert gate.of(ref(1)) == ["started", "ended"]
-    (segment,) = running.gateway.connector("source").segments
-    running.gateway.completion("source").advance({segment: running.store.info(segment).length})
+    (segment,) = running.sources.log("source").segments
+    running.sources.completion("source").advance({segment: running.store.info(segment).length})
     await until(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
-    assert not running.gateway.knows(ref(1))
-    assert 1 in running.gateway.connector("source").streams
+    assert not running.sources.knows(ref(1))
+    assert 1 in running.sources.log("source").streams
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
 async def test_the_idle_clock_stands_still_for_a_stream_that_may_not_send(
     serve: Serve, connect: Connect, is_connected: bool
 ) -> None:
-    running, gate = await guarded(serve, connector=SETTINGS)
+    running, gate = await guarded(serve, source=SETTINGS)
     scene = IdleScene(running)
     peer = await connect(running)
     await peer.open(1)
     gate.set(ref(1), is_open=False)
     if not is_connected:
         await peer.close()
-        await until(lambda: not running.gateway._sessions)
+        await until(lambda: not running.gateway.sessions)
     scene.pass_time(3 * TIMEOUT)
     assert await scene.idle() == []
     gate.set(ref(1), is_open=True)
@@ -148,14 +148,14 @@ async def test_the_idle_clock_stands_still_for_a_stream_that_may_not_send(
 async def test_a_stream_that_may_not_send_when_its_program_goes_away_is_not_idle_either(
     serve: Serve, connect: Connect
 ) -> None:
-    running, gate = await guarded(serve, connector=SETTINGS)
+    running, gate = await guarded(serve, source=SETTINGS)
     scene = IdleScene(running)
     peer = await connect(running)
     await peer.open(1)
     gate.set(ref(1), is_open=False)
     await peer.close()
-    await until(lambda: not running.gateway._sessions)
-    assert not running.gateway.connector("source").away
+    await until(lambda: not running.gateway.sessions)
+    assert not running.sources.log("source").streams.away
     gate.set(ref(1), is_open=True)
     scene.pass_time(2 * TIMEOUT)
     assert await scene.idle() == [1]
@@ -166,37 +166,37 @@ async def test_a_hello_with_a_name_of_the_workers_own_is_refused(running: Runnin
     peer.send(Hello("0.0.1", b"", "test", "system.streams"))
     (answer,) = await peer.frames_until_closed()
     assert isinstance(answer, Error)
-    assert "the worker's own" in answer.text
+    assert "belongs to the worker" in answer.text
 
 
 async def test_a_source_is_set_up_anew_while_its_program_goes_on(running: RunningGateway, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(1)
-    running.gateway.configure("source", ConnectorSettings(segments=4, quota_bytes=10, max_disorder_us=7))
-    connector = running.gateway.connector("source")
+    running.sources.configure("source", SourceSettings(segments=4, quota_bytes=10, max_disorder_us=7))
+    connector = running.sources.log("source")
     assert len(connector.segments) == 4
-    assert running.gateway.settings_of("source").max_disorder_us == 7
+    assert running.sources.settings_of("source").max_disorder_us == 7
     for stream_id in range(2, 30):
         await peer.open(stream_id)
     peer.send(*(message(stream_id, 1) for stream_id in range(1, 30)))
-    await until(lambda: running.gateway.counters.messages == 29)
-    await running.gateway.durability.caught_up()
+    await until(lambda: running.sources.counters.messages == 29)
+    await running.sources.durability.caught_up()
     assert {s.route for s in connector.streams.values()} == {0, 1, 2, 3}
     assert not connector.has_room()
-    assert len(running.gateway.completion("source").status().acknowledged) == 4
+    assert len(running.sources.completion("source").status().acknowledged) == 4
 
 
 async def test_a_stream_that_nobody_has_started_since_the_worker_did_becomes_idle_all_the_same(
     serve: Serve, connect: Connect
 ) -> None:
-    running = await serve(connector=SETTINGS)
+    running = await serve(source=SETTINGS)
     peer = await connect(running)
     await peer.open(1)
-    await running.gateway.durability.caught_up()
+    await running.sources.durability.caught_up()
     await running.crash()
-    running, gate = await guarded(serve, connector=SETTINGS)
+    running, gate = await guarded(serve, source=SETTINGS)
     gate.is_shut = True
     scene = IdleScene(running)
-    running.gateway.configure("source", replace(SETTINGS, idle_timeout_seconds=TIMEOUT / 2))
+    running.sources.configure("source", replace(SETTINGS, idle_timeout_seconds=TIMEOUT / 2))
     scene.pass_time(TIMEOUT)
     assert await scene.idle() == [1]

@@ -48,8 +48,8 @@ async def test_ended_streams_are_acknowledged_too(running: RunningGateway, conne
     half_close(source)
     await source.until(lambda: source.is_closed)
     assert source.acked == {1: 5}
-    assert running.gateway.counters.streams_ended == 2
-    assert sum(running.gateway.registry.counts().values()) == 0
+    assert running.sources.counters.streams_ended == 2
+    assert sum(running.sources.registry.counts().values()) == 0
 
 
 async def test_its_streams_are_free_at_once(serve: Serve, connect: Connect) -> None:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import NOTHING_YET
 from tests.ingest.conftest import Connect, RunningGateway, Serve
 from tests.ingest.held import Listener, completion, ends, last_ids, record_ends
@@ -120,9 +120,9 @@ async def test_whatever_happens_acknowledgements_follow_the_release_and_all_come
     serve: Serve, connect: Connect, seed: int
 ) -> None:
     rng = random.Random(seed)
-    settings = ConnectorSettings(segments=rng.randint(1, 3))
-    running = await serve(connector=settings)
-    running.gateway.connector("source")
+    settings = SourceSettings(segments=rng.randint(1, 3))
+    running = await serve(source=settings)
+    running.sources.log("source")
     pipelines = Pipelines(rng)
     sources = Sources(rng, connect, pipelines)
     for _ in range(STEPS):
@@ -131,7 +131,7 @@ async def test_whatever_happens_acknowledgements_follow_the_release_and_all_come
             pipelines.step(running)
         if rng.random() < 0.05:
             sources.vanish()
-            running = await serve(connector=settings)
+            running = await serve(source=settings)
             pipelines.restarted(running)
     sources.vanish()
     if pipelines.released is None:

@@ -72,7 +72,7 @@ async def test_a_program_whose_worker_starts_again_while_it_waits_is_told_afterw
     await until_stored(running, COUNT * len(STREAMS))
     running = await serve(port=unused_tcp_port)
     completion(running).hold({})
-    await eventually(lambda: running.gateway.counters.streams_opened >= len(STREAMS))
+    await eventually(lambda: running.sources.counters.streams_opened >= len(STREAMS))
     await quiet()
     assert program.acked == {}
     completion(running).advance(ends(running))

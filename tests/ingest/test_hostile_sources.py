@@ -100,8 +100,8 @@ async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 def hold_little(running: RunningGateway) -> None:
     """Let the network take little of what is not read."""
-    for session in running.gateway._sessions:
-        session._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    for connection in running.connections:
+        connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 def joined(running: RunningGateway, source: str = "source") -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ async def test_garbage_ends_its_own_session(
                 await asyncio.sleep(0)
         raw.socket.close()
         await until(lambda: running.gateway.gauges()["open_sessions"] == 1)
-    assert sum(running.gateway.registry.counts().values()) == 1
+    assert sum(running.sources.registry.counts().values()) == 1
 
 
 async def test_a_byte_now_and_then_is_no_handshake(serve: Serve, connect: Connect) -> None:
@@ -179,7 +179,7 @@ async def test_connections_that_are_reset_leave_nothing_behind(running: RunningG
                 await asyncio.sleep(0.001)
             raw.abort()
         await until(lambda: running.gateway.gauges()["open_sessions"] == 1)
-        assert sum(running.gateway.registry.counts().values()) == 1
+        assert sum(running.sources.registry.counts().values()) == 1
 
 
 async def test_a_frame_over_the_limit_is_refused_by_its_length_alone(running: RunningGateway, connect: Connect) -> None:
@@ -204,7 +204,7 @@ async def test_messages_beyond_credit_end_the_session_and_store_nothing(serve: S
         assert isinstance(frames[-1], Error)
         assert "credit" in frames[-1].text
     assert running.events() == []
-    assert running.gateway.counters.protocol_errors == 1
+    assert running.sources.counters.protocol_errors == 1
 
 
 async def test_larger_frames_than_the_credits_were_counted_for_end_the_session_plainly(
@@ -217,7 +217,7 @@ async def test_larger_frames_than_the_credits_were_counted_for_end_the_session_p
         running.journal.commit = lambda: False  # type: ignore[method-assign]
         peer.send(*(message(5, number, 30_000) for number in range(10)))
         assert not any(isinstance(frame, Error) for frame in await peer.frames_until_closed())
-        assert running.gateway.counters.closed_for_room == 1
+        assert running.sources.counters.closed_for_room == 1
         del running.journal.commit
         peer = await connect(running, hello=False)
         peer.send(HELLO)
@@ -233,7 +233,7 @@ async def test_ids_that_go_backwards_are_duplicates(running: RunningGateway, con
         while not (isinstance(frame := await peer.frame(), Ack) and Acked(5, 10) in frame.acked):
             pass
     assert [event.event_id for event in running.events()] == [9, 10]
-    assert running.gateway.counters.duplicates == 6
+    assert running.sources.counters.duplicates == 6
 
 
 async def test_more_streams_than_the_limit_end_the_session_and_are_free_again(serve: Serve, connect: Connect) -> None:
@@ -255,16 +255,16 @@ async def test_a_source_that_never_reads_its_acks_gets_no_more_credits(serve: Se
     running = await serve(window_bytes=4096 * 64, write_buffer_bytes_max=4096)
     async with a_good_source(running, connect):
         reader = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
-        await until(lambda: running.gateway.counters.streams_opened == 2)
-        (session,) = [s for s in running.gateway._sessions if s.program == "hostile"]
-        session.pause_writing()  # as the transport does when its buffer is full
+        await until(lambda: running.sources.counters.streams_opened == 2)
+        (connection,) = [one for one in running.connections if one._session._program == "hostile"]
+        connection.pause_writing()  # as the transport does when its buffer is full
         for number in range(63):
             await reader.send(message(5, number))
             await asyncio.sleep(0)
         await until(lambda: len(running.events()) == 63)
         await asyncio.sleep(0.3)
         assert joined(running)[0]["credits"] == 1
-        session.resume_writing()
+        connection.resume_writing()
         assert joined(running)[0]["credits"] == 64
         reader.socket.close()
 
@@ -283,9 +283,9 @@ async def test_a_source_that_reads_no_answers_is_ended_before_they_fill_the_memo
         with suppress(ConnectionError):
             for _ in range(10_000):
                 await raw.send(notify)
-        assert running.gateway.counters.closed_for_room == 1
+        assert running.sources.counters.closed_for_room == 1
         assert len(joined(running)) == 1
-        assert running.gateway.counters.streams_refused < 20_000
+        assert running.sources.counters.streams_refused < 20_000
         raw.socket.close()
 
 
@@ -297,17 +297,17 @@ async def test_a_source_that_ends_and_opens_a_stream_without_reading_is_ended(se
         hold_little(running)
 
         async def until_opened(count: int) -> None:
-            await until(lambda: running.gateway.counters.streams_opened == count or not joined(running))
+            await until(lambda: running.sources.counters.streams_opened == count or not joined(running))
 
         with suppress(ConnectionError):
             for rounds in range(1, 201):
                 await raw.send(b"".join(encode(Notify(number, "s")) for number in range(100)))
                 await until_opened(1 + 100 * rounds)
                 await raw.send(b"".join(encode(EndOfStream(number)) for number in range(100)))
-                await until(lambda: sum(running.gateway.registry.counts().values()) == 1)
+                await until(lambda: sum(running.sources.registry.counts().values()) == 1)
         assert joined(running) == []
-        assert running.gateway.counters.closed_for_room == 1
-        assert sum(running.gateway.registry.counts().values()) == 1
+        assert running.sources.counters.closed_for_room == 1
+        assert sum(running.sources.registry.counts().values()) == 1
         raw.socket.close()
 
 
@@ -320,7 +320,7 @@ async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(ser
     await holder.open(6)
     await raw.send(encode(Notify(6, "in use elsewhere")) * 10_000)  # more answers than the network takes
     await raw.send(b"\xff" * 10)
-    await until(lambda: running.gateway.counters.protocol_errors == 1)
+    await until(lambda: running.sources.counters.protocol_errors == 1)
     assert running.gateway.gauges()["open_sessions"] == 2, "it has not fetched its ERROR"
     assert await holder.open(5) == NOTHING_YET
     await until(lambda: running.gateway.gauges()["open_sessions"] == 1)
@@ -333,8 +333,8 @@ async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(ser
 async def test_a_peer_that_is_gone_is_looked_for(serve: Serve, connect: Connect) -> None:
     running = await serve(dead_peer_seconds=9)
     await connect(running)
-    (session,) = running.gateway._sessions
-    sock = session._transport.get_extra_info("socket")
+    (connection,) = running.connections
+    sock = connection._transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
     assert [sock.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [3, 3, 2, 9000]

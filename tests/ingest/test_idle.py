@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.ingest import connector as connector_module
-from penstock.ingest.settings import ConnectorSettings
-from penstock.ingest.stream_log import Standing
+from penstock.ingest import source_log
+from penstock.ingest.known_streams import Standing
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, EndOfStream
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.ingest.conftest import Connect, Peer, Serve
@@ -71,13 +71,13 @@ async def test_many_are_marked_by_one_record_for_each_segment(
     marked = [[m for m in marks if m.kind is IDLE] for marks, _ in await scene.records()]
     assert len([marks for marks in marked if marks]) == 2
     assert await scene.idle() == [*range(300)]
-    monkeypatch.setattr(connector_module, "_MARKS_PER_RECORD", 10)
-    scene.running.gateway.connector("source").declare(5, range(300))
+    monkeypatch.setattr(source_log, "_MARKS_PER_RECORD", 10)
+    scene.running.sources.log("source").declare(5, range(300))
     assert await scene.marked(MarkKind.WATERMARK) == [*range(300)]
 
 
 async def test_without_a_timeout_no_stream_is_ever_idle(serve: Serve, connect: Connect) -> None:
-    scene = await idle_scene(serve, ConnectorSettings())
+    scene = await idle_scene(serve, SourceSettings())
     await opened(scene, connect, 1)
     scene.pass_time(1000, 1.0)
     assert await scene.idle() == []
@@ -85,20 +85,20 @@ async def test_without_a_timeout_no_stream_is_ever_idle(serve: Serve, connect: C
 
 async def test_the_timeout_is_the_connector_s_own(serve: Serve, connect: Connect) -> None:
     named = {"source": SETTINGS}
-    scene = await idle_scene(serve, ConnectorSettings(), connectors=named)
+    scene = await idle_scene(serve, SourceSettings(), sources=named)
     await opened(scene, connect, 1)
     other = await connect(scene.running, "other")
     await other.open(1)
     scene.pass_time(TIMEOUT + 1)
     assert await scene.idle() == [1]
-    assert not scene.running.gateway.connector("other").idle
+    assert not scene.running.sources.log("other").streams.idle
 
 
 async def test_the_clock_stands_still_while_the_source_has_no_credit(serve: Serve, connect: Connect) -> None:
     settings = replace(SETTINGS, segments=1, quota_bytes=500)
     scene = await idle_scene(serve, settings, window_bytes=4096 * 4)
     peer = await opened(scene, connect, 1, 2)
-    session = next(iter(scene.running.gateway._sessions))
+    (session,) = scene.running.sessions
     message_id = 0
     while session._credits.available > 0:
         message_id += 1
@@ -109,10 +109,10 @@ async def test_the_clock_stands_still_while_the_source_has_no_credit(serve: Serv
         assert message_id < 100
     scene.pass_time(5 * TIMEOUT)
     assert await scene.idle() == [], "it cannot send"
-    segment = scene.running.gateway.connector("source").segments[0]
+    segment = scene.running.sources.log("source").segments[0]
     scene.running.store.truncate(segment, scene.running.store.length(segment))
     session.flush()
-    assert session.can_send
+    assert session.has_credit
     scene.pass_time(TIMEOUT - 1)
     assert await scene.idle() == []
     scene.pass_time(2)
@@ -125,12 +125,12 @@ async def test_the_clock_runs_while_the_program_is_away_but_not_while_there_is_n
     scene = await idle_scene(serve, replace(SETTINGS, segments=1, quota_bytes=1000))
     peer = await opened(scene, connect, 1, 2)
     peer.send(EndOfStream(2))
-    await eventually(lambda: scene.running.gateway.connector("source").streams[2].standing is Standing.ENDED)
+    await eventually(lambda: scene.running.sources.log("source").streams[2].standing is Standing.ENDED)
     peer.send(*messages([1] * 2, 1))
     await until_stored(scene.running, 1)
     await peer.close()
-    await eventually(lambda: len(scene.running.gateway.connector("source").away) == 1)
-    connector = scene.running.gateway.connector("source")
+    await eventually(lambda: len(scene.running.sources.log("source").streams.away) == 1)
+    connector = scene.running.sources.log("source")
     connector.settings = replace(connector.settings, quota_bytes=1)
     scene.pass_time(5 * TIMEOUT)
     assert await scene.idle() == [], "it would get no credit if it came"
@@ -146,11 +146,11 @@ async def test_a_program_that_comes_back_brings_its_stream_back(serve: Serve, co
     peer = await opened(scene, connect, 1)
     await sent(scene, peer, 1, 1)
     await peer.close()
-    await eventually(lambda: len(scene.running.gateway.connector("source").away) == 1)
+    await eventually(lambda: len(scene.running.sources.log("source").streams.away) == 1)
     scene.pass_time(TIMEOUT + 1)
     assert await scene.idle() == [1]
     peer = await opened(scene, connect, 1)
-    assert not scene.running.gateway.connector("source").idle
+    assert not scene.running.sources.log("source").streams.idle
     await sent(scene, peer, 2, 1)
     assert await scene.marked(AGAIN) == [], "its start has said so"
     assert await scene.marked(MarkKind.STARTED) == [1, 1]
@@ -160,7 +160,7 @@ async def test_a_stream_that_has_ended_and_begins_again_counts_again(serve: Serv
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)
     peer.send(EndOfStream(1))
-    await eventually(lambda: scene.running.gateway.connector("source").streams[1].standing is Standing.ENDED)
+    await eventually(lambda: scene.running.sources.log("source").streams[1].standing is Standing.ENDED)
     scene.pass_time(2 * TIMEOUT)
     assert await scene.idle() == []
     await opened(scene, connect, 1)
@@ -175,7 +175,7 @@ async def test_a_message_that_is_there_already_is_a_sign_of_life(serve: Serve, c
     scene.pass_time(TIMEOUT + 1)
     assert await scene.idle() == [1]
     peer.send(*messages([1], 5))
-    await eventually(lambda: not scene.running.gateway.connector("source").idle)
+    await eventually(lambda: not scene.running.sources.log("source").streams.idle)
     assert await scene.marked(AGAIN) == [1]
     assert len(scene.running.events()) == 1
 
@@ -192,7 +192,7 @@ async def test_nor_where_the_timeout_is_a_short_one(serve: Serve, connect: Conne
     scene = await idle_scene(serve, replace(SETTINGS, idle_timeout_seconds=0.5))
     peer = await opened(scene, connect, 1, 2)
     await peer.close()
-    await eventually(lambda: len(scene.running.gateway.connector("source").away) == 2)
+    await eventually(lambda: len(scene.running.sources.log("source").streams.away) == 2)
     await opened(scene, connect, 2)
     scene.pass_time(0.2, 0.1)
     scene.pass_time(3, 3)
@@ -206,10 +206,10 @@ async def test_marks_that_a_full_disk_refuses_are_stored_later(serve: Serve, con
     peer = await opened(scene, connect, 1)
     away = await opened(scene, connect, 2)
     await away.close()
-    await eventually(lambda: len(scene.running.gateway.connector("source").away) == 1)
-    mend = fail_appends(scene.running, *scene.running.gateway.connector("source").segments)
+    await eventually(lambda: len(scene.running.sources.log("source").streams.away) == 1)
+    mend = fail_appends(scene.running, *scene.running.sources.log("source").segments)
     scene.pass_time(TIMEOUT + 1)
-    assert not scene.running.gateway.connector("source").idle
+    assert not scene.running.sources.log("source").streams.idle
     mend()
     scene.pass_time(1)
     assert await scene.idle() == [1, 2]
@@ -221,14 +221,14 @@ async def test_active_again_that_cannot_be_stored_is_said_by_the_next_message(se
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)
     scene.pass_time(TIMEOUT + 1)
-    mend = fail_appends(scene.running, *scene.running.gateway.connector("source").segments)
+    mend = fail_appends(scene.running, *scene.running.sources.log("source").segments)
     peer.send(*messages([1], 1))
     await peer.frames_until_closed()
     mend()
-    assert scene.running.gateway.connector("source").idle == {1}
+    assert scene.running.sources.log("source").streams.idle == {1}
     peer = await opened(scene, connect, 1)
     await sent(scene, peer, 1, 1)
-    assert not scene.running.gateway.connector("source").idle
+    assert not scene.running.sources.log("source").streams.idle
     assert await scene.idle() == [1]
 
 
@@ -240,7 +240,7 @@ async def test_after_a_restart_clocks_begin_anew_and_who_was_idle_is_known(
     peer = await opened(scene, connect, 1, 2, 3, 4)
     await sent(scene, peer, 1, 1, 2)
     peer.send(EndOfStream(3))
-    await eventually(lambda: scene.running.gateway.connector("source").streams[3].standing is Standing.ENDED)
+    await eventually(lambda: scene.running.sources.log("source").streams[3].standing is Standing.ENDED)
     scene.pass_time(TIMEOUT / 2)
     await sent(scene, peer, 2, 1)
     scene.pass_time(TIMEOUT / 2 + 1)
@@ -248,33 +248,33 @@ async def test_after_a_restart_clocks_begin_anew_and_who_was_idle_is_known(
     if how == "crash":
         await scene.running.crash()
     scene = await idle_scene(serve)
-    connector = scene.running.gateway.connector("source")
+    connector = scene.running.sources.log("source")
     assert {i: s.standing for i, s in connector.streams.items()} == {
         1: Standing.ACTIVE,
         2: Standing.IDLE,
         3: Standing.ENDED,
         4: Standing.IDLE,
     }
-    assert connector.idle == {2, 4}
+    assert connector.streams.idle == {2, 4}
     scene.pass_time(TIMEOUT - 1)
     assert await scene.idle() == [2, 4], "the time before the restart does not count"
     scene.pass_time(2)
     assert await scene.idle() == [1, 2, 4]
     peer = await opened(scene, connect, 2)
     await sent(scene, peer, 7, 2)
-    assert connector.idle == {1, 4}
+    assert connector.streams.idle == {1, 4}
 
 
 async def test_by_the_gateway_s_own_ticks(serve: Serve, connect: Connect) -> None:
     """With the real clock."""
-    running = await serve(connector=ConnectorSettings(segments=1, idle_timeout_seconds=0.5))
+    running = await serve(source=SourceSettings(segments=1, idle_timeout_seconds=0.5))
     peer = await connect(running)
     await peer.open(1)
     await peer.open(2)
     for message_id in range(8):
         peer.send(*messages([1], message_id))
         await asyncio.sleep(0.15)
-    connector = running.gateway.connector("source")
-    assert connector.idle == {2}
+    connector = running.sources.log("source")
+    assert connector.streams.idle == {2}
     assert isinstance(await peer.frame(), Ack)
-    await eventually(lambda: connector.idle == {1, 2})
+    await eventually(lambda: connector.streams.idle == {1, 2})

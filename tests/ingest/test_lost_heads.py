@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.errors import Damaged
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.store.chapters import chapter_name, file_offset
 from tests.ingest.conftest import Connect, RunningGateway, Serve
 from tests.ingest.held import Listener, completion, ends, quiet, record_ends, until_stored
@@ -13,7 +13,7 @@ SEGMENT = "connector/source/0"
 
 async def held_source(serve: Serve, connect: Connect, messages: int) -> tuple[RunningGateway, Listener]:
     """A source whose messages are each in a record of its own, all of them waiting."""
-    running = await serve(connector=ConnectorSettings(segments=1))
+    running = await serve(source=SourceSettings(segments=1))
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1, 2)
@@ -55,8 +55,8 @@ async def test_a_damaged_head_is_loud_and_its_streams_are_acknowledged_when_all_
 
 async def until_received(running: RunningGateway, source: Listener, count: int) -> None:
     """As `until_stored`, where the events cannot be read."""
-    await source.until(lambda: running.gateway.counters.messages == count)
-    await running.gateway.durability.caught_up()
+    await source.until(lambda: running.sources.counters.messages == count)
+    await running.sources.durability.caught_up()
 
 
 def record_ends_undamaged(running: RunningGateway) -> list[int]:

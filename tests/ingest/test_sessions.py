@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from penstock.ingest.registry import Use
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.owners import Use
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
@@ -53,7 +53,7 @@ async def open_retrying(peer: Peer, stream_id: int) -> int:
 
 
 def held(running: RunningGateway) -> int:
-    return sum(running.gateway.registry.counts().values())
+    return sum(running.sources.registry.counts().values())
 
 
 @pytest.mark.parametrize("messages", [[], [message(7, 5)]])
@@ -77,8 +77,8 @@ async def test_while_a_stream_is_closing_its_notify_is_refused_then_accepted(
 async def test_a_closing_stream_is_refused_to_other_sessions_too(running: RunningGateway, connect: Connect) -> None:
     peer, other = await connect(running), await connect(running)
     await peer.open(7)
-    running.gateway.registry.close(  # as it is between EOS_MESSAGE and its acknowledgement
-        *next(iter([(key, owner) for key, (owner, _) in running.gateway.registry._held.items()]))  # type: ignore[attr-defined]
+    running.sources.registry.close(  # as it is between EOS_MESSAGE and its acknowledgement
+        *next(iter([(key, owner) for key, (owner, _) in running.sources.registry._owners.items()]))  # type: ignore[attr-defined]
     )
     other.send(Notify(7, "s"))
     assert await other.frame() == NotifyAck(False, 7, 0)
@@ -179,7 +179,7 @@ async def test_a_run_of_duplicates_alone_is_acked_and_its_credits_return(serve: 
             frame = await again.frame()
             assert isinstance(frame, Ack)
             granted += frame.credits
-    assert running.gateway.counters.duplicates == 80
+    assert running.sources.counters.duplicates == 80
     assert len(running.events()) == 8
 
 
@@ -205,7 +205,7 @@ async def test_the_id_that_means_nothing_yet_is_no_messages_id_and_never_acked(
     peer = await connect(running)
     await peer.open(7)
     await peer.open(8)
-    await running.gateway.durability.caught_up()  # the journal is quiet: what comes now is durable at once
+    await running.sources.durability.caught_up()  # the journal is quiet: what comes now is durable at once
     peer.send(together(*before, message(7, NOTHING_YET)))
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
@@ -242,7 +242,7 @@ async def test_an_active_stream_is_not_opened_again_by_its_own_session(
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
     assert "NOTIFY is not legal for stream 7 in state Active" in frames[-1].text
-    assert running.gateway.registry.counts() == {Use.ACTIVE: 0, Use.CLOSING: 0}
+    assert running.sources.registry.counts() == {Use.ACTIVE: 0, Use.CLOSING: 0}
 
 
 async def test_a_stop_acknowledges_what_was_received(serve: Serve, connect: Connect) -> None:
@@ -250,7 +250,7 @@ async def test_a_stop_acknowledges_what_was_received(serve: Serve, connect: Conn
     peer = await connect(running)
     await peer.open(7)
     peer.send(*(Message(7, number, 0, b"", bytes(1000)) for number in range(1, 501)))
-    await eventually(lambda: running.gateway.counters.messages == 500)
+    await eventually(lambda: running.sources.counters.messages == 500)
     await running.stop()
     running.crashed = True
     frames = await peer.frames_until_closed()
@@ -266,16 +266,16 @@ async def test_a_stop_with_a_successor_sends_the_sources_there(serve: Serve, con
 
 
 async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Serve, connect: Connect) -> None:
-    settings = ConnectorSettings(segments=1, quota_bytes=1000)
-    running = await serve(window_bytes=64 * 1024, connector=settings)
+    settings = SourceSettings(segments=1, quota_bytes=1000)
+    running = await serve(window_bytes=64 * 1024, source=settings)
     peer = await connect(running)
     await peer.open(1)
     for number in range(1, 12):
         peer.send(Message(1, number, 0, b"", bytes(10_000)))
         await asyncio.sleep(0.05)
     await peer.frames_until_closed()
-    assert running.gateway.counters.closed_for_room == 1
-    assert running.gateway.connector("source").held_bytes < 100_000
+    assert running.sources.counters.closed_for_room == 1
+    assert running.sources.log("source").data_segments.retained_bytes < 100_000
 
 
 async def test_a_source_that_opens_very_many_streams_at_once_leaves_the_others_their_turn(
@@ -287,7 +287,7 @@ async def test_a_source_that_opens_very_many_streams_at_once_leaves_the_others_t
     await until_acked(good, 1, 1)
     greedy.send(b"".join(encode(Notify(number, "stream")) for number in range(20_000)))
     turns = 0
-    while running.gateway.counters.streams_opened < 20_001:
+    while running.sources.counters.streams_opened < 20_001:
         turns += 1
         good.send(message(1, 1))  # it is stored already: its acknowledgement does not wait for the disk
         await until_acked(good, 1, 1)

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from penstock.ingest import connector as connector_module
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest import source_log
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message
 from penstock.store.compaction import Compactor
 from penstock.store.settings import StoreSettings
@@ -30,7 +30,7 @@ class Truth:
         self._ends: defaultdict[str, int] = defaultdict(int)
 
     def read(self, running: RunningGateway) -> None:
-        for route, name in enumerate(running.gateway.connector("source").segments):
+        for route, name in enumerate(running.sources.log("source").segments):
             info = running.store.info(name)
             self._ends[name] = max(self._ends[name], info.start)
             while data := running.store.read(name, self._ends[name], 1 << 20):
@@ -166,15 +166,15 @@ class Life:
 async def test_after_a_crash_at_any_moment_notify_ack_is_the_last_id_stored_and_all_that_was_acked_is_there(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(connector_module, "_SNAPSHOT_BYTES_PER_STREAM", 0)
+    monkeypatch.setattr(source_log, "_SNAPSHOT_BYTES_PER_STREAM", 0)
     rng = random.Random(seed)
     truth = Truth()
     for _ in range(LIVES):
-        settings = ConnectorSettings(segments=rng.randint(1, 4))
-        running = await serve(TINY, connector=settings, snapshot_bytes=rng.choice([1, 300, 3000, 1 << 20]))
+        settings = SourceSettings(segments=rng.randint(1, 4))
+        running = await serve(TINY, source=settings, snapshot_bytes=rng.choice([1, 300, 3000, 1 << 20]))
         acked = await Life(running, connect, rng, truth).live()
         await running.crash()
-        running = await serve(TINY, connector=settings)
+        running = await serve(TINY, source=settings)
         truth.read(running)
         for stream_id, last_id in acked.items():
             assert truth.last[stream_id] >= last_id, "acknowledged, and not there"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import NoSuchSegment
-from penstock.ingest import system_streams
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import EndOfStream, Message
 from penstock.protocol.stored.names import Form, Source
 from penstock.store.plan import Addition
@@ -22,7 +21,7 @@ SEGMENT = "connector/system.streams/0"
 
 async def rows(running: RunningGateway) -> list[dict[str, Any]]:
     """As any reader of segments finds them."""
-    await running.gateway.durability.caught_up()
+    await running.sources.durability.caught_up()
     return [json.loads(event.payload) for event in read_events(running.store, [SEGMENT])]
 
 
@@ -31,13 +30,13 @@ def without_time(found: list[dict[str, Any]]) -> list[tuple[str, str, str, int]]
 
 
 async def test_streams_of_programs_are_told_of(running: RunningGateway, connect: Connect) -> None:
-    running.gateway.system_streams.enable()
+    running.sources.system_streams.enable()
     before = time.time_ns() // 1000
     peer = await connect(running, "sensors")
     high = 2**64 - 5
     await peer.open(high, "lab")
     peer.send(Message(high, 1, 0, b"", b"x"), EndOfStream(high))
-    await until(lambda: running.gateway.counters.streams_ended == 1)
+    await until(lambda: running.sources.counters.streams_ended == 1)
     found = await rows(running)
     assert without_time(found) == [
         ("stream-started", "sensors", "lab", high),
@@ -58,7 +57,7 @@ async def test_nothing_is_written_where_nobody_wants_it(running: RunningGateway,
 
 
 async def test_it_is_written_for_a_pipeline_that_reads_it(running: RunningGateway, connect: Connect) -> None:
-    running.gateway.completion("system.streams").hold({})
+    running.sources.completion("system.streams").hold({})
     peer = await connect(running)
     await peer.open(1)
     assert len(await rows(running)) == 1
@@ -67,20 +66,20 @@ async def test_it_is_written_for_a_pipeline_that_reads_it(running: RunningGatewa
 async def test_a_program_that_comes_back_to_its_stream_starts_nothing(
     running: RunningGateway, connect: Connect
 ) -> None:
-    running.gateway.system_streams.enable()
+    running.sources.system_streams.enable()
     for _ in range(3):
         peer = await connect(running)
         await peer.open(1, "one")
         await peer.close()
-        await until(lambda: not running.gateway._sessions)
+        await until(lambda: not running.gateway.sessions)
     assert without_time(await rows(running)) == [("stream-started", "source", "one", 1)]
 
 
 async def test_signals_go_on_behind_those_that_are_stored_after_a_restart(serve: Serve, connect: Connect) -> None:
     running = await serve()
-    running.gateway.system_streams.enable()
+    running.sources.system_streams.enable()
     await (await connect(running)).open(1, "one")
-    await running.gateway.durability.caught_up()
+    await running.sources.durability.caught_up()
     await running.crash()
     running = await serve()
     await (await connect(running)).open(2, "two")
@@ -95,10 +94,10 @@ async def test_signals_go_on_behind_those_that_are_stored_after_a_restart(serve:
 async def test_what_nobody_reads_is_bounded(
     running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch, is_read: bool
 ) -> None:
-    monkeypatch.setattr(system_streams, "UNREAD_BYTES_MAX", 20_000)
-    running.gateway.system_streams.enable()
+    monkeypatch.setattr(running.sources.system_streams._source, "_unread_bytes_max", 20_000)
+    running.sources.system_streams.enable()
     if is_read:
-        running.gateway.completion("system.streams").hold({})
+        running.sources.completion("system.streams").hold({})
     peer = await connect(running)
     for stream_id in range(1, 501):
         await peer.open(stream_id, f"stream {stream_id}")
@@ -110,19 +109,19 @@ async def test_what_nobody_reads_is_bounded(
 
 
 async def test_it_holds_no_watermark_back_for_long(running: RunningGateway, connect: Connect) -> None:
-    running.gateway.system_streams.enable()
+    running.sources.system_streams.enable()
     await (await connect(running)).open(1)
-    assert running.gateway.open_streams("system.streams")
-    await until(lambda: not running.gateway.open_streams("system.streams"))
+    assert running.gateway.view.open_streams("system.streams")
+    await until(lambda: not running.gateway.view.open_streams("system.streams"))
     await (await connect(running)).open(2)
-    assert running.gateway.open_streams("system.streams")
+    assert running.gateway.view.open_streams("system.streams")
 
 
 async def test_a_stream_and_its_signal_are_stored_in_one_step(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = await serve(connector=ConnectorSettings(segments=1))
-    running.gateway.system_streams.enable()
+    running = await serve(source=SourceSettings(segments=1))
+    running.sources.system_streams.enable()
     seen: list[list[str]] = []
     append_all = running.store.append_all
 

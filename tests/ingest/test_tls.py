@@ -70,7 +70,7 @@ async def test_a_source_without_a_certificate_is_refused_where_one_is_asked_for(
     running = await serve(ssl=server_context(mutual=True))
     with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
         await hello(running.port, client_context())
-    assert running.gateway.counters.sessions_joined == 0
+    assert running.sources.counters.sessions_joined == 0
 
 
 async def test_tls_on_one_side_only_ends_the_connection(serve: Serve) -> None:

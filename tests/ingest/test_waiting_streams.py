@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ingest.waiting_streams import WaitingStreams
+from penstock.ingest.sessions.acks import WaitingStreams
 
 OFFSETS = st.integers(0, 20)
 

@@ -126,7 +126,7 @@ async def test_a_ledger_that_cannot_be_read_refuses_pipelines_and_nothing_else(t
     worker.stop()
     await task
     worker, task = await started(tmp_path)
-    assert worker._gateway.completion("sensors").is_held  # nobody knows what may be acknowledged
+    assert worker._sources.completion("sensors").is_held  # nobody knows what may be acknowledged
     code, text = await get(worker, "/health")
     assert (code, "pipelines are refused" in text) == (503, True)
     code, text = await get(worker, "/pipelines")

@@ -7,7 +7,7 @@ from penstock.application.instance import Instance
 from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.delivery.breakers.signals import ApplicationGate
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.sessions.gateway import Gateway
 
 LOOK_SECONDS = 0.1
 """Between two looks at what is still inside."""

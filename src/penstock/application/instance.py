@@ -16,8 +16,8 @@ from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.sink import OutboxSinks
-from penstock.ingest.connectors.host import SourceHost
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.out_ports.host import SourceHost
 
 # A deployment's connectors as objects: made and checked before anything that runs is touched.
 
@@ -104,7 +104,7 @@ then its epochs wait.
 class Surroundings:
     """What every connector of a worker is given."""
 
-    gateway: Gateway
+    sources: SourceCatalog
     signals: Signals
     sinks: OutboxSinks
     segment_address: Callable[[], str]
@@ -125,7 +125,7 @@ class Instance:
         self.host = SourceHost(
             made.spec,
             made.connector,
-            around.gateway,
+            around.sources,
             gate=around.signals,
             contraflow=self.sink,
             chains=made.chains,

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 
 from penstock.application.instance import Instance
 from penstock.delivery.breakers.table import Breakers
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.source_view import SourceView
 
 _SHOWN = 20
 """Streams of each kind; the counts say how many there are."""
@@ -68,17 +68,17 @@ class ConnectorStatus:
         return asdict(self)
 
 
-def report(instance: Instance, breakers: Breakers, gateway: Gateway) -> ConnectorStatus:
+def report(instance: Instance, breakers: Breakers, sources: SourceView) -> ConnectorStatus:
     told, spec, sink = instance.host.status(), instance.made.spec, instance.sink
-    kept_back, kept_back_count = told.kept_back, told.kept_back_count
+    blocked, blocked_count = told.blocked, told.blocked_count
     if not told.streams:  # programs send, and not the connector
         waiting = [stream for stream in breakers.streams_of(spec.name) if not breakers.may_send(stream)]
-        kept_back = {stream.stream_id: breakers.why(stream) for stream in waiting[:_SHOWN]}
-        kept_back_count = len(waiting)
+        blocked = {stream.stream_id: breakers.why(stream) for stream in waiting[:_SHOWN]}
+        blocked_count = len(waiting)
     paused = [stream_id for name, stream_id in breakers.pauses if name == spec.name]
     closed = breakers.tripped_streams(spec.name)
     takes = breakers.sink_refusal(spec.name) if instance.made.capabilities.sink is not None else None
-    open_streams = gateway.open_streams(spec.name) if not told.streams else ()
+    open_streams = sources.open_streams(spec.name) if not told.streams else ()
     return ConnectorStatus(
         name=spec.name,
         id=spec.id,
@@ -87,8 +87,8 @@ def report(instance: Instance, breakers: Breakers, gateway: Gateway) -> Connecto
         state=told.state,
         reason=told.reason,
         streams=told.streams or len(open_streams),
-        waiting_streams=kept_back_count,
-        held_streams=[_held(gateway, spec.name, stream_id, why) for stream_id, why in kept_back.items()],
+        waiting_streams=blocked_count,
+        held_streams=[_held(sources, spec.name, stream_id, why) for stream_id, why in blocked.items()],
         paused=None in paused,
         paused_streams=[stream_id for stream_id in paused if stream_id is not None],
         takes=takes or "",
@@ -100,7 +100,7 @@ def report(instance: Instance, breakers: Breakers, gateway: Gateway) -> Connecto
         events_in=told.events,
         bytes_in=told.bytes,
         events_out=0 if sink is None else sink.events_out,
-        letters=told.letters + (0 if sink is None else sink.dead_letters),
+        letters=told.dead_letters + (0 if sink is None else sink.dead_letters),
         held_bytes=0 if sink is None else sink.outbox_bytes,
         guarantee=instance.made.guarantee,
         reached_at=instance.made.connector.reached_at,
@@ -108,8 +108,8 @@ def report(instance: Instance, breakers: Breakers, gateway: Gateway) -> Connecto
     )
 
 
-def _held(gateway: Gateway, connector: str, stream_id: int, why: str) -> HeldStream:
-    name = gateway.stream_names(connector, [stream_id])[0]
+def _held(sources: SourceView, connector: str, stream_id: int, why: str) -> HeldStream:
+    name = sources.stream_names(connector, [stream_id])[0]
     return HeldStream(stream_id=stream_id, stream=f"{name!r} (#{stream_id})" if name else f"#{stream_id}", why=why)
 
 

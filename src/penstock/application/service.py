@@ -26,20 +26,23 @@ from penstock.delivery.breakers.signals import ApplicationGate, PipelineChains, 
 from penstock.delivery.breakers.table import Breakers
 from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.service import Delivery
-from penstock.ingest.gateway import Gateway
-from penstock.ingest.stream_log import Standing
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.known_streams import KnownStream, Standing
+from penstock.ingest.sessions.gateway import Gateway
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
 # Which stream of a connector people mean.
 
 
-def find_stream(gateway: Gateway, connector: str, stream: str | int | None, deployed: Container[str]) -> int | None:
+def find_stream(
+    sources: SourceCatalog, connector: str, stream: str | int | None, deployed: Container[str]
+) -> int | None:
     """Its id, from its id or its name; None for all of the connector. Raises RequestError: there is no such connector
     or stream, or several streams that are open have the name.
     """
     try:
-        streams = gateway.known(connector).streams
+        streams: Mapping[int, KnownStream] = sources.existing(connector).streams
     except RequestError:
         if connector not in deployed:
             raise
@@ -91,12 +94,12 @@ class Hosting:
         self.application = self._kept.load()
         clock = asyncio.get_running_loop().time
         self.breakers = Breakers()
-        self.signals = Signals(self.breakers, clock, gateway.knows)
+        self.signals = Signals(self.breakers, clock, gateway.sources.knows)
         self.sinks = OutboxSinks(store, durability, self.signals, clock)
         self._gateway = gateway
         self._guard = ApplicationGate(self.signals)
         self.driver = DriverCheck(clock)
-        self._around = Surroundings(gateway, self.signals, self.sinks, segment_address, self._downstream)
+        self._around = Surroundings(gateway.sources, self.signals, self.sinks, segment_address, self._downstream)
         self._instances: dict[str, Instance] = {}
         self._failures: dict[str, str] = {}
         """Connectors that could not be made, and why."""
@@ -105,7 +108,7 @@ class Hosting:
         self._drain: ComingToRest | None = None
         self._draining: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
-        gateway.guard(self._guard)
+        gateway.sources.guard(self._guard)
 
     def serve(self, coordinator: Coordinator, delivery: Delivery) -> None:
         """What pipelines and their sinks are asked from."""
@@ -186,7 +189,7 @@ class Hosting:
     async def pause(self, connector: str, stream: str | int | None) -> None:
         """Until `resume`: no breaker undoes it, no apply, and no restart."""
         async with self._changing:
-            stream_id = find_stream(self._gateway, connector, stream, self.application.deployment.connectors)
+            stream_id = find_stream(self._gateway.sources, connector, stream, self.application.deployment.connectors)
             await self._keep(self.application.with_pause((connector, stream_id), is_paused=True))
             self.breakers.pause(connector, stream_id)
 
@@ -194,7 +197,7 @@ class Hosting:
         async with self._changing:
             is_kept = not isinstance(stream, str) and (connector, stream) in self.application.paused
             known = self.application.deployment.connectors
-            stream_id = stream if is_kept else find_stream(self._gateway, connector, stream, known)
+            stream_id = stream if is_kept else find_stream(self._gateway.sources, connector, stream, known)
             assert not isinstance(stream_id, str)
             await self._keep(self.application.with_pause((connector, stream_id), is_paused=False))
             self.breakers.resume(connector, stream_id)
@@ -229,7 +232,7 @@ class Hosting:
             instance.start()
         self._running = new
         if self.application.is_deployed:
-            self._gateway.system_streams.enable()
+            self._gateway.sources.system_streams.enable()
 
     def _make(self, made: Made, deployment: Deployment) -> Instance | None:
         name = made.spec.name
@@ -341,7 +344,7 @@ class Hosting:
         return {"revision": now.revision, "name": now.name, "state": now.phase.value, "waits_for": waits_for}
 
     def connectors(self) -> list[ConnectorStatus]:
-        return [report(one, self.breakers, self._gateway) for _, one in sorted(self._instances.items())]
+        return [report(one, self.breakers, self._gateway.view) for _, one in sorted(self._instances.items())]
 
     def status(self) -> list[dict[str, object]]:
         specs = self._running.connectors

@@ -9,7 +9,7 @@ import typer
 
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
-from penstock.ingest.settings import ConnectorSettings, WhenAllIdle
+from penstock.ingest.settings import SourceSettings, WhenAllIdle
 
 _SOURCES = "Sources"
 _METAVAR = "[NAME=]TIME"
@@ -43,11 +43,11 @@ WhenAllIdleOption = Annotated[
 
 
 def with_event_times(
-    connector: ConnectorSettings,
+    connector: SourceSettings,
     max_disorder: Sequence[str],
     idle_timeout: Sequence[str],
     when_all_idle: Sequence[str] = (),
-) -> tuple[ConnectorSettings, dict[str, ConnectorSettings]]:
+) -> tuple[SourceSettings, dict[str, SourceSettings]]:
     """The settings for all sources, and those of the sources that are named. Raises RequestError."""
     disorder = _by_name("--max-disorder", max_disorder, lambda text: parse_duration_ms(text) * 1000)
     timeouts = _by_name("--idle-timeout", idle_timeout, _timeout_seconds)
@@ -71,7 +71,7 @@ def with_event_times(
     return default, named
 
 
-def _check_idle_rules(default: ConnectorSettings, named: Mapping[str, ConnectorSettings], given: Sequence[str]) -> None:
+def _check_idle_rules(default: SourceSettings, named: Mapping[str, SourceSettings], given: Sequence[str]) -> None:
     """Raises RequestError for a source that is to follow the clock and has no timeout. Said of all sources, one with
     a timeout is enough.
     """

@@ -29,7 +29,7 @@ from penstock.client.coordinator.application import ApplicationClient, Deployed
 from penstock.config.deployment import Deployment
 from penstock.core.errors import RequestError
 from penstock.core.logs import set_up_logging
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.spark.pipelines import Pipeline
 from penstock.spark.run.java import check_installed, use_java
 from penstock.spark.run.session import LOCAL
@@ -174,7 +174,7 @@ def _worker_options(
     retention: str | None, max_disorder: list[str], idle_timeout: list[str], when_all_idle: list[str]
 ) -> list[str]:
     """Of the worker that is started. Raises RequestError."""
-    with_event_times(ConnectorSettings(), max_disorder, idle_timeout, when_all_idle)
+    with_event_times(SourceSettings(), max_disorder, idle_timeout, when_all_idle)
     options = [] if retention is None else [f"--retention={retention}"]
     options += [f"--max-disorder={given}" for given in max_disorder]
     options += [f"--idle-timeout={given}" for given in idle_timeout]

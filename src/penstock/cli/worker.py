@@ -21,7 +21,7 @@ from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.errors import RequestError, StoreFailed
 from penstock.core.logs import log_line, set_up_logging
-from penstock.ingest.settings import AckMode, ConnectorSettings, GatewaySettings
+from penstock.ingest.settings import AckMode, GatewaySettings, SourceSettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
@@ -132,15 +132,15 @@ def worker(
     _check_sizes(chapter_size, block_size, frame_size)
     context = _server_context(tls_cert, tls_key, tls_client_ca)
     unit = EventTimeUnit[event_time_unit.name]
-    connector = ConnectorSettings(
+    connector = SourceSettings(
         ack=ack, event_time_unit=unit, event_time_ingest=event_time_ingest, quota_bytes=source_quota
     )
     connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [], when_all_idle or [])
     store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port, ssl=context)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size)
-    gateway = GatewaySettings(host=host, port=connector_port, ssl=context, cookie=cookie.encode(), connector=connector)
-    gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor, connectors=named)
+    gateway = GatewaySettings(host=host, port=connector_port, ssl=context, cookie=cookie.encode(), source=connector)
+    gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor, sources=named)
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
     coordinator = CoordinatorSettings(retention=retention)
     servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway, coordinator=coordinator)

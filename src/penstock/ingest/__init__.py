@@ -1,1 +1,8 @@
-"""The gateway: programs outside send streams here, over the connector protocol."""
+"""How events enter the worker: one source log, with two fronts.
+
+    programs, over the connector protocol   `sessions`   ─┐
+                                                          ├─▶ `source_log` ─▶ the segment store
+    connectors' `out` ports                 `out_ports`  ─┘
+
+Data flow to the right; acknowledgements come back through `completion` to whoever has the stream open (`owners`).
+"""

@@ -1,27 +1,34 @@
-"""What of a connector may be acknowledged: what is durable, or, while pipelines hold it, what they have completed.
+"""What of a source may be acknowledged: what is durable, or, while pipelines read it, what they have completed.
 
-    AT_ONCE ──hold──▶ HELD ──let_go──▶ CATCHING_UP ──all that waited is acknowledged──▶ AT_ONCE
+    AT_ONCE ──hold──▶ HELD ──let_go──▶ CATCHING_UP ──everything that waited is acknowledged──▶ AT_ONCE
 
-While it is held, acknowledgements come from the heads of the records that `advance` has released (`head_reader.py`)
-and go to whichever session has the stream then, without a next message or batch. So all that a session has to remember
-of what it stored is the time of the oldest (`ack_lag.py`).
+While pipelines hold acknowledgements back, these come from the heads of the records that `advance` has released, and go
+to whoever has the stream open by then. So all that a session has to remember of what it stored is the time of the
+oldest message (`sessions.acks.AckLag`).
 """
 
 import asyncio
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.errors import Damaged, PenstockError, SegmentTruncated
-from penstock.core.types import Offset
-from penstock.ingest.connector import Connector
-from penstock.ingest.head_reader import HeadReader
+from penstock.core.types import Buffer, Offset
+from penstock.ingest.owners import StreamKey, StreamOwner, StreamRegistry
 from penstock.ingest.settings import AckMode
+from penstock.ingest.source_log import SourceLog
+from penstock.protocol.stored.head import HeadFold, fold_heads
+from penstock.store.reader import Piece
+from penstock.store.store import SegmentStore
 
-if TYPE_CHECKING:
-    from penstock.ingest.gateway import Gateway
+# Heads of one step: they are located in the loop, at about 3 µs each, and read and folded in another thread.
+_ROWS_PER_STEP = 500
+_BYTES_PER_STEP = 1 << 20
+# Streams that are looked up before the loop gets its turn, at about 1 µs each; also the most in one ACK.
+_STREAMS_PER_TURN = 2000
 
 
 class Mode(Enum):
@@ -31,20 +38,16 @@ class Mode(Enum):
 
 
 class Waiter(Protocol):
-    """Streams of one session, some of which wait for a segment to be released up to an offset."""
+    """Streams of one session, some of which wait until a segment is released up to an offset."""
 
     def release(self, route: int, passed: float) -> bool:
-        """Do what has waited for `passed` or less; False when only a part of it was done: call it again."""
-        ...
-
-    def resync(self, route: int, end: Offset) -> None:
-        """Heads could not be read: what is stored now of this route's streams is to be acknowledged at `end`."""
+        """Do what has waited for `passed` or less. False if only part of it was done: call it again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionStatus:
-    """What /status shows: `released` as the coordinator has said, `acknowledged` as far as sources were told."""
+    """For /status: `released` by the coordinator, `acknowledged` to the sources."""
 
     held: bool
     released: dict[str, int]
@@ -53,23 +56,25 @@ class CompletionStatus:
 
 
 class Completion:
-    """Of one connector. The coordinator calls `hold`, `advance` and `let_go`, in the worker's loop; a `hold` that is to
-    cover what sources send after a start must come before the gateway listens. Under `ack: durable` they do nothing.
+    """Of one source; it exists before its log does. The coordinator calls `hold`, `advance` and `let_go` in the
+    worker's loop; a `hold` that must cover what sources send after a start comes before the gateway listens. Under
+    `ack: durable` they hold nothing back.
 
-    An acknowledgement never goes back: what was acknowledged before a `hold` stays so, whatever its `start`.
+    An acknowledgement is never taken back: what was acknowledged before a `hold` stays so, whatever its `start`.
     """
 
-    def __init__(self, gateway: "Gateway", name: str) -> None:
-        self._gateway = gateway
+    def __init__(self, name: str, store: SegmentStore, registry: StreamRegistry) -> None:
         self.name = name
+        self._store = store
+        self._registry = registry
         self.is_held = False
         self._mode = Mode.AT_ONCE
         self._released: dict[str, int] = {}
-        self._connector: Connector | None = None
+        self._log: SourceLog | None = None
         self._segments: list[str] = []
         self._durable: list[int] = []
         self._cursors: list[int] = []
-        """Of each segment, up to where it was acknowledged, or nobody was there who could be told."""
+        """For each segment, up to where it was acknowledged, or nobody was there to acknowledge it to."""
         self._looked: list[int] = []
         """Up to where there is no whole record behind the cursor: the last release ended inside of one."""
         self._waiters: set[Waiter] = set()
@@ -77,27 +82,27 @@ class Completion:
         self._again = self._is_stopped = False
         self._watchers: list[Callable[[], None]] = []
         self.has_sessions = True
-        """Whether there are sources that are told; else no head is read."""
+        """Whether there are sessions to acknowledge to; otherwise no head is read."""
 
-    # The coordinator calls these.
+    # For the coordinator.
 
     def hold(self, start: Mapping[str, int]) -> None:
         """From now on acknowledgements wait for `advance`; these offsets are released already."""
         self.is_held = True
         self._released = dict(start)
-        if self._connector is not None:
-            self._begin()
+        if self._log is not None:
+            self._begin(self._log)
         self._moved()
 
     def advance(self, ends: Mapping[str, int]) -> None:
-        """Every pipeline has completed the segments up to these offsets: acknowledge it. Smaller ones do nothing."""
+        """Every pipeline has completed the segments up to these offsets: acknowledge that. Never goes back."""
         for name, end in ends.items():
             self._released[name] = max(end, self._released.get(name, 0))
         self._wake()
         self._moved()
 
     def let_go(self) -> None:
-        """No pipeline holds the connector any more: what is durable is acknowledged."""
+        """No pipeline reads the source any more: acknowledge what is durable."""
         self.is_held = False
         if self._mode is Mode.HELD:
             self._mode = Mode.CATCHING_UP
@@ -108,49 +113,74 @@ class Completion:
         for moved in self._watchers:
             moved()
 
-    # Hosts of connectors call these.
+    # For whoever waits until pipelines are done.
 
     def completed(self, route: int) -> float:
-        """Up to where every pipeline has completed the segment, whatever `ack` says: all of it if none reads it."""
+        """Up to where every pipeline has completed the segment, under any `ack`; infinite if no pipeline reads it."""
         return self._released.get(self._segments[route], 0) if self.is_held else inf
 
     def watch(self, moved: Callable[[], None]) -> None:
-        """Call it whenever `completed` has changed, from now on."""
+        """Call it whenever `completed` has changed."""
         self._watchers.append(moved)
 
     def unwatch(self, moved: Callable[[], None]) -> None:
         self._watchers.remove(moved)
 
-    # The gateway calls these.
+    # For the catalog.
 
-    def attach(self, connector: Connector) -> None:
-        """The connector has been made, or opened again: what it has stored is durable, and no session is there yet."""
-        self._connector = connector
-        self._segments = connector.segments
-        self._durable = [self._gateway.store.length(name) for name in self._segments]
+    def attach(self, log: SourceLog) -> None:
+        """The log was created or opened: what it has stored is durable, and no session is there yet."""
+        self._log = log
+        self._segments = log.segments
+        self._durable = [self._store.length(name) for name in self._segments]
         self._cursors = list(self._durable)
         self._looked = list(self._durable)
         if self.is_held:
-            self._begin()
+            self._begin(log)
 
     def grown(self) -> None:
-        """The connector has more segments than before: they are empty."""
-        more = [self._gateway.store.length(name) for name in self._segments[len(self._durable) :]]
+        """The source has more segments than before; they are empty."""
+        more = [self._store.length(name) for name in self._segments[len(self._durable) :]]
         for column in (self._durable, self._cursors, self._looked):
             column.extend(more)
 
-    def _begin(self) -> None:
-        assert self._connector is not None
-        if self._connector.settings.ack is AckMode.DURABLE:
+    def _begin(self, log: SourceLog) -> None:
+        if log.settings.ack is AckMode.DURABLE:
             return
         if self._mode is Mode.AT_ONCE:
             self._cursors = list(self._durable)
         self._mode = Mode.HELD
         self._wake()
 
+    def stop(self) -> None:
+        """Acknowledge nothing more that has waited."""
+        self._is_stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def status(self) -> CompletionStatus:
+        if not self.has_sessions:
+            self._look()
+        acknowledged = self._durable if self._mode is Mode.AT_ONCE else self._cursors
+        waiting = sum(d - min(d, self.passed(r)) for r, d in enumerate(self._durable))
+        return CompletionStatus(
+            self.waits and self.is_held,
+            dict(sorted(self._released.items())) if self.is_held else {},
+            dict(zip(self._segments, acknowledged, strict=True)),
+            int(waiting),
+        )
+
+    def _look(self) -> None:
+        """Without sessions, nobody calls `durable` and nothing moves the cursors."""
+        store = self._store
+        self._durable = [store.info(name).length if store.exists(name) else 0 for name in self._segments]
+        self._cursors = [self._target(route) for route in range(len(self._segments))]
+
+    # For sessions.
+
     @property
     def waits(self) -> bool:
-        """Whether what has become durable is not acknowledged yet."""
+        """Whether acknowledgements of what has become durable have to wait."""
         return self._mode is not Mode.AT_ONCE
 
     def passed(self, route: int) -> float:
@@ -178,37 +208,13 @@ class Completion:
     def forget(self, waiter: Waiter) -> None:
         self._waiters.discard(waiter)
 
-    def stop(self) -> None:
-        """Nothing more is acknowledged that has waited."""
-        self._is_stopped = True
-        if self._task is not None:
-            self._task.cancel()
-
-    def status(self) -> CompletionStatus:
-        if not self.has_sessions:
-            self._look()
-        acknowledged = self._durable if self._mode is Mode.AT_ONCE else self._cursors
-        waiting = sum(d - min(d, self.passed(r)) for r, d in enumerate(self._durable))
-        return CompletionStatus(
-            self.waits and self.is_held,
-            dict(sorted(self._released.items())) if self.is_held else {},
-            dict(zip(self._segments, acknowledged, strict=True)),
-            int(waiting),
-        )
-
-    def _look(self) -> None:
-        """Where nobody tells of what has become durable, and nobody is to be told."""
-        store = self._gateway.store
-        self._durable = [store.info(name).length if store.exists(name) else 0 for name in self._segments]
-        self._cursors = [self._target(route) for route in range(len(self._segments))]
-
     # Acknowledging.
 
     def _wake(self) -> None:
         self._again = True
         is_wanted = self._mode is not Mode.AT_ONCE and self.has_sessions
         if is_wanted and self._task is None and not self._is_stopped:
-            self._task = self._gateway.loop.create_task(self._work())
+            self._task = asyncio.get_running_loop().create_task(self._work())
             self._task.add_done_callback(self._worked)
 
     def _worked(self, task: "asyncio.Task[None]") -> None:
@@ -216,18 +222,18 @@ class Completion:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            self._gateway.loop.call_exception_handler({"message": f"acks of {self.name!r}", "exception": error})
+            context = {"message": f"cannot acknowledge source {self.name!r}", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
         elif self._again:  # asked for while it was about to end
             self._wake()
 
     async def _work(self) -> None:
-        """Until all that is released is acknowledged. Each step is short, and leaves the loop its turn."""
-        reader = HeadReader(self._gateway, self.name)
+        """Until everything released is acknowledged. Each step is short, and lets the loop do other work."""
         routes = range(len(self._segments))
         while self._again:
             self._again = False
             while (route := self._behind()) is not None:
-                await self._step(reader, route)
+                await self._step(route)
                 await self._release([route])
             await self._release(routes)
             if self._mode is Mode.CATCHING_UP and self._behind() is None:
@@ -243,44 +249,102 @@ class Completion:
         routes = range(len(self._segments))
         return next((r for r in routes if self._target(r) > max(self._cursors[r], self._looked[r])), None)
 
-    async def _step(self, reader: HeadReader, route: int) -> None:
-        """Acknowledge what the next heads of this segment tell of."""
+    async def _step(self, route: int) -> None:
+        """Acknowledge the messages in the next heads of this segment."""
         name, target = self._segments[route], self._target(route)
         try:
-            read = await reader.read(name, self._cursors[route], target)
+            read = await read_heads(self._store, name, self._cursors[route], target)
         except SegmentTruncated as error:
-            self._pass_over(route, min(error.start, target))
+            self._skip(route, min(error.start, target))
             return
         except (PenstockError, OSError) as error:
-            self._pass_over(route, target, error)
+            self._skip(route, target, error)
             return
         if read.end is None:
             self._looked[route] = target
             return
-        await reader.tell(read.fold)
+        await self._acknowledge(read.fold)
         self._cursors[route] = max(read.end, self._cursors[route])
         for damage in read.damage:
-            self._pass_over(route, read.end, damage)
+            self._skip(route, read.end, damage)
 
-    def _pass_over(self, route: int, end: int, error: Exception | None = None) -> None:
-        """Heads up to `end` are gone: nobody can say any more which messages they told of. What is stored now will be
-        acknowledged when all of it is released, so that no source waits for ever.
+    async def _acknowledge(self, fold: HeadFold) -> None:
+        """To each owner, the streams that it has now."""
+        for first in range(0, len(fold.stream_ids), _STREAMS_PER_TURN):
+            part = slice(first, first + _STREAMS_PER_TURN)
+            for owner, (ids, last) in self._by_owner(fold.stream_ids[part], fold.last_ids[part]).items():
+                owner.acknowledge(ids, last)
+            await asyncio.sleep(0)
+
+    def _by_owner(
+        self, stream_ids: "array[int]", last_ids: "array[int]"
+    ) -> dict[StreamOwner, tuple["array[int]", "array[int]"]]:
+        found: dict[StreamOwner, tuple[array[int], array[int]]] = {}
+        for stream_id, last_id in zip(stream_ids, last_ids, strict=True):
+            owner = self._registry.owner(StreamKey(self.name, stream_id))
+            if owner is not None:
+                ids, last = found.setdefault(owner, (array("Q"), array("Q")))
+                ids.append(stream_id)
+                last.append(last_id)
+        return found
+
+    def _skip(self, route: int, end: int, error: Exception | None = None) -> None:
+        """Heads up to `end` are lost, and with them which messages they were for. What is stored now is acknowledged
+        when all of it is released, so that no source waits for ever.
         """
-        name = self._segments[route]
+        name, store = self._segments[route], self._store
         if isinstance(error, Damaged):
-            self._gateway.store.note_damage(name, error)
+            store.note_damage(name, error)
         self._cursors[route] = max(end, self._cursors[route])
-        store = self._gateway.store
-        for streams in self._gateway.streams_of(self.name):
-            streams.resync(route, store.length(name) if store.exists(name) else Offset(end))
+        assert self._log is not None
+        for session in self._log.sessions:
+            session.resync(route, store.length(name) if store.exists(name) else Offset(end))
 
     async def _release(self, routes: Iterable[int]) -> None:
         for route in routes:
             for waiter in list(self._waiters):
-                await self._release_to(waiter, route)
+                while not waiter.release(route, self.passed(route)):  # noqa: ASYNC110  each call does a part
+                    await asyncio.sleep(0)
 
-    async def _release_to(self, waiter: Waiter, route: int) -> None:
-        while True:
-            if waiter.release(route, self.passed(route)):
-                return
+
+class HeadsRead(NamedTuple):
+    """The fold of some heads. `end` is where the last record ends; None: there was no whole record."""
+
+    fold: HeadFold
+    end: int | None
+    damage: list[Damaged]
+    """Heads that could not be read, and were skipped."""
+
+
+async def read_heads(store: SegmentStore, segment: str, start: int, end: int) -> HeadsRead:
+    """The next heads of records that end in (start, end]. Raises what `store.locate_heads` does."""
+    loop = asyncio.get_running_loop()
+    while True:
+        limits = {"rows_max": _ROWS_PER_STEP, "bytes_max": _BYTES_PER_STEP}
+        pieces = [piece for piece in store.locate_heads(segment, start, end, **limits) if _end(piece) <= end]
+        try:
+            return await loop.run_in_executor(None, _read, store, segment, pieces)
+        except LookupError:  # moved or truncated meanwhile
             await asyncio.sleep(0)
+
+
+def _end(piece: Piece) -> int:
+    return piece.offset + piece.row.length
+
+
+def _read(store: SegmentStore, segment: str, pieces: list[Piece]) -> HeadsRead:
+    """In another thread."""
+    end = _end(pieces[-1]) if pieces else None
+    try:
+        return HeadsRead(fold_heads(segment, store.fetch_heads(pieces)), end, [])
+    except Damaged:
+        heads: list[tuple[int, Buffer]] = []
+        damage: list[Damaged] = []
+        for piece in pieces:
+            try:
+                (head,) = store.fetch_heads([piece])
+                fold_heads(segment, [head])
+                heads.append(head)
+            except Damaged as error:
+                damage.append(error)
+        return HeadsRead(fold_heads(segment, heads), end, damage)

@@ -1,4 +1,4 @@
-"""Whether streams may send, as the gateway and its hosts ask for it, and what they tell of them in return."""
+"""Whether streams may send: the gate that both fronts ask, and what they report to it about their streams."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,40 +10,40 @@ Changed = Callable[[StreamRef, bool], None]
 
 
 class Gate(Protocol):
-    """Stands between sources and their streams: breakers, in a worker that hosts an application. All calls are made in
-    the worker's event loop.
+    """Stands between sources and their streams: breakers, in a worker with an application. All calls are made in the
+    worker's event loop.
 
     A stream is `started`, sends while it may, has `ended`, and is `completed` once every pipeline is done with its last
-    event. A stream may be started again: before its end, when its program comes back, and after it, if it resumes.
+    event. It may be started again: before its end, when its program comes back, and after it, if it resumes.
     """
 
     def started(self, stream: StreamRef) -> None:
-        """It is durable that it has begun. Idempotent."""
+        """Its start is durable. Idempotent."""
         ...
 
     def ended(self, stream: StreamRef) -> None:
-        """It sends no more, and that is durable. Idempotent; also of one that was started in an earlier process."""
+        """It sends no more, and that is durable. Idempotent; also for one that was started in an earlier process."""
         ...
 
     def completed(self, stream: StreamRef) -> None:
-        """After `ended`: every pipeline has completed an epoch that holds its last event, whatever `ack` says."""
+        """After `ended`: every pipeline has completed an epoch with its last event, under any `ack`."""
         ...
 
     def may_send(self, stream: StreamRef) -> bool:
-        """Of one that is started."""
+        """For a stream that is started."""
         ...
 
     def why(self, stream: StreamRef) -> str:
-        """Who keeps it from sending, in one sentence; "" if nobody does."""
+        """What blocks it, in one sentence; "" if it may send."""
         ...
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Call it whenever `may_send` of a stream has changed, after the change. What it returns ends that."""
+        """Call `changed` after `may_send` of a stream has changed. The function returned ends that."""
         ...
 
 
 class OpenGate:
-    """Every stream may send, always: where nothing is deployed that could say otherwise."""
+    """Every stream may send, always: where nothing is deployed that could block one."""
 
     def started(self, stream: StreamRef) -> None: ...
 
@@ -59,3 +59,38 @@ class OpenGate:
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:  # noqa: ARG002
         return lambda: None
+
+
+class GuardedStreams:
+    """The gate of a worker's sources, and the started streams that it blocks. The silence of a blocked stream does not
+    count; the gate is not asked about streams that have not started, so their silence does.
+    """
+
+    def __init__(self) -> None:
+        self.gate: Gate = OpenGate()
+        self.is_guarded = False
+        """Whether there is a gate that may block streams: otherwise none is asked."""
+        self._blocked: set[StreamRef] = set()
+
+    def guard(self, gate: Gate, changed: Changed) -> None:
+        """From now on this gate decides; `changed` is called for every change. Once, before sources are let in."""
+        self.gate, self.is_guarded = gate, True
+
+        def remember(stream: StreamRef, may_send: bool) -> None:
+            self.remember(stream, may_send=may_send)
+            changed(stream, may_send)
+
+        gate.subscribe(remember)
+
+    def started(self, stream: StreamRef) -> bool:
+        """Report the start; returns whether the stream may send."""
+        self.gate.started(stream)
+        may_send = self.gate.may_send(stream)
+        self.remember(stream, may_send=may_send)
+        return may_send
+
+    def remember(self, stream: StreamRef, *, may_send: bool) -> None:
+        (self._blocked.discard if may_send else self._blocked.add)(stream)
+
+    def is_blocked(self, stream: StreamRef) -> bool:
+        return stream in self._blocked

@@ -1,10 +1,11 @@
-"""The gateway's limits, each with its reason, and how connectors are set up that nobody has configured."""
+"""The limits of ingest, each with its reason, and the settings of sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ssl import SSLContext
 
+from penstock.config.deployment import ConnectorSpec
 from penstock.protocol.connector.frames import EventTimeUnit
 
 MIB = 1 << 20
@@ -23,14 +24,14 @@ class AckMode(Enum):
     """When a stream's point of reference is sent."""
 
     CHECKPOINT = "checkpoint"
-    """When every pipeline on the connector has completed an epoch that holds it; without any, when it is durable."""
+    """When every pipeline that reads the source has completed an epoch with it; without any, when it is durable."""
     DURABLE = "durable"
     """After the fsync."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorSettings:
-    """What can be set for each connector."""
+class SourceSettings:
+    """What can be set for each source."""
 
     segments: int = 2
     """Segments that its streams are spread over; a stream stays where it was first put."""
@@ -42,19 +43,19 @@ class ConnectorSettings:
     """An event time of 0 means the time of arrival."""
 
     quota_bytes: int | None = None
-    """Bytes that its segments may hold together; from then on no credits are granted until there is room."""
+    """Bytes that its segments may retain together; beyond it no credits are granted until there is room."""
 
     max_disorder_us: int = 0
-    """How far, in event time, an event may be behind the highest one of its stream: the watermark waits for it."""
+    """How far, in event time, an event may be behind the latest one of its stream: the watermark waits for it."""
 
     idle_timeout_seconds: float | None = None
-    """A stream that could send and has been silent for so long no longer holds the watermark back; None: never."""
+    """A stream that could send and was silent for so long no longer holds the watermark back; None: never."""
 
     when_all_idle: WhenAllIdle = WhenAllIdle.WAIT
     """Without an idle timeout no stream is ever idle, and it changes nothing."""
 
     arrival_time: bool | None = False
-    """The worker itself gives all events the time of their arrival; None: nobody has said, so the events decide."""
+    """The worker stamps all events with the time of their arrival; None: not declared, so the events decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +64,18 @@ class GatewaySettings:
     port: int = 7100
     ssl: SSLContext | None = None
     cookie: bytes = field(default=b"", repr=False)
-    connector: ConnectorSettings = field(default_factory=ConnectorSettings)
-    connectors: Mapping[str, ConnectorSettings] = field(default_factory=dict)
-    """Of those, by name, that are set up otherwise."""
+    source: SourceSettings = field(default_factory=SourceSettings)
+    sources: Mapping[str, SourceSettings] = field(default_factory=dict)
+    """Of single sources, by name, instead of `source`."""
 
     auto_create: bool = True
-    """A name that is not known yet becomes a connector; otherwise it is refused."""
+    """A program that names an unknown source creates it; otherwise it is refused."""
 
-    connectors_max: int = 10_000
-    """Sources that may be known: any name makes one, three segments each."""
+    sources_max: int = 10_000
+    """Sources that may exist: any name creates one, with three segments."""
 
     handshake_seconds: float = 10.0
-    """How long a peer may take until its HELLO is there."""
+    """How long a peer may take to send its HELLO."""
 
     sessions_max: int = 1000
     """Beyond it a new connection is closed at once, and counted: each costs a receive buffer and a window."""
@@ -85,7 +86,7 @@ class GatewaySettings:
     streams_per_session_max: int = 100_000
     """Streams open in one session at the same time, at about 200 bytes each."""
 
-    streams_per_connector_max: int = 1_000_000
+    streams_per_source_max: int = 1_000_000
     """Streams that a source may ever have: each is remembered, at about 300 bytes."""
 
     window_bytes: int = 8 * MIB
@@ -105,14 +106,29 @@ class GatewaySettings:
     """How long a source that has closed its side may wait for the acknowledgement of what it has sent."""
 
     successor: str = ""
-    """Where sources are sent when this gateway stops, as "host:port"; empty: they are closed plainly, and come back."""
+    """Where programs are sent when this gateway stops, as "host:port"; empty: they are closed, and come back."""
 
     drain_seconds: float = 10.0
     """How long a stop waits for what was received to become durable; not for pipelines to complete it."""
 
     snapshot_bytes: int = 64 * MIB
-    """Data after which a connector's table of streams is written down again: bounds what a restart must read."""
+    """Data after which a source's table of streams is written again: bounds what a restart must read."""
 
-    def of(self, name: str) -> ConnectorSettings:
-        """How this connector is set up."""
-        return self.connectors.get(name, self.connector)
+    def of(self, name: str) -> SourceSettings:
+        """The settings of this source."""
+        return self.sources.get(name, self.source)
+
+
+def settings_of(spec: ConnectorSpec, *, own_event_times: bool | None) -> SourceSettings:
+    """For the source of an application's connector; `own_event_times` is one of its capabilities."""
+    return SourceSettings(
+        segments=spec.segments,
+        ack=AckMode(spec.ack),
+        event_time_unit=EventTimeUnit[spec.event_time_unit.upper()],
+        event_time_ingest=spec.event_time_ingest,
+        quota_bytes=spec.quota_bytes,
+        max_disorder_us=spec.max_disorder_us,
+        idle_timeout_seconds=spec.idle_timeout_seconds,
+        when_all_idle=WhenAllIdle(spec.when_all_idle),
+        arrival_time=None if own_event_times is None else not own_event_times,
+    )

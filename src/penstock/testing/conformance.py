@@ -173,7 +173,7 @@ async def at_rest(frame: Frame) -> int:
 
 
 async def until_letters(frame: Frame, count: int) -> None:
-    await frame.until(lambda: frame.instance.host.letters.count >= count, "the letter")
+    await frame.until(lambda: frame.instance.host.dead_letters.count >= count, "the letter")
 
 
 # What the port `in` of every connector must pass.

@@ -39,7 +39,8 @@ from penstock.delivery.breakers.table import Breakers
 from penstock.delivery.outbox.rows import Row, encode_rows
 from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.sink import PLAIN, SinkLost, Transaction
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.stored.bulk import Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, parse_event
@@ -234,11 +235,12 @@ class Frame:
         self._committer = Committer(self._journal, _STORE.idle_proof_seconds)
         self._committer.start()
         self._durability = Durability(self._journal, loop, lambda: None)
-        self.gateway = Gateway(self.store, self._durability, GatewaySettings(port=0))
+        self.sources = SourceCatalog(self.store, self._durability, GatewaySettings(port=0))
+        self.gateway = Gateway(self.sources)
         await self.gateway.start()
         self.breakers = Breakers()
-        self.signals = Signals(self.breakers, loop.time, self.gateway.knows)
-        self.gateway.guard(self.signals)
+        self.signals = Signals(self.breakers, loop.time, self.sources.knows)
+        self.sources.guard(self.signals)
         self._sinks = OutboxSinks(self.store, self._durability, self.signals, loop.time)
         self._begin()
 
@@ -246,13 +248,13 @@ class Frame:
         made = self._made()
         self.connector = made.connector
         self.instance = Instance(
-            made, self._deployment(made), Surroundings(self.gateway, self.signals, self._sinks, lambda: "")
+            made, self._deployment(made), Surroundings(self.sources, self.signals, self._sinks, lambda: "")
         )
         self.breakers.configure(_OTHER, BreakerSpec(), per_stream=True, is_passing=True)
         self.other = Other(self.breakers)
         self.signals.attach(_OTHER, self.other, self.instance.host)
         self.signals.relink(NAME, {_OTHER, NAME} if self.has_in else {_OTHER})
-        self.gateway.completion(NAME).hold({})
+        self.sources.completion(NAME).hold({})
         self._given = GivenEpochs(self._sinks, _PIPELINE, NAME)
         self.instance.start()
 
@@ -331,7 +333,7 @@ class Frame:
         for segment in self._segments(NAME):
             self.taken += self._events(segment)
             end = int(self.store.info(segment).length)
-            self.gateway.completion(NAME).advance({segment: end})
+            self.sources.completion(NAME).advance({segment: end})
             self.store.truncate(segment, end)
 
     def _segments(self, name: str) -> list[str]:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from penstock.coordinator.flow import BUCKETS, Distribution, Flow
 from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.source_view import SourceView
 
 # How fast everything flows now: counters as they were a moment ago, in a small ring, and as they are.
 
@@ -63,10 +63,10 @@ def _grown(before: int, now: int) -> int:
 _SOURCE, _PIPELINE, _SINK = "source", "pipeline", "sink"
 
 
-def counts(gateway: Gateway, flow: Flow | None) -> dict[Key, int]:
+def counts(sources: SourceView, flow: Flow | None) -> dict[Key, int]:
     """All counters that rates are made of. `flow` is None where there is no coordinator."""
     found: dict[Key, int] = {}
-    for name, counters in gateway.source_counters().items():
+    for name, counters in sources.counters().items():
         found[_SOURCE, name, "events"] = counters.messages
         found[_SOURCE, name, "bytes"] = counters.message_bytes
     for name, pipeline in flow.pipelines.items() if flow is not None else ():
@@ -102,8 +102,8 @@ def _rounded(seconds: float | None) -> float | None:
 class FlowMetrics(Collector):
     """Counters of sources, pipelines and sinks, and histograms of epochs: `docs/operating.md` has the table."""
 
-    def __init__(self, gateway: Gateway, flow: Flow | None) -> None:
-        self._gateway = gateway
+    def __init__(self, sources: SourceView, flow: Flow | None) -> None:
+        self._source_view = sources
         self._flow = flow
 
     def collect(self) -> Iterator[Metric]:
@@ -114,7 +114,7 @@ class FlowMetrics(Collector):
             yield from _sinks(self._flow)
 
     def _sources(self) -> Iterator[Metric]:
-        found = self._gateway.source_counters().items()
+        found = self._source_view.counters().items()
         events = [([name], counters.messages) for name, counters in found]
         yield _counter("source_events", "Events stored", ["source"], events)
         sizes = [([name], counters.message_bytes) for name, counters in found]

@@ -1,4 +1,4 @@
-"""What is said of sources besides their messages: how far their streams are, and that one has ended for good."""
+"""Routes for declarations about sources: watermarks of their streams, and that a source has ended for good."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from penstock.core.errors import PenstockError, RequestError
-from penstock.ingest.declaring import Declaring
+from penstock.ingest.declarations import Declarations
 from penstock.worker.coordinator_routes import failure
 from penstock.worker.json_body import Body, read_body
 
@@ -18,7 +18,7 @@ _U64_MAX = 2**64 - 1
 class Declared(Protocol):
     """What the routes need of a worker."""
 
-    def declaring(self) -> Declaring: ...
+    def declarations(self) -> Declarations: ...
 
 
 def routes(worker: Declared) -> list[Route]:
@@ -29,10 +29,10 @@ def routes(worker: Declared) -> list[Route]:
         if after is not None:
             after = _number("after", after, 0, _U64_MAX)
         time_us = _number("time_us", body.get("time_us"), -(2**63), 2**63 - 1)
-        return {"streams": await worker.declaring().watermark(name, time_us, stream, after)}
+        return {"streams": await worker.declarations().watermark(name, time_us, stream, after)}
 
     async def end(name: str, _: Body) -> Any:
-        await worker.declaring().end(name)
+        await worker.declarations().end(name)
         return {}
 
     return [_route("/sources/{name}/watermark", watermark), _route("/sources/{name}/end", end)]

@@ -23,8 +23,9 @@ from penstock.coordinator.settings import Connectors
 from penstock.coordinator.window_reports import BucketStatus, OperatorStatus
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
 from penstock.delivery.service import Delivery
-from penstock.ingest.declaring import Declaring
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.declarations import Declarations
+from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
@@ -96,8 +97,10 @@ class Worker:
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
         durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
         self._server = SegmentServer(self._store, durability, self.settings.segment)
-        self._gateway = Gateway(self._store, durability, self.settings.gateway)
-        self._gateway.completed_goes = self.settings.coordinator.retention.mode == "complete"
+        self._sources = SourceCatalog(self._store, durability, self.settings.gateway)
+        self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
+        self._gateway = Gateway(self._sources)
+        self._source_view = self._gateway.view
         await self._start_coordinator(durability)
         self._register_metrics()
         self._rates = Rates(self._counts, time.monotonic)
@@ -133,11 +136,11 @@ class Worker:
         self._hosting: Hosting | None = None
         self._ledger_damage: Damaged | None = None
         self._application_damage: Damaged | None = None
-        settings, completions = self.settings.coordinator, self._gateway.completion
+        settings, completions = self.settings.coordinator, self._sources.completion
         try:
-            gateway, address = self._gateway, self._segment_address
+            view, address = self._source_view, self._segment_address
             connectors = Connectors(
-                self._disorder_us, self._stream_name, gateway.open_streams, gateway.has_finished, gateway.times
+                view.disorder_us, view.stream_name, view.open_streams, view.has_finished, view.times
             )
             coordinator = Coordinator(
                 self._store,
@@ -155,7 +158,7 @@ class Worker:
             return
         await coordinator.start()
         self._coordinator = coordinator
-        gateway.clock_marks.demand = coordinator.clock_demand.by_source
+        self._sources.clock_marks.demand = coordinator.clock_demand.by_source
         self._start_delivery(coordinator, durability)
 
     def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:
@@ -174,7 +177,7 @@ class Worker:
         """Nobody knows what pipelines have completed: nothing is acknowledged, and everything is kept."""
         for info in self._store.segments(CONNECTOR_PREFIX):
             name, _, _ = info.name.removeprefix(CONNECTOR_PREFIX).partition("/")
-            self._gateway.completion(name).hold({})
+            self._sources.completion(name).hold({})
 
     def _segment_address(self) -> tuple[int, bool]:
         return self.ports["segment"], self.settings.segment.ssl is not None
@@ -211,16 +214,10 @@ class Worker:
         return self._hosting
 
     def stream_names(self, source: str, ids: list[int]) -> list[str]:
-        return self._gateway.stream_names(source, ids)
+        return self._source_view.stream_names(source, ids)
 
-    def _stream_name(self, source: str, stream_id: int) -> str:
-        return self._gateway.stream_names(source, [stream_id])[0]
-
-    def _disorder_us(self, source: str) -> int:
-        return self._gateway.settings_of(source).max_disorder_us
-
-    def declaring(self) -> Declaring:
-        return self._gateway.declaring
+    def declarations(self) -> Declarations:
+        return Declarations(self._sources)
 
     def _on_failure(self) -> None:
         self._failed = True
@@ -249,7 +246,7 @@ class Worker:
             self._rates.sample()
 
     def _counts(self) -> dict[Key, int]:
-        return flow.counts(self._gateway, self._flow)
+        return flow.counts(self._source_view, self._flow)
 
     @property
     def _flow(self) -> Flow | None:
@@ -319,7 +316,7 @@ class Worker:
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
         if self._coordinator is None:
             return full
-        sentences = [*full, *self._coordinator.holds(self._gateway.full_sources()), *self._delivery.blockages()]
+        sentences = [*full, *self._coordinator.holds(self._source_view.full_sources()), *self._delivery.blockages()]
         return sentences if self._hosting is None else [*sentences, *self._hosting.blockages()]
 
     def _has_room(self) -> bool:
@@ -352,11 +349,11 @@ class Worker:
         PlatformCollector(registry=self.registry)
         self.registry.register(Numbered("store", self._store_numbers, self._store_counts))
         gateway = self._gateway
-        self.registry.register(Numbered("gateway", gateway.gauges, gateway.counters.as_dict))
+        self.registry.register(Numbered("gateway", gateway.gauges, self._sources.counters.as_dict))
         self.registry.register(Numbered("segment", self._server.gauges, self._server.counters.as_dict))
         self.registry.register(Pipelines(self._pipelines))
         self.registry.register(Windows(self._window_buckets))
         self.registry.register(Sinks(self._sinks, lambda name: self.delivery().epochs(name)))
-        self.registry.register(flow.FlowMetrics(gateway, self._flow))
+        self.registry.register(flow.FlowMetrics(self._source_view, self._flow))
         if self._hosting is not None:
             self.registry.register(HostedConnectors(self._hosting.connectors))

@@ -73,7 +73,7 @@ def complete(frame: Frame) -> None:
     """Every pipeline is done with what is stored."""
     ends = {f"connector/{NAME}/{route}": 0 for route in range(2)}
     ends = {name: int(frame.store.length(name)) for name in ends if frame.store.exists(name)}
-    frame.gateway.completion(NAME).advance(ends)
+    frame.sources.completion(NAME).advance(ends)
 
 
 class HttpClients(Peer):

@@ -39,7 +39,7 @@ async def test_files_that_match_are_read_once_each_as_a_stream_and_then_the_sour
     for name in ("a.log", "b.log", "c.txt"):
         (tmp_path / name).write_text(f"{name} 1\n{name} 2\n")
     async with reading(tmp_path, str(tmp_path / "*.log")) as hosted:
-        await eventually(lambda: hosted.gateway.has_finished(NAME))
+        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
         await have(hosted, b"a.log 1", b"a.log 2", b"b.log 1", b"b.log 2")
         paths = {event.stream_id: event.metadata["path"] for event in hosted.events()}
         assert sorted(paths.values()) == [str(tmp_path / "a.log"), str(tmp_path / "b.log")]
@@ -68,7 +68,7 @@ async def test_a_file_is_read_on_from_where_it_was_stopped(tmp_path: Path) -> No
         before = len(hosted.values())
         assert before < len(lines)
     async with reading(tmp_path, str(tmp_path / "a")) as hosted:
-        await eventually(lambda: hosted.gateway.has_finished(NAME))
+        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
         await eventually(lambda: len(hosted.values()) >= len(lines))
         assert hosted.values() == lines
 
@@ -77,7 +77,7 @@ async def test_a_file_that_was_read_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n")
     for _ in range(3):
         async with reading(tmp_path, str(tmp_path / "a")) as hosted:
-            await eventually(lambda: hosted.gateway.has_finished(NAME))
+            await eventually(lambda: hosted.gateway.view.has_finished(NAME))
             await have(hosted, b"one")
 
 
@@ -102,7 +102,7 @@ async def test_bytes_that_are_no_record_are_a_letter_and_other_files_go_on(tmp_p
     split = (LINES[0].__class__(type="split", config={"delimiter": "\n", "record_bytes_max": 1000}),)
     config = {"mode": "read", "path": str(tmp_path / "?"), "parallel": 1}
     async with hosting(tmp_path / "data", "file", config, interceptors_in=split) as hosted:
-        await eventually(lambda: hosted.gateway.has_finished(NAME))
+        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
         await have(hosted, b"one")
         await eventually(lambda: len(hosted.letters()) == 1)
         assert hosted.host.counts == {"bad_files": 1}
@@ -114,7 +114,7 @@ async def test_at_its_quota_nothing_more_is_read(tmp_path: Path) -> None:
     config = {"mode": "read", "path": str(tmp_path / "a"), "chunk": 1024}
     async with hosting(tmp_path / "data", "file", config, interceptors_in=LINES, quota_bytes=20_000) as hosted:
         await eventually(lambda: not hosted.host.room.there)
-        await hosted.gateway.durability.caught_up()
+        await hosted.sources.durability.caught_up()
         stored = len(hosted.values())
         await asyncio.sleep(0.1)
         assert len(hosted.values()) == stored < len(lines)

@@ -7,8 +7,9 @@ from typing import Any, Generic, TypeVar
 
 from penstock.config.deployment import ConnectorSpec
 from penstock.connectors.making import make_chains
-from penstock.ingest.connectors.host import SourceHost
-from penstock.ingest.gateway import Gateway
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.out_ports.host import SourceHost
+from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.stored.event import StoredEvent
 from penstock.store.file_journal import Committer, FileJournal
@@ -30,25 +31,26 @@ class Life(Generic[J]):
         self.committer = Committer(self.journal, SMALL.idle_proof_seconds)
         self.committer.start()
         durability = Durability(self.journal, asyncio.get_running_loop(), lambda: None)
-        self.gateway = Gateway(self.store, durability, GatewaySettings(port=0))
+        self.sources = SourceCatalog(self.store, durability, GatewaySettings(port=0))
+        self.gateway = Gateway(self.sources)
         self.gate = ScriptedGate()
-        self.gateway.guard(self.gate)
+        self.sources.guard(self.gate)
         self._hosts: list[SourceHost] = []
 
     async def host(self, **spec: Any) -> SourceHost:
         described = ConnectorSpec(**{"name": "source", "id": "source", "instance": "01", "type": "driven", **spec})
         chains = make_chains(described.interceptors_in, ())
-        host = SourceHost(described, Driven(), self.gateway, gate=self.gate, chains=chains)
+        host = SourceHost(described, Driven(), self.sources, gate=self.gate, chains=chains)
         self._hosts.append(host)
         host.start()
         await until(lambda: host.status().state == "connected")
         return host
 
     def events(self) -> list[StoredEvent]:
-        return read_events(self.store, self.gateway.connector("source").segments)
+        return read_events(self.store, self.sources.log("source").segments)
 
     def ends(self) -> dict[str, int]:
-        return {name: self.store.info(name).length for name in self.gateway.connector("source").segments}
+        return {name: self.store.info(name).length for name in self.sources.log("source").segments}
 
     async def end(self) -> None:
         """Nothing is written any more."""
@@ -61,7 +63,7 @@ class Life(Generic[J]):
 async def main(folder: Path, what: str) -> None:
     """Say the id of a stream, or what no id of this life is below; then wait to be killed."""
     host = await Life(folder, FileJournal).host()
-    found = (await host.open_stream("peer")).ref.stream_id if what == "stream" else host.connector.incarnation << 32
+    found = (await host.open_stream("peer")).ref.stream_id if what == "stream" else host.log.streams.incarnation << 32
     print(found, flush=True)
     await asyncio.sleep(600)
 

@@ -10,8 +10,8 @@ from penstock.config.deployment import ConnectorSpec, InterceptorSpec
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Pause, StreamRef
 from penstock.connectors.making import make_chains
 from penstock.core.types import Guarantee
-from penstock.ingest.connectors.host import SourceHost
 from penstock.ingest.gate import Changed
+from penstock.ingest.out_ports.host import SourceHost
 from penstock.protocol.stored.event import StoredEvent, parse_event
 from penstock.protocol.stored.head import Head, Mark, decode_head
 from penstock.store.file_journal import FileJournal
@@ -109,7 +109,7 @@ class Scene:
 
     async def crash(self) -> RunningGateway:
         """What is durable now is what the next one finds."""
-        self.running.gateway.store.journal.check()
+        self.running.sources.store.journal.check()
         await self.running.crash()
         await self.leave()
         return await self.open()
@@ -128,18 +128,18 @@ class Scene:
             **{"name": name, "id": name, "instance": "01", "type": "driven", "interceptors_in": interceptors, **spec}
         )
         chains = make_chains(described.interceptors_in, ())
-        host = SourceHost(described, Driven(run, pauses), self.running.gateway, gate=self.gate, chains=chains)
+        host = SourceHost(described, Driven(run, pauses), self.running.sources, gate=self.gate, chains=chains)
         self.hosts.append(host)
         host.start()
-        await until(lambda: host.connector.incarnation > 0 and host.status().state != "starting")
+        await until(lambda: host.log.streams.incarnation > 0 and host.status().state != "starting")
         return host
 
     # What is stored, durably.
 
     async def heads(self, connector: str = "source") -> list[Head]:
-        await self.running.gateway.durability.caught_up()
+        await self.running.sources.durability.caught_up()
         found = []
-        for name in self.running.gateway.connector(connector).segments:
+        for name in self.running.sources.log(connector).segments:
             info = self.running.store.info(name)
             found += [decode_head(data) for _, data in self.running.store.heads(name, info.start, info.length)]
         return [head for head in found if head is not None]
@@ -148,14 +148,14 @@ class Scene:
         return [mark for head in await self.heads(connector) for mark in head.marks]
 
     async def events(self, connector: str = "source") -> list[StoredEvent]:
-        await self.running.gateway.durability.caught_up()
-        return read_events(self.running.store, self.running.gateway.connector(connector).segments)
+        await self.running.sources.durability.caught_up()
+        return read_events(self.running.store, self.running.sources.log(connector).segments)
 
     async def values(self, connector: str = "source") -> list[bytes]:
         return [event.payload for event in await self.events(connector)]
 
     def ends(self, connector: str = "source") -> dict[str, int]:
-        names = self.running.gateway.connector(connector).segments
+        names = self.running.sources.log(connector).segments
         return {name: self.running.store.info(name).length for name in names}
 
 

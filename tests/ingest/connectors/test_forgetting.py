@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.ingest.connectors.host import SourceHost
-from penstock.ingest.connectors.incarnation import Incarnation
+from penstock.ingest.out_ports.host import SourceHost
+from penstock.ingest.out_ports.storage import EphemeralIds
 from penstock.protocol.stored.head import MarkKind
 from penstock.store.file_journal import FileJournal
 from tests.ingest.connectors.life import Life
@@ -52,8 +52,8 @@ async def test_a_host_that_is_made_again_in_the_same_process_has_other_ids(scene
 
 async def test_when_its_ids_are_used_up_the_next_incarnation_begins(scene: Scene) -> None:
     host = await scene.host()
-    incarnation = Incarnation(host.connector, scene.running.gateway.durability, count_max=2)
-    before = host.connector.incarnation
+    incarnation = EphemeralIds(host.log, scene.running.sources.durability, count_max=2)
+    before = host.log.streams.incarnation
     ids = [await incarnation.next_id() for _ in range(5)]
     assert [(i >> 32) - before for i in ids] == [1, 1, 2, 2, 3]
     assert len(set(ids)) == 5
@@ -81,18 +81,18 @@ async def test_many_short_connections_leave_a_table_of_bounded_size_also_after_a
     life = Life(tmp_path, FileJournal)
     host = await life.host()
     await connections(host, CONNECTIONS)
-    await until(lambda: not host.connector.streams)
+    await until(lambda: not host.log.streams)
     await life.end()
     life = Life(tmp_path, FileJournal)
-    recovered = life.gateway.connector("source")
+    recovered = life.sources.log("source")
     assert len(recovered.streams) <= TABLE_MAX
     host = await life.host()
     await until(lambda: not recovered.streams)
     recovered.snapshot()
-    await life.gateway.durability.caught_up()
+    await life.sources.durability.caught_up()
     await life.end()
     life = Life(tmp_path, FileJournal)
-    assert not life.gateway.connector("source").streams
+    assert not life.sources.log("source").streams
     await life.end()
 
 
@@ -101,9 +101,9 @@ async def test_streams_of_a_process_that_crashed_have_ended_and_do_not_come_back
     stream = await host.open_stream("peer")
     resumed = await host.open_stream("file", resume=True)
     await stream.send(b"x")
-    await scene.running.gateway.durability.caught_up()
+    await scene.running.sources.durability.caught_up()
     await scene.crash()
-    connector = scene.running.gateway.connector("source")
+    connector = scene.running.sources.log("source")
     await until(lambda: stream.ref.stream_id not in connector.streams)
     assert resumed.ref.stream_id in connector.streams
     assert [m.stream_id for m in await scene.marks() if m.kind is MarkKind.ENDED] == [stream.ref.stream_id]
@@ -112,7 +112,7 @@ async def test_streams_of_a_process_that_crashed_have_ended_and_do_not_come_back
 
 async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a_restart(tmp_path: Path) -> None:
     life = Life(tmp_path, FileJournal)
-    life.gateway.completion("source").hold({})
+    life.sources.completion("source").hold({})
     host = await life.host(segments=1)
     stream = await host.open_stream("peer")
     await stream.send(b"x")
@@ -120,20 +120,20 @@ async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a
     await until(lambda: life.gate.of(stream.ref) == ["started", "ended"])
     await life.end()
     life = Life(tmp_path, FileJournal)
-    life.gateway.completion("source").hold({})
+    life.sources.completion("source").hold({})
     await life.host(segments=1)
     await asyncio.sleep(0.1)
     assert "completed" not in life.gate.of(stream.ref)
-    assert life.gateway.stream_names("source", [stream.ref.stream_id]) == ["peer"]
-    life.gateway.completion("source").advance(life.ends())
+    assert life.gateway.view.stream_names("source", [stream.ref.stream_id]) == ["peer"]
+    life.sources.completion("source").advance(life.ends())
     await until(lambda: life.gate.of(stream.ref)[-1:] == ["completed"])
-    assert life.gateway.stream_names("source", [stream.ref.stream_id]) == [""]
+    assert life.gateway.view.stream_names("source", [stream.ref.stream_id]) == [""]
     await life.end()
 
 
 async def test_streams_of_programs_are_never_taken_for_such(scene: Scene) -> None:
     host = await scene.host()
-    connector = host.connector
+    connector = host.log
     connector.find(7, "chosen by a program")
-    connector.find((host.connector.incarnation + 1) << 32 | 1, "larger than any")
-    assert connector.fleeting() == []
+    connector.find((host.log.streams.incarnation + 1) << 32 | 1, "larger than any")
+    assert connector.streams.ephemeral() == []

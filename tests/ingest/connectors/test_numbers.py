@@ -6,12 +6,19 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import Offset, Position
-from penstock.ingest.connectors import admission
-from penstock.ingest.connectors.admission import new_only, record_slices
-from penstock.ingest.connectors.numbering import SINCE_MAX, going_on, position, reaching, since
-from penstock.ingest.connectors.places import PLACES_MAX, Place, Places
-from penstock.ingest.fleeting import fleeting_id, is_fleeting
-from penstock.ingest.stored_batch import Values
+from penstock.ingest import batch
+from penstock.ingest.batch import Values, record_slices
+from penstock.ingest.known_streams import ephemeral_id, is_ephemeral
+from penstock.ingest.out_ports.event_ids import (
+    PLACES_MAX,
+    SINCE_MAX,
+    Place,
+    Places,
+    going_on,
+    position,
+    reaching,
+    since,
+)
 from penstock.protocol.connector import stream_id_of
 
 
@@ -41,11 +48,11 @@ def test_more_events_than_ids_behind_a_cut_are_refused() -> None:
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=100))
 def test_rows_go_into_records_of_a_bounded_size_in_order(sizes: list[int]) -> None:
-    limit, admission.RECORD_BYTES = admission.RECORD_BYTES, 500
+    limit, batch.RECORD_BYTES = batch.RECORD_BYTES, 500
     try:
         slices = [*record_slices(sizes)]
     finally:
-        admission.RECORD_BYTES = limit
+        batch.RECORD_BYTES = limit
     assert [size for rows in slices for size in sizes[rows]] == sizes
     assert all(len(sizes[rows]) == 1 or sum(sizes[rows]) + 36 * len(sizes[rows]) <= 500 for rows in slices)
 
@@ -53,7 +60,7 @@ def test_rows_go_into_records_of_a_bounded_size_in_order(sizes: list[int]) -> No
 @given(st.sets(st.integers(1, 50), min_size=1), st.integers(0, 60))
 def test_what_is_stored_already_is_left_out(ids: set[int], last_id: int) -> None:
     given_ids = sorted(ids)
-    kept = new_only(Values([b"%d" % i for i in given_ids], given_ids, given_ids, metadata=[b""] * len(ids)), last_id)
+    kept = Values([b"%d" % i for i in given_ids], given_ids, given_ids, metadata=[b""] * len(ids)).after(last_id)
     assert [*kept.ids] == [i for i in given_ids if i > last_id]
     assert [*kept.values] == [b"%d" % i for i in kept.ids]
     assert [*kept.times_us] == [*kept.ids]  # type: ignore[misc]
@@ -78,7 +85,7 @@ def test_places_are_bounded_and_never_tell_of_an_event_too_early(count: int, dur
 
 @given(st.text(max_size=20), st.integers(1, 2**32 - 1), st.integers(1, 2**32 - 1))
 def test_ids_tell_whether_a_stream_can_resume(name: str, incarnation: int, count: int) -> None:
-    assert is_fleeting(fleeting_id(incarnation, count), name, incarnation)
-    assert not is_fleeting(fleeting_id(incarnation, count), name, incarnation - 1)
-    assert not is_fleeting(stream_id_of(name), name, 2**32 - 1)
-    assert not is_fleeting(count, name, 2**32 - 1)
+    assert is_ephemeral(ephemeral_id(incarnation, count), name, incarnation)
+    assert not is_ephemeral(ephemeral_id(incarnation, count), name, incarnation - 1)
+    assert not is_ephemeral(stream_id_of(name), name, 2**32 - 1)
+    assert not is_ephemeral(count, name, 2**32 - 1)

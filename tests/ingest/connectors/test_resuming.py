@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import DiskFull, StoreFailed
-from penstock.ingest.connectors import admission
+from penstock.ingest import batch
 from penstock.store.file_journal import FileJournal
 from tests.ingest.conftest import CrashingJournal
 from tests.ingest.connectors.life import Life
@@ -79,7 +79,7 @@ async def travel(
     stream = await host.open_stream("file", resume=True)
     await stream.send(data[stream.position :])
     await stream.finish()
-    await life.gateway.durability.caught_up()
+    await life.sources.durability.caught_up()
     found = life.events()
     await life.end()
     ids = [event.event_id for event in found]
@@ -106,7 +106,7 @@ async def test_a_stream_is_opened_again_at_its_exact_position(scene: Scene) -> N
     assert stream.position == 8
     await stream.close()
     assert scene.gate.of(stream.ref) == ["started"]
-    await scene.running.gateway.durability.caught_up()
+    await scene.running.sources.durability.caught_up()
     await scene.crash()
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("file", resume=True)
@@ -122,7 +122,7 @@ async def test_one_that_has_said_all_has_ended_and_can_be_opened_again(scene: Sc
     await stream.finish()
     await stream.close()
     await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
-    assert stream.ref.stream_id in host.connector.streams
+    assert stream.ref.stream_id in host.log.streams
     again = await host.open_stream("file", resume=True)
     assert again.position == 7
     await again.send(b"\nthree\n")
@@ -132,12 +132,12 @@ async def test_one_that_has_said_all_has_ended_and_can_be_opened_again(scene: Sc
 async def test_events_of_one_send_that_need_several_records_are_stored_once_when_a_crash_comes_between(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "RECORD_BYTES", 1000)
+    monkeypatch.setattr(batch, "RECORD_BYTES", 1000)
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("file", resume=True)
     lines = [b"%03d" % number for number in range(200)]
     data = b"".join(line + b"\n" for line in lines)
-    await scene.running.gateway.durability.caught_up()
+    await scene.running.sources.durability.caught_up()
     scene.running.journal.crash_after(3)
     with suppress(StoreFailed):  # it comes before the last record was queued, or behind it
         await stream.send(data)
@@ -163,7 +163,7 @@ async def test_bad_bytes_are_passed_over_so_that_they_are_one_letter_alone(scene
     data = prefixed(b"good") + b"\xff\xff\xff\xffgarbage"
     with pytest.raises(BadBytes):
         await stream.send(data)
-    await scene.running.gateway.durability.caught_up()
+    await scene.running.sources.durability.caught_up()
     await scene.crash()
     host = await scene.host(interceptors=PREFIXED)
     stream = await host.open_stream("file", resume=True)
@@ -178,13 +178,13 @@ async def test_a_send_that_is_cancelled_while_the_disk_is_full_is_read_again(
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("file", resume=True)
     await stream.send(b"one\n")
-    append = host.connector.append
-    monkeypatch.setattr(host.connector, "append", lambda _: (_ for _ in ()).throw(DiskFull("full")))
+    append = host.log.append
+    monkeypatch.setattr(host.log, "append", lambda _: (_ for _ in ()).throw(DiskFull("full")))
     sending = asyncio.create_task(stream.send(b"two\n"))
     await asyncio.sleep(0.1)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
-    monkeypatch.setattr(host.connector, "append", append)
+    monkeypatch.setattr(host.log, "append", append)
     again = await host.open_stream("file", resume=True)
     assert again.position == 4
     await again.send(b"two\nthree\n")
@@ -193,7 +193,7 @@ async def test_a_send_that_is_cancelled_while_the_disk_is_full_is_read_again(
 
 async def test_one_that_begins_again_before_its_end_was_complete_is_not_told_to_be_over(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT, segments=1)
-    completion = scene.running.gateway.completion("source")
+    completion = scene.running.sources.completion("source")
     completion.hold({})
     stream = await host.open_stream("file", resume=True)
     await stream.send(b"one\n")
@@ -211,22 +211,22 @@ async def test_one_that_begins_again_before_its_end_was_complete_is_not_told_to_
 
 async def test_an_end_that_was_not_complete_before_a_crash_is_told_when_it_is(tmp_path: Path) -> None:
     life = Life(tmp_path, FileJournal)
-    life.gateway.completion("source").hold({})
+    life.sources.completion("source").hold({})
     host = await life.host(interceptors_in=SPLIT, segments=1)
     stream = await host.open_stream("file", resume=True)
     await stream.send(b"one\n")
     await stream.finish()
     await stream.close()
-    await life.gateway.durability.caught_up()
+    await life.sources.durability.caught_up()
     await life.end()
     life = Life(tmp_path, FileJournal)
-    life.gateway.completion("source").hold({})
+    life.sources.completion("source").hold({})
     await life.gateway.start()
     await asyncio.sleep(0.05)
-    assert life.gateway.knows(stream.ref)
+    assert life.sources.knows(stream.ref)
     assert life.gate.told == []
-    life.gateway.completion("source").advance(life.ends())
+    life.sources.completion("source").advance(life.ends())
     await until(lambda: life.gate.told == [("completed", stream.ref)])
-    assert not life.gateway.knows(stream.ref)
+    assert not life.sources.knows(stream.ref)
     await life.gateway.stop()
     await life.end()

@@ -11,9 +11,9 @@ from penstock.connectors.api import Capabilities, Options, Pause
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import LimitExceeded, RequestError, StoreFailed
 from penstock.core.types import Guarantee
-from penstock.ingest.connectors import letters
-from penstock.ingest.connectors.host import SourceHost
-from penstock.ingest.connectors.stream import HostedStream
+from penstock.ingest import worker_sources
+from penstock.ingest.out_ports.host import SourceHost
+from penstock.ingest.out_ports.stream import OutStream
 from penstock.protocol.connector import Ack, EndOfStream, Message, stream_id_of
 from penstock.protocol.stored.head import MarkKind
 from penstock.store.file_journal import Committer
@@ -64,7 +64,7 @@ async def test_what_is_put_has_the_ids_times_keys_and_metadata_that_it_was_given
     events = [(e.event_id, e.event_time, e.key, e.metadata, e.payload) for e in (await scene.events())[:2]]
     assert events == [(7, 100, b"k", {"n": 1}, b"x"), (9, 50, b"", {"n": 2}, b"y")]
     assert await scene.values() == [b"x", b"y", b"z"]
-    with pytest.raises(RequestError, match="each above the one before"):
+    with pytest.raises(RequestError, match="increase strictly"):
         await stream.put([b"", b""], ids=[20, 20])
     assert stream.last_id == 12
 
@@ -79,7 +79,7 @@ async def test_a_stream_that_is_closed_by_a_sink_waits_until_it_is_opened_and_no
     await other.ready()
     await other.send(b"2")
     assert await scene.values() == [b"2"]
-    assert host.status().kept_back == {one.ref.stream_id: "the test keeps it"}
+    assert host.status().blocked == {one.ref.stream_id: "the test keeps it"}
     scene.gate.set(one.ref, is_open=True)
     await ready
     assert await sending == 1
@@ -107,7 +107,7 @@ async def test_at_its_quota_nothing_is_read_until_there_is_room(scene: Scene) ->
     assert not stream.may_send
     waiting = asyncio.create_task(stream.ready())
     assert await is_waiting(waiting)
-    (segment,) = host.connector.segments
+    (segment,) = host.log.segments
     scene.running.store.truncate(segment, scene.ends()[segment])
     await waiting
     await asyncio.gather(*sending)
@@ -141,7 +141,7 @@ async def test_bad_bytes_are_a_letter_and_end_their_stream_and_no_other(scene: S
         "peer": "p",
     }
     assert "bytes" in letter.metadata["reason"]
-    assert host.status().letters == 1
+    assert host.status().dead_letters == 1
     with pytest.raises(RequestError, match="closed"):
         await bad.send(b"more")
     await bad.close()
@@ -184,11 +184,11 @@ async def test_after_finish_a_stream_goes_on_with_fresh_interceptors(scene: Scen
 
 async def test_an_event_is_complete_when_every_pipeline_is_done_with_it(scene: Scene) -> None:
     host = await scene.host(segments=1)
-    completion = scene.running.gateway.completion("source")
+    completion = scene.running.sources.completion("source")
     completion.hold({})
     stream = await host.open_stream("peer")
     first = await stream.send(b"1")
-    await scene.running.gateway.durability.caught_up()
+    await scene.running.sources.durability.caught_up()
     end = scene.ends()
     second = await stream.send(b"2")
     await stream.durable(second)
@@ -203,7 +203,7 @@ async def test_an_event_is_complete_when_every_pipeline_is_done_with_it(scene: S
 
 async def test_with_ack_durable_an_event_is_complete_when_it_is_on_disk(scene: Scene) -> None:
     host = await scene.host(ack="durable")
-    scene.running.gateway.completion("source").hold({})
+    scene.running.sources.completion("source").hold({})
     stream = await host.open_stream("peer")
     async with asyncio.timeout(10):
         await stream.complete(await stream.send(b"1"))
@@ -213,18 +213,18 @@ async def test_a_stream_is_told_to_be_over_after_its_last_event_was_completed_ev
     scene: Scene,
 ) -> None:
     host = await scene.host(ack="durable", segments=1)
-    completion = scene.running.gateway.completion("source")
+    completion = scene.running.sources.completion("source")
     completion.hold({})
     stream = await host.open_stream("peer")
     await stream.send(b"1")
     await stream.close()
     await until(lambda: scene.gate.of(stream.ref) == ["started", "ended"])
-    assert scene.running.gateway.knows(stream.ref)
-    assert stream.ref.stream_id in host.connector.streams
+    assert scene.running.sources.knows(stream.ref)
+    assert stream.ref.stream_id in host.log.streams
     completion.advance(scene.ends())
     await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
-    assert stream.ref.stream_id not in host.connector.streams
-    assert not scene.running.gateway.knows(stream.ref)
+    assert stream.ref.stream_id not in host.log.streams
+    assert not scene.running.sources.knows(stream.ref)
 
 
 async def test_metadata_that_cannot_be_stored_is_refused_and_leaves_nothing(scene: Scene) -> None:
@@ -233,7 +233,7 @@ async def test_metadata_that_cannot_be_stored_is_refused_and_leaves_nothing(scen
         await host.open_stream("peer", metadata={"x": object()})
     with pytest.raises(LimitExceeded, match="metadata"):
         await host.open_stream("peer", metadata={"x": "y" * 70_000})
-    assert not host.connector.streams
+    assert not host.log.streams
     stream = await host.open_stream("peer")
     with pytest.raises(LimitExceeded):
         await stream.send(b"", metadata={"x": "y" * 70_000})
@@ -265,7 +265,7 @@ async def test_the_same_stream_is_open_once(scene: Scene) -> None:
     with pytest.raises(RequestError, match="open already"):
         await host.open_stream("file", resume=True)
     await stream.close()
-    again: HostedStream = await host.open_stream("file", resume=True)
+    again: OutStream = await host.open_stream("file", resume=True)
     assert again.ref == stream.ref
 
 
@@ -273,13 +273,13 @@ async def test_programs_cannot_join_a_source_whose_events_come_from_a_connector(
     host = await scene.host()
     await host.open_stream("peer")
     with pytest.raises(RequestError, match="a connector of the application"):
-        scene.running.gateway.joined_by_program("source")
+        scene.running.sources.joined_by_program("source")
 
 
 async def test_no_more_than_a_window_waits_for_the_disk(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
-    await scene.running.gateway.durability.caught_up()
+    await scene.running.sources.durability.caught_up()
     scene.running.committer.stop()
     sending = [asyncio.create_task(stream.send(bytes(1 << 20))) for _ in range(20)]
     assert await is_waiting(sending[-1], 0.5)
@@ -319,7 +319,7 @@ async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> Non
             return Capabilities(sink=Guarantee.AT_LEAST_ONCE)
 
     spec = ConnectorSpec(name="sink", id="sink", instance="01", type="driven")
-    host = SourceHost(spec, Sink(), scene.running.gateway)
+    host = SourceHost(spec, Sink(), scene.running.sources)
     scene.hosts.append(host)
     host.start()
     await until(lambda: host.status().state == "connected")
@@ -330,17 +330,17 @@ async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> Non
 
 
 async def test_letters_that_nobody_reads_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "UNREAD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(worker_sources, "DEAD_LETTERS_UNREAD_BYTES_MAX", 10_000)
     host = await scene.host(interceptors=PREFIXED)
     for number in range(20):
         stream = await host.open_stream("peer")
         await stream.send(b"\x00\x00\xff\xff" + bytes(999))
         await stream.cut_off(f"cut off {number}")
-        await scene.running.gateway.durability.caught_up()
+        await scene.running.sources.durability.caught_up()
     kept = await scene.events("source.err")
     assert 4 <= len(kept) <= 12
     assert kept[-1].metadata["reason"] == "cut off 19"
-    assert host.status().letters == 20
+    assert host.status().dead_letters == 20
 
 
 async def test_when_its_host_has_stopped_programs_may_join_the_source(scene: Scene, connect: Connect) -> None:
@@ -348,13 +348,13 @@ async def test_when_its_host_has_stopped_programs_may_join_the_source(scene: Sce
     stream = await host.open_stream("peer")
     await stream.send(b"hosted")
     await scene.leave()
-    scene.running.gateway.completion("source").hold({})
+    scene.running.sources.completion("source").hold({})
     peer = await connect(scene.running)
     await peer.open(1)
     peer.send(Message(1, 1, 0, b"", b"sent"), EndOfStream(1))
-    await until(lambda: scene.running.gateway.counters.messages == 2)
-    await scene.running.gateway.durability.caught_up()
-    scene.running.gateway.completion("source").advance(scene.ends())
+    await until(lambda: scene.running.sources.counters.messages == 2)
+    await scene.running.sources.durability.caught_up()
+    scene.running.sources.completion("source").advance(scene.ends())
     while not isinstance(frame := await peer.frame(), Ack) or not frame.acked:
         pass
     assert [(acked.stream_id, acked.point_of_reference) for acked in frame.acked] == [(1, 1)]
@@ -377,23 +377,23 @@ async def test_what_interceptors_have_held_back_gets_the_time_at_which_it_is_sto
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     await stream.send(b"one\ntw")
-    marked = host.gateway.clock.now() + 5_000_000
-    host.connector.mark_clock(MarkKind.CLOCK, marked)
+    marked = host.sources.clock.now() + 5_000_000
+    host.log.mark_clock(MarkKind.CLOCK, marked)
     await stream.send(b"o\nthr")
     await stream.close()
     first, *later = [event.event_time for event in await scene.events()]
     assert first is not None
     assert first < marked
     assert later == [marked, marked], "nothing comes behind a mark that is below it, whenever its bytes came"
-    assert host.connector.has_arrival_times
+    assert host.log.times.are_arrival_times
 
 
 async def test_a_connector_that_knows_the_times_of_its_events_is_not_followed_by_the_clock(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
-    had = [host.connector.has_arrival_times]  # its type does not declare it
+    had = [host.log.times.are_arrival_times]  # its type does not declare it
     await stream.put([b"one"])
-    had.append(host.connector.has_arrival_times)
+    had.append(host.log.times.are_arrival_times)
     await stream.put([b"two"], event_times_us=[7])
-    assert [*had, host.connector.has_arrival_times] == [False, True, False]
+    assert [*had, host.log.times.are_arrival_times] == [False, True, False]
     assert [event.event_time for event in await scene.events()][1:] == [7]

@@ -10,7 +10,7 @@ import pytest
 from penstock.config.deployment import ReconnectSpec
 from penstock.connectors.api import Host, Lost, Stream, StreamRef
 from penstock.core.errors import RequestError
-from penstock.ingest.connectors.supervision import Supervision
+from penstock.ingest.out_ports.supervision import Supervision
 from penstock.protocol.stored.head import MarkKind
 from tests.ingest.connectors.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting, until
 
@@ -98,7 +98,7 @@ async def test_a_connector_that_returns_has_ended(scene: Scene) -> None:
 
     host = await scene.host(run, segments=2)
     await until(lambda: host.status().state == "ended")
-    assert host.connector.has_finished
+    assert host.log.has_finished
     assert [m.kind for m in await scene.marks() if m.kind is not MarkKind.FINISHED] == [
         MarkKind.STARTED,
         MarkKind.ENDED,
@@ -143,7 +143,7 @@ async def test_a_drain_stores_what_interceptors_hold_and_what_was_read_for_a_clo
 async def test_a_drain_closes_streams_that_the_connector_does_not(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.ingest.connectors.host.DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.ingest.out_ports.host.DRAIN_SECONDS", 0.05)
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     await stream.send(b"a\nheld")
@@ -155,7 +155,7 @@ async def test_a_drain_closes_streams_that_the_connector_does_not(
 async def test_a_drain_leaves_what_a_stream_that_resumes_has_read_in_part_to_be_read_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.ingest.connectors.host.DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.ingest.out_ports.host.DRAIN_SECONDS", 0.05)
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("file", resume=True)
     await stream.send(b"line\nhalf a li")
@@ -196,7 +196,7 @@ async def test_a_drain_stores_what_was_read_though_nobody_makes_room_in_the_quot
 async def test_a_stream_whose_end_found_no_room_has_ended_when_there_is(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.ingest.connectors.host.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.ingest.out_ports.port.STOP_SECONDS", 0.05)
     opened: asyncio.Queue[Stream] = asyncio.Queue()
     fails = asyncio.Event()
 
@@ -219,7 +219,7 @@ async def test_a_stream_whose_end_found_no_room_has_ended_when_there_is(
 async def test_a_connector_that_does_not_end_when_it_is_cancelled_is_left_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("penstock.ingest.connectors.host.END_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.ingest.out_ports.host.END_SECONDS", 0.05)
     is_over = asyncio.Event()
 
     async def run(host: Host) -> None:

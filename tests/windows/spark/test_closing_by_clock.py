@@ -12,7 +12,7 @@ import pytest
 
 from penstock import watermarked, windows
 from penstock.client.coordinator import CoordinatorClient
-from penstock.ingest.settings import ConnectorSettings
+from penstock.ingest.settings import SourceSettings
 from penstock.spark import pipeline
 from penstock.windows.kinds import Window
 from tests.open_stream import open_stream
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[Window, str]] = {
 
 @pytest.fixture
 def arriving(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
-    with running_worker(tmp_path / "data", connector=ConnectorSettings(event_time_ingest=True)) as worker:
+    with running_worker(tmp_path / "data", connector=SourceSettings(event_time_ingest=True)) as worker:
         yield Bench(worker, spark, tmp_path)
 
 

@@ -1,0 +1,147 @@
+"""Events on their way into one record of a segment: encoded in bulk, with the head that describes them. Pure."""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from typing import Any, NamedTuple
+
+import msgpack
+
+from penstock.core.errors import LimitExceeded, RequestError
+from penstock.core.types import Buffer, Offset, Position
+from penstock.protocol.stored.bulk import Bytes, encode
+from penstock.protocol.stored.event import KEY_START, LENGTH_MAX, SHORT_MAX
+from penstock.protocol.stored.head import NO_COLUMNS, Mark, StreamColumns
+
+RECORD_BYTES = 8 << 20
+"""Of events in one record, unless a single one is larger: half of the largest append."""
+
+VALUE_BYTES_MAX = LENGTH_MAX - 2 * SHORT_MAX - KEY_START
+"""Of one event, whatever its key and its metadata."""
+
+_EVENT_BYTES = KEY_START + 2
+"""That every event has besides key, metadata and value."""
+
+# What a mark stands on where there is no message: an event without data. Readers of streams skip it.
+_EMPTY_EVENT = bytes(8)
+_U64, _I64 = Struct("<Q"), Struct("<q")
+
+
+class Batch(NamedTuple):
+    """A number of `events` for the segment of one route: their bytes, and what the head of their record contains."""
+
+    route: int
+    marks: Sequence[Mark]
+    events: int = 0
+    data: Buffer = _EMPTY_EVENT
+    streams: StreamColumns = NO_COLUMNS
+
+
+class Placed(NamedTuple):
+    """Where a record of a segment ends; it is durable once the journal is durable up to `position`."""
+
+    position: Position
+    end: Offset
+    before: Offset
+    """Where the last events before it end. Records of marks alone may lie between: no stream waits for these."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """Events to be stored, at least one."""
+
+    values: Sequence[bytes]
+    ids: Sequence[int]
+    """Strictly increasing."""
+    times_us: Sequence[int] | int
+    """Microseconds since 1970: one for each event, or one for all."""
+    keys: Sequence[bytes] | None = None
+    metadata: Sequence[bytes] | bytes = b""
+    """MessagePack maps: one for each event, or one for all."""
+
+    def __getitem__(self, rows: slice) -> "Values":
+        times, metadata = self.times_us, self.metadata
+        return Values(
+            self.values[rows],
+            self.ids[rows],
+            times if isinstance(times, int) else times[rows],
+            None if self.keys is None else self.keys[rows],
+            metadata if isinstance(metadata, bytes) else metadata[rows],
+        )
+
+    def sizes(self) -> list[int]:
+        """Of each event's value, metadata and key."""
+        metadata = self.metadata
+        if isinstance(metadata, bytes):
+            sizes = [len(value) + len(metadata) for value in self.values]
+        else:
+            sizes = [len(value) + len(one) for value, one in zip(self.values, metadata, strict=True)]
+        return sizes if self.keys is None else [size + len(key) for size, key in zip(sizes, self.keys, strict=True)]
+
+    def after(self, last_id: int) -> "Values":
+        """Those with a higher id, perhaps none. Raises RequestError unless the ids increase."""
+        ids = self.ids
+        if any(after <= before for before, after in pairwise(ids)) or ids[0] < 1:
+            raise RequestError("event ids must be at least 1 and increase strictly")
+        first = next((row for row, one in enumerate(ids) if one > last_id), len(ids))
+        return self[slice(first, len(ids))]
+
+
+def record_slices(sizes: Sequence[int]) -> Iterator[slice]:
+    """Split rows into records, in order; most often one. `sizes` are those of `Values.sizes`."""
+    if sum(sizes) + _EVENT_BYTES * len(sizes) <= RECORD_BYTES:
+        yield slice(0, len(sizes))
+        return
+    first, size = 0, 0
+    for row, each in enumerate(sizes):
+        size += _EVENT_BYTES + each
+        if size > RECORD_BYTES and row > first:
+            yield slice(first, row)
+            first, size = row, _EVENT_BYTES + each
+    yield slice(first, len(sizes))
+
+
+def packed(metadata: Mapping[str, Any] | None) -> bytes:
+    """As a MessagePack map; empty if there is nothing in it. Raises RequestError, LimitExceeded."""
+    if not metadata:
+        return b""
+    try:
+        data: bytes = msgpack.packb(dict(metadata))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RequestError(f"metadata cannot be stored: {error}", "Use strings, numbers, lists and maps.") from None
+    if len(data) > SHORT_MAX:
+        raise LimitExceeded(
+            f"metadata of {len(data):,} bytes; the limit is {SHORT_MAX:,}", "Attach less metadata to an event."
+        )
+    return data
+
+
+def stored_batch(route: int, stream_id: int, values: Values, marks: Sequence[Mark] = ()) -> Batch:
+    """Raises LimitExceeded for an event that is too large, RequestError for metadata that is not a map."""
+    count, times = len(values.values), values.times_us
+    encoded = encode(
+        Bytes.of(values.values),
+        keys=None if values.keys is None else Bytes.of(values.keys),
+        event_times=array("q", [times]) * count if isinstance(times, int) else array("q", times),
+        stream_ids=array("Q", [stream_id]) * count,
+        event_ids=array("Q", values.ids),
+        metadata=_metadata(values.metadata, count),
+    )
+    head = columns(stream_id, values.ids[-1], times if isinstance(times, int) else max(times))
+    return Batch(route, marks, count, encoded.data, head)
+
+
+def columns(stream_id: int, last_id: int, highest_us: int) -> StreamColumns:
+    """A stream's row in the head of a record."""
+    return StreamColumns(_U64.pack(stream_id), _U64.pack(last_id), _I64.pack(highest_us))
+
+
+def _metadata(metadata: Sequence[bytes] | bytes, count: int) -> Bytes | None:
+    if not metadata:
+        return None
+    if not isinstance(metadata, bytes):
+        return Bytes.of(metadata)
+    size = len(metadata)
+    return Bytes(array("q", range(0, size * count + 1, size)), metadata * count)

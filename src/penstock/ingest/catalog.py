@@ -1,0 +1,253 @@
+"""The catalog of a worker's sources: their logs, completions and settings, and what all of them share."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from penstock.connectors.api import StreamRef
+from penstock.core.errors import Damaged, NoRoom, PenstockError, RequestError
+from penstock.ingest.completion import Completion
+from penstock.ingest.ended_streams import EndedStreams
+from penstock.ingest.event_times import ArrivalClock
+from penstock.ingest.gate import Gate, GuardedStreams
+from penstock.ingest.known_streams import Standing
+from penstock.ingest.owners import LocalRegistry, StreamKey, StreamRegistry
+from penstock.ingest.settings import GatewaySettings, SourceSettings
+from penstock.ingest.source_log import SourceLog
+from penstock.ingest.time_marks import ClockMarks, IdleMarks
+from penstock.ingest.worker_sources import SystemStreams
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX
+from penstock.store.journal import Durability
+from penstock.store.store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+_NAME_MAX = 200
+
+
+@dataclass(slots=True)
+class Counters:
+    """Of all sources, since the worker started."""
+
+    sessions_joined: int = 0
+    sessions_refused: int = 0
+    messages: int = 0
+    message_bytes: int = 0
+    duplicates: int = 0
+    streams_opened: int = 0
+    streams_refused: int = 0
+    streams_ended: int = 0
+    frames_sent: int = 0
+    protocol_errors: int = 0
+    errors_from_sources: int = 0
+    closed_for_room: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class SourceCatalog:
+    """Of one store, in one event loop. Opens every source that the store has; a source whose table of streams cannot be
+    read is refused, and the others go on.
+    """
+
+    def __init__(self, store: SegmentStore, durability: Durability, settings: GatewaySettings) -> None:
+        self.store = store
+        self.durability = durability
+        self.settings = settings
+        self.counters = Counters()
+        self.registry: StreamRegistry = LocalRegistry()
+        self.guarded = GuardedStreams()
+        self.clock = ArrivalClock()
+        self.clock_marks = ClockMarks(self.clock)
+        self.idle_marks = IdleMarks(asyncio.get_running_loop().time)
+        self.damaged: dict[str, str] = {}
+        """Sources that are refused, and why."""
+        self.removes_completed = True
+        """Whether what pipelines have completed is removed by itself; otherwise it counts against quotas."""
+        self._logs: dict[str, SourceLog] = {}
+        self._ended: dict[str, EndedStreams] = {}
+        self._completions: dict[str, Completion] = {}
+        self._configured: dict[str, SourceSettings] = {}
+        self._hosted: set[str] = set()
+        self.system_streams = SystemStreams(self)
+        for name in self._stored_names():
+            self._reopen(name)
+        store.before_truncate(self._before_truncate)
+
+    def _stored_names(self) -> set[str]:
+        suffix = "/streams"
+        names = (info.name for info in self.store.segments(CONNECTOR_PREFIX))
+        return {name.removeprefix(CONNECTOR_PREFIX).removesuffix(suffix) for name in names if name.endswith(suffix)}
+
+    def _reopen(self, name: str) -> None:
+        try:
+            self._open(name)
+        except (PenstockError, ValueError, TypeError, LookupError) as error:
+            log.error("source %r is refused: %s", name, error)
+            self.damaged[name] = str(error)
+
+    def _open(self, name: str) -> SourceLog:
+        source = SourceLog(name, self.store, self.settings_of(name), self.settings.snapshot_bytes, self.clock)
+        source.signals = self.system_streams
+        source.data_segments.finished = partial(self._finished, name)
+        if self.guarded.is_guarded:
+            self._ask_gate(source)
+        completion = self.completion(name)
+        self._logs[name] = source
+        self._ended[name] = EndedStreams(source, completion, self.guarded, self.registry, self.store, self.durability)
+        completion.attach(source)
+        return source
+
+    def _finished(self, name: str, route: int) -> float:
+        completion = self.completion(name)
+        return completion.completed(route) if completion.is_held and self.removes_completed else 0
+
+    def _before_truncate(self, segment: str) -> None:
+        """A truncation removes heads: write a snapshot of the streams first."""
+        for source in self._logs.values():
+            if segment in source.segments:
+                source.snapshot()
+
+    def recover_ended(self) -> None:
+        """Before sources are let in: streams that ended, or whose peers are gone, with an earlier process."""
+        for ended in self._ended.values():
+            with suppress(NoRoom):  # their connector's host tries again, when there is room
+                ended.recover()
+            if self.guarded.is_guarded:
+                ended.recover_ended()
+
+    def tick(self) -> None:
+        """Call it several times a second: marks that the passing of time makes."""
+        self.idle_marks.tick(self._logs.values())
+        self.clock_marks.tick([*self._logs.values()])
+
+    def stop_acknowledging(self) -> None:
+        """What waits for pipelines is not acknowledged any more."""
+        for completion in self._completions.values():
+            completion.stop()
+
+    def close(self) -> None:
+        """Write the tables of streams."""
+        for source in self._logs.values():
+            with suppress(PenstockError):  # they can be recovered from the heads as well
+                source.snapshot()
+
+    # Sources.
+
+    def __iter__(self) -> Iterator[SourceLog]:
+        return iter(self._logs.values())
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def get(self, name: str) -> SourceLog | None:
+        """The source, if it exists and can be read."""
+        return self._logs.get(name)
+
+    def log(self, name: str) -> SourceLog:
+        """The source's log, created at first use. Raises Damaged, RequestError when it may not be created."""
+        found = self._opened(name)
+        if found is None and not self.settings.auto_create:
+            raise RequestError(f"source {name!r} not found, and none is created (--no-auto-create)")
+        return found or self._create(name)
+
+    def _opened(self, name: str) -> SourceLog | None:
+        if name in self.damaged:
+            raise Damaged(f"source {name!r} is refused: {self.damaged[name]}")
+        return self._logs.get(name)
+
+    def _create(self, name: str) -> SourceLog:
+        if not 0 < len(name) <= _NAME_MAX or "/" in name or not name.isprintable():
+            raise RequestError(
+                f"{name[:_NAME_MAX]!r} is not a valid source name: 1 to {_NAME_MAX} printable characters, no '/'"
+            )
+        if len(self._logs) >= self.settings.sources_max:
+            raise RequestError(f"there are {len(self._logs)} sources already (sources_max)")
+        return self._open(name)
+
+    def existing(self, name: str) -> SourceLog:
+        """Raises Damaged, RequestError if there is no such source."""
+        found = self._opened(name)
+        if found is None:
+            raise RequestError(f"source {name!r} not found", "List the sources: penstock status")
+        return found
+
+    def configured(self, name: str) -> SourceLog:
+        """As `log`, whatever `auto_create` is: an application has configured it."""
+        return self._opened(name) or self._create(name)
+
+    def joined_by_program(self, name: str) -> SourceLog:
+        """As `log`, for a program's HELLO: not every source is open to programs."""
+        if name.startswith(SYSTEM_PREFIX):
+            raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
+        if name in self._hosted:
+            raise RequestError(f"source {name!r} belongs to a connector of the application")
+        return self.log(name)
+
+    def hosted(self, name: str) -> SourceLog:
+        """As `configured`, for a source that the worker itself writes: programs are refused from now on."""
+        found = self.configured(name)
+        if name not in self._hosted:
+            self._hosted.add(name)
+            self.completion(name).has_sessions = bool(found.sessions)
+        return found
+
+    def release(self, name: str) -> None:
+        """Undo `hosted`: programs may write to the source again."""
+        if name in self._hosted:
+            self._hosted.discard(name)
+            self.completion(name).has_sessions = True
+            self.completion(name).attach(self._logs[name])
+
+    def configure(self, name: str, settings: SourceSettings) -> None:
+        """Set a source up, whether it exists already or not; from now on, and until the worker ends."""
+        self._configured[name] = settings
+        if name in self._logs:
+            self._logs[name].reconfigure(settings)
+            self.completion(name).grown()
+
+    def settings_of(self, name: str) -> SourceSettings:
+        return self._configured.get(name) or self.settings.of(name)
+
+    def completion(self, name: str) -> Completion:
+        """Decides when this source's messages are acknowledged; it exists before the source does."""
+        if name not in self._completions:
+            self._completions[name] = Completion(name, self.store, self.registry)
+        return self._completions[name]
+
+    def ended(self, name: str) -> EndedStreams:
+        """Of a source that exists."""
+        return self._ended[name]
+
+    # The gate.
+
+    def guard(self, gate: Gate) -> None:
+        """From now on this gate decides which streams may send. Once, before sources are let in."""
+        self.guarded.guard(gate, self._gate_changed)
+        for source in self._logs.values():
+            self._ask_gate(source)
+
+    def _ask_gate(self, source: SourceLog) -> None:
+        source.streams.may_send = lambda stream_id: not self.guarded.is_blocked(StreamRef(source.name, stream_id))
+
+    def _gate_changed(self, stream: StreamRef, may_send: bool) -> None:
+        owner = self.registry.owner(StreamKey(stream.connector, stream.stream_id))
+        source = self._logs.get(stream.connector)
+        if owner is not None:
+            owner.gate_changed(stream.stream_id, may_send)
+        elif source is not None and may_send:
+            source.streams.detached(stream.stream_id)
+        elif source is not None:
+            source.streams.away.remove(stream.stream_id)
+
+    def knows(self, stream: StreamRef) -> bool:
+        """Whether more may come of the stream: it has not ended, or pipelines are not done with its end."""
+        source = self._logs.get(stream.connector)
+        found = None if source is None else source.streams.get(stream.stream_id)
+        if found is None:
+            return False
+        return found.standing is not Standing.ENDED or stream.stream_id in self._ended[stream.connector]

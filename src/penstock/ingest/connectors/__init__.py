@@ -1,1 +1,0 @@
-"""The port `out` of a hosted connector: its streams into the store."""

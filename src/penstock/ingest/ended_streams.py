@@ -1,0 +1,120 @@
+"""Streams of a source that have ended, until every pipeline is done with them: then ephemeral ones are forgotten."""
+
+import asyncio
+from collections import defaultdict
+from heapq import heappop, heappush
+
+from penstock.connectors.api import StreamRef
+from penstock.core.types import Offset
+from penstock.ingest.completion import Completion
+from penstock.ingest.gate import GuardedStreams
+from penstock.ingest.known_streams import Standing, ended
+from penstock.ingest.owners import StreamKey, StreamRegistry, Use
+from penstock.ingest.source_log import SourceLog
+from penstock.store.journal import Durability
+from penstock.store.store import SegmentStore
+
+ENDED_PER_TURN = 1000
+"""Streams that are completed before the loop gets its turn: some milliseconds."""
+
+
+class EndedStreams:
+    """Of one source. In memory alone: `recover` and `recover_ended` find them again after a restart."""
+
+    def __init__(
+        self,
+        log: SourceLog,
+        completion: Completion,
+        guarded: GuardedStreams,
+        registry: StreamRegistry,
+        store: SegmentStore,
+        durability: Durability,
+    ) -> None:
+        self._log = log
+        self._completion = completion
+        self._guarded = guarded
+        self._registry = registry
+        self._store = store
+        self._durability = durability
+        self._waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        """By route: where the last events of each stream end, and its id."""
+        self._streams: set[int] = set()
+        self._is_called = self._is_watching = False
+
+    def __contains__(self, stream_id: int) -> bool:
+        """Whether pipelines are not done with the stream."""
+        return stream_id in self._streams
+
+    def add(self, stream_id: int, before: Offset) -> None:
+        """The stream has ended, durably; its events end at `before` or earlier."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._completion.watch(self._moved)
+        self._streams.add(stream_id)
+        self._guarded.remember(self._ref(stream_id), may_send=True)
+        heappush(self._waiting[self._log.streams[stream_id].route], (before, stream_id))
+        self._moved()
+
+    def _ref(self, stream_id: int) -> StreamRef:
+        return StreamRef(self._log.name, stream_id)
+
+    def recover(self) -> None:
+        """End the ephemeral streams that nobody has open: their peers have gone with an earlier process, or connection.
+        They are complete when everything stored now is. Raises as `SourceLog.append`.
+        """
+        streams = self._log.streams
+        left = [i for i in streams.ephemeral() if self._is_abandoned(i)]
+        if not left:
+            return
+        self._log.mark(ended(i) for i in left if streams[i].standing is not Standing.ENDED)
+        self._streams.update(left)
+        ends = self._ends()
+        self._durability.after(self._store.journal.end, lambda: self._recovered(left, ends))
+
+    def _is_abandoned(self, stream_id: int) -> bool:
+        is_free = self._registry.use(StreamKey(self._log.name, stream_id)) is Use.INACTIVE
+        return is_free and stream_id not in self
+
+    def _ends(self) -> list[Offset]:
+        return [self._store.length(segment) for segment in self._log.segments]
+
+    def _recovered(self, left: list[int], ends: list[Offset]) -> None:
+        for stream_id in left:
+            if stream_id in self._log.streams:
+                self._guarded.gate.ended(self._ref(stream_id))
+                self.add(stream_id, ends[self._log.streams[stream_id].route])
+
+    def recover_ended(self) -> None:
+        """Find the streams that ended before this process started, and that pipelines are not done with."""
+        ends = self._ends()
+        behind = {route for route, end in enumerate(ends) if self._completion.completed(route) < end}
+        for stream_id, stream in self._log.streams.items() if behind else ():
+            if stream.route in behind and stream.standing is Standing.ENDED:
+                self.add(stream_id, ends[stream.route])
+
+    def _moved(self) -> None:
+        """Some of them may be complete."""
+        if not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        self._is_called = False
+        left = ENDED_PER_TURN
+        for route, heap in self._waiting.items():
+            passed = self._completion.completed(route)
+            while heap and heap[0][0] <= passed and left:
+                left -= 1
+                self._complete(heappop(heap)[1])
+        if not left:
+            self._moved()
+
+    def _complete(self, stream_id: int) -> None:
+        """Unless it has been opened again meanwhile."""
+        self._streams.discard(stream_id)
+        stream = self._log.streams.get(stream_id)
+        if stream is None or stream.standing is not Standing.ENDED:
+            return
+        self._guarded.gate.completed(self._ref(stream_id))
+        if self._log.streams.is_ephemeral(stream_id):
+            self._log.forget(stream_id)

@@ -1,0 +1,336 @@
+"""A connector at work: its `run` under supervision, its `out` port, its drain.
+
+    host = SourceHost(spec, connector, sources, gate=gate, chains=make_chains(spec.interceptors_in, …))
+    host.start()                 # configures the source of this name, raises its incarnation, calls `run`
+    await host.drain()           # reads no more; everything that was read is stored; all streams are closed
+    await host.stop()            # at once; also after `drain`
+
+Without `gate` every stream may send. `contraflow` gets what the connector reports about its `in` port: the sink side.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import Any, Protocol
+
+from penstock.config.deployment import ConnectorSpec
+from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, StreamRef
+from penstock.connectors.making import Chains
+from penstock.core.errors import RequestError
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.gate import Gate, OpenGate
+from penstock.ingest.out_ports.port import STOP_SECONDS, OutPort
+from penstock.ingest.out_ports.storage import PortCounters, Room, SourceStorage
+from penstock.ingest.out_ports.stream import OutStream
+from penstock.ingest.out_ports.supervision import Supervision, text_of
+from penstock.ingest.settings import AckMode, SourceSettings, settings_of
+from penstock.ingest.source_log import SourceCounters, SourceLog
+from penstock.ingest.worker_sources import DeadLetters
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 5.0
+"""How long a connector may take to close its streams in a drain; then the host closes them."""
+
+END_SECONDS = 2 * STOP_SECONDS
+"""For `run` to end when it is cancelled: whoever waits for it must not wait for ever."""
+
+_BLOCKED_SHOWN = 20
+
+
+class State(Enum):
+    STARTING = "starting"
+    CONNECTED = "connected"
+    """It listens, or is connected."""
+    DISCONNECTED = "disconnected"
+    """It will be tried again."""
+    ENDED = "ended"
+    """`run` has returned: a bounded source, or one that was drained."""
+    FAILED = "failed"
+    """All tries are used up: an operator must look."""
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """A connector's source side, for /status."""
+
+    name: str
+    type: str
+    state: str
+    reason: str = ""
+    """Why it is not connected, and when it is tried again."""
+    streams: int = 0
+    """That are open."""
+    blocked: dict[int, str] = field(default_factory=dict)
+    """Streams that may not send, and what blocks them; some of them, if there are many."""
+    blocked_count: int = 0
+    has_room: bool = True
+    events: int = 0
+    """Of the source since the worker started, including what programs send to it."""
+    bytes: int = 0
+    duplicates: int = 0
+    streams_opened: int = 0
+    failures: int = 0
+    dead_letters: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """What the connector itself counts."""
+
+
+class Contraflow(Protocol):
+    """What a connector reports about its `in` port, through its host."""
+
+    def connected(self) -> None:
+        """It is open for all streams."""
+        ...
+
+    def disconnected(self, reason: str) -> None:
+        """It is closed for all streams, until `connected`."""
+        ...
+
+    def opened(self, stream: StreamRef) -> None: ...
+
+    def closed(self, stream: StreamRef, reason: str) -> None: ...
+
+
+class NoContraflow:
+    """For a connector whose `in` port is not linked: nobody listens."""
+
+    def connected(self) -> None: ...
+
+    def disconnected(self, reason: str) -> None: ...
+
+    def opened(self, stream: StreamRef) -> None: ...
+
+    def closed(self, stream: StreamRef, reason: str) -> None: ...
+
+
+class SourceHost:
+    """As `connectors.api.Host`. In the worker's event loop; owned by whoever has deployed the connector."""
+
+    def __init__(
+        self,
+        spec: ConnectorSpec,
+        connector: Connector[Any],
+        sources: SourceCatalog,
+        *,
+        gate: Gate | None = None,
+        contraflow: Contraflow | None = None,
+        chains: Chains | None = None,
+        has_in: bool = False,
+        has_out: bool = True,
+        segment_address: str = "",
+        downstream: Downstream | None = None,
+    ) -> None:
+        """`has_in` and `has_out` may change with links, and `contraflow` before the start. Raises Damaged if the
+        source's table of streams cannot be read.
+        """
+        self.spec = spec
+        self.name = spec.name
+        self.sources = sources
+        self.has_in = has_in
+        self.has_out = has_out
+        self.segment_address = segment_address
+        self.contraflow: Contraflow = contraflow or NoContraflow()
+        self.chains = chains or Chains()
+        self.counters = PortCounters()
+        self.counts: dict[str, int] = {}
+        self.dead_letters = DeadLetters(sources, spec.name)
+        self._downstream = downstream or NoPipelines()
+        self._connector = connector
+        self._capabilities = connector.capabilities(connector.options)
+        self._supervision = Supervision(spec.name, spec.reconnect, self._failed)
+        self._state, self._reason = State.STARTING, ""
+        self._draining = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._port = self._open_port(gate or OpenGate()) if self._has_source() else None
+
+    def _has_source(self) -> bool:
+        """Whether pipelines read a source of this connector's name."""
+        elsewhere = self._connector.source_name(self._connector.options, self.name)
+        return self._capabilities.source is not None and elsewhere in (None, self.name)
+
+    def _open_port(self, gate: Gate) -> OutPort:
+        self.sources.configure(self.name, self._settings())
+        storage = SourceStorage(self.sources, self.name, self.chains, self.counters, self.dead_letters, self._draining)
+        return OutPort(self.name, self.sources, storage, self.counters, gate, self._capabilities.pauses)
+
+    def _settings(self) -> SourceSettings:
+        return settings_of(self.spec, own_event_times=self._capabilities.own_event_times)
+
+    @property
+    def port(self) -> OutPort:
+        """Raises RequestError if the connector has no source of its own."""
+        if self._port is None:
+            raise RequestError(f"connector {self.name!r} has no source of its own", "It cannot open streams.")
+        return self._port
+
+    @property
+    def log(self) -> SourceLog:
+        return self.port.storage.log
+
+    @property
+    def room(self) -> Room:
+        return self.port.storage.room
+
+    @property
+    def streams(self) -> Mapping[int, OutStream]:
+        """Those that are open."""
+        return self._port.streams if self._port is not None else {}
+
+    @property
+    def has_interceptors(self) -> bool:
+        return bool(self.chains.towards_us)
+
+    @property
+    def downstream(self) -> Downstream:
+        return NoPipelines() if self.spec.ack == AckMode.DURABLE.value else self._downstream
+
+    # For whoever has deployed it.
+
+    def start(self) -> None:
+        self.sources.system_streams.enable()
+        if self._port is not None:
+            self._port.start()
+        self._task = asyncio.create_task(self._run(), name=f"connector {self.name}")
+
+    def configure(self, spec: ConnectorSpec) -> None:
+        """Another quota, acknowledgement, disorder or timeout; nothing is interrupted."""
+        self.spec = spec
+        if self._port is not None:
+            self.sources.configure(self.name, self._settings())
+
+    async def drain(self) -> None:
+        """Return when nothing more is read, and all that was read is durable; `run` may keep its connections until
+        `stop`. What interceptors buffer is stored, or read again if the stream resumes.
+        """
+        self._begin_drain()
+        if self._port is not None:
+            await self._port.drain(DRAIN_SECONDS)
+        await self.sources.durability.caught_up()
+
+    def _begin_drain(self) -> None:
+        self._draining.set()
+        if self._state not in (State.ENDED, State.FAILED, State.STOPPED):
+            self._state = State.DRAINING
+        if self._port is not None:
+            self._port.begin_drain()
+
+    async def stop(self) -> None:
+        """End `run`, close all streams. Those that resume are left where they are. Idempotent."""
+        if self._state is State.STOPPED:
+            return
+        self._begin_drain()
+        if self._task is not None:
+            self._task.cancel()
+            _, late = await asyncio.wait([self._task], timeout=END_SECONDS)
+            if late:
+                log.error("connector %r does not end when it is cancelled; it is left behind", self.name)
+        self.contraflow = NoContraflow()  # the next host of this name reports from now on
+        if self._port is not None:
+            await self._port.close_streams()
+            self._port.close()
+        self._state = State.STOPPED
+
+    def status(self) -> SourceStatus:
+        counters = self.log.counters if self._port is not None else SourceCounters()
+        blocked = [stream for stream in self.streams.values() if stream.is_blocked]
+        return SourceStatus(
+            name=self.name,
+            type=self.spec.type,
+            state=self._state.value,
+            reason=self._reason,
+            streams=len(self.streams),
+            blocked={s.ref.stream_id: self.port.why_blocked(s) for s in islice(blocked, _BLOCKED_SHOWN)},
+            blocked_count=len(blocked),
+            has_room=self._port is None or self.room.there,
+            events=counters.messages,
+            bytes=counters.message_bytes,
+            duplicates=counters.duplicates,
+            streams_opened=self.counters.streams,
+            failures=self.counters.failures,
+            dead_letters=self.dead_letters.count,
+            counts=dict(self.counts),
+        )
+
+    # The connector's `run`.
+
+    async def _run(self) -> None:
+        try:
+            if self._port is not None:
+                await self._port.storage.ids.begin()
+            await self._supervision.run(self._run_once)
+        except Exception as error:
+            self._failed(text_of(error), None)
+            log.error("connector %r is given up: %s", self.name, self._reason)
+            self._ended_with(State.FAILED, self._reason)
+        else:
+            self._ended_with(State.ENDED, "")
+
+    def _ended_with(self, state: State, reason: str) -> None:
+        """Unless it was left behind."""
+        if self._state is not State.STOPPED:
+            self._state, self._reason = state, reason
+
+    async def _run_once(self) -> None:
+        if self._port is not None:
+            await self._port.end_abandoned()
+        try:
+            await self._connector.run(self)
+        finally:
+            if self._port is not None:
+                await self._port.close_streams()
+
+    def _failed(self, reason: str, seconds: float | None) -> None:
+        if self._state is State.STOPPED:
+            return
+        self.counters.failures += 1
+        again = "" if seconds is None else f"; next try in {seconds:.1f} s"
+        self._state, self._reason = State.DISCONNECTED, reason + again
+        self.contraflow.disconnected(reason)
+        log.warning("connector %r: %s%s", self.name, reason, again)
+
+    # For the connector: `connectors.api.Host`.
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining.is_set()
+
+    async def draining(self) -> None:
+        await self._draining.wait()
+
+    async def open_stream(
+        self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
+    ) -> OutStream:
+        return await self.port.open_stream(name, resume, metadata)
+
+    def finished(self) -> None:
+        if not self.log.has_finished:
+            self.log.finish()
+
+    def connected(self) -> None:
+        self._supervision.succeeded()
+        if not self.is_draining:
+            self._state, self._reason = State.CONNECTED, ""
+        self.contraflow.connected()
+
+    def disconnected(self, reason: str) -> None:
+        if not self.is_draining:
+            self._state, self._reason = State.DISCONNECTED, reason
+        self.contraflow.disconnected(reason)
+
+    def opened(self, stream: StreamRef) -> None:
+        self.contraflow.opened(stream)
+
+    def closed(self, stream: StreamRef, reason: str) -> None:
+        self.contraflow.closed(stream, reason)
+
+    def outgoing_chain(self) -> OutgoingChain:
+        return self.chains.outgoing()
+
+    def count(self, what: str, amount: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + amount

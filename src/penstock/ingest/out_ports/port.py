@@ -1,0 +1,202 @@
+"""A connector's `out` port: the streams that it has open, and what the gate lets them send.
+
+    open_stream ──▶ STARTED durable ──▶ gate.started ──▶ send … ──▶ close ──▶ ENDED durable ──▶ gate.ended
+                             every pipeline is done with its last event ──▶ gate.completed ──▶ forgotten
+
+A stream that resumes is never forgotten. One that cannot has ended with its connection, its `run` or its worker.
+"""
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from penstock.connectors.api import Pause, StreamRef
+from penstock.core.errors import NoRoom, PenstockError, RequestError
+from penstock.ingest.batch import Batch, Placed, packed
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.gate import Gate
+from penstock.ingest.known_streams import STREAM_NAME_MAX, started
+from penstock.ingest.out_ports.storage import PortCounters, SourceStorage
+from penstock.ingest.out_ports.stream import OutStream
+from penstock.ingest.owners import StreamKey
+from penstock.protocol.connector import stream_id_of
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0
+"""How long a stop waits for room and for what streams still do; the next start ends what is left."""
+
+
+class OutPort:
+    """A StreamOwner. Owned by its connector's host."""
+
+    def __init__(
+        self,
+        name: str,
+        sources: SourceCatalog,
+        storage: SourceStorage,
+        counters: PortCounters,
+        gate: Gate,
+        pauses: Pause,
+    ) -> None:
+        self.name = name
+        self.storage = storage
+        self.streams: dict[int, OutStream] = {}
+        self._sources = sources
+        self._log = storage.log
+        self._ended_streams = sources.ended(name)
+        self._counters = counters
+        self._gate = gate
+        self._pauses_whole = pauses is Pause.WHOLE
+        self._closed_one = asyncio.Event()
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self._unsubscribe = self._gate.subscribe(self._gate_says)
+
+    # Opening.
+
+    async def open_stream(self, name: str, resume: bool, metadata: Mapping[str, Any] | None) -> OutStream:
+        """As `connectors.api.Host.open_stream`. What cannot start leaves nothing, or is ended with the next start."""
+        if self.storage.draining.is_set():
+            raise RequestError(f"connector {self.name!r} reads no more", "It is being drained.")
+        self._sources.hosted(self.name)
+        name = name if resume else name[: STREAM_NAME_MAX - 1]
+        stream_id = stream_id_of(name) if resume else await self.storage.ids.next_id()
+        stream = self._claim(stream_id, name, resume, metadata)
+        try:
+            await self._begin(stream)
+        except BaseException:
+            stream.abandon()
+            with suppress(PenstockError):  # else the next start does
+                self._ended_streams.recover()
+            raise
+        return stream
+
+    def _claim(self, stream_id: int, name: str, resume: bool, metadata: Mapping[str, Any] | None) -> OutStream:
+        """Raises NoRoom, and RequestError if it is open already, or metadata cannot be stored."""
+        limit = self._sources.settings.streams_per_source_max
+        if len(self._log.streams) >= limit and stream_id not in self._log.streams:
+            raise NoRoom(f"source {self.name!r} has {limit} streams already (streams_per_source_max)")
+        packed(metadata)
+        ref = StreamRef(self.name, stream_id)
+        if not self._sources.registry.claim(StreamKey(self.name, stream_id), self):
+            raise RequestError(f"stream {name!r} of connector {self.name!r} is open already", "Close it first.")
+        known = self._log.find(stream_id, name[:STREAM_NAME_MAX])
+        stream = OutStream(
+            self.storage, ref, name, known, metadata, resumes=resume, left=self._left, ended=self._has_ended
+        )
+        self.streams[stream_id] = stream
+        return stream
+
+    async def _begin(self, stream: OutStream) -> None:
+        known = self._log.streams[stream.ref.stream_id]
+        (placed,) = self._log.append([Batch(known.route, [started(stream.ref.stream_id, known)])])
+        await self.storage.durable(placed.position)
+        if stream.closed.is_set():  # its end must not be reported before its start
+            raise RequestError(f"stream {stream.name!r} of connector {self.name!r} was closed before it started")
+        self._counters.streams += 1
+        self._sources.counters.streams_opened += 1
+        self._gate.started(stream.ref)
+        may_send = self._gate.may_send(stream.ref)
+        self._sources.guarded.remember(stream.ref, may_send=may_send)
+        self._gate_says(stream.ref, may_send)
+
+    # The gate.
+
+    def _gate_says(self, ref: StreamRef, may_send: bool) -> None:
+        stream = self.streams.get(ref.stream_id) if ref.connector == self.name else None
+        if stream is None:
+            return
+        if not self._pauses_whole:
+            stream.gate_changed(may_send)
+            return
+        may_all = may_send and all(self._gate.may_send(one.ref) for one in self.streams.values())
+        for one in self.streams.values():
+            one.gate_changed(may_all)
+
+    def why_blocked(self, stream: OutStream) -> str:
+        return self._gate.why(stream.ref)
+
+    # As `owners.StreamOwner`.
+
+    def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
+        """Nothing to do: connectors wait with `Stream.complete`."""
+
+    def gate_changed(self, stream_id: int, may_send: bool) -> None:
+        if may_send:
+            self._log.streams.detached(stream_id)
+        else:
+            self._log.streams.away.remove(stream_id)
+
+    def touch(self, stream_id: int) -> None:
+        self._log.streams.detached(stream_id)
+
+    def stored_id(self, stream_id: int) -> int:
+        return self._log.streams[stream_id].last_id
+
+    # The end.
+
+    def _left(self, stream: OutStream) -> None:
+        stream_id = stream.ref.stream_id
+        self.streams.pop(stream_id, None)
+        self._sources.registry.release(StreamKey(self.name, stream_id), self)
+        self._log.streams.detached(stream_id)
+        self._closed_one.set()
+        if self._pauses_whole and self.streams:
+            other = next(iter(self.streams.values())).ref
+            self._gate_says(other, self._gate.may_send(other))
+
+    def _has_ended(self, stream: OutStream, placed: Placed) -> None:
+        self._sources.counters.streams_ended += 1
+        self._sources.durability.after(placed.position, partial(self._end_is_durable, stream.ref, placed))
+
+    def _end_is_durable(self, ref: StreamRef, placed: Placed) -> None:
+        if ref.stream_id in self._log.streams and ref.stream_id not in self.streams:
+            self._gate.ended(ref)
+            self._ended_streams.add(ref.stream_id, placed.before)
+
+    async def end_abandoned(self) -> None:
+        """End streams of an earlier process, or of a `run` that failed when there was no room to end them."""
+        while True:
+            try:
+                self._ended_streams.recover()
+                return
+            except NoRoom:
+                await self.storage.room.wait()
+
+    def begin_drain(self) -> None:
+        for stream in self.streams.values():
+            stream.drain()
+
+    async def drain(self, seconds: float) -> None:
+        """Return when all streams are closed: by the connector within this time, then by the port."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.streams:
+                    self._closed_one.clear()
+                    await self._closed_one.wait()
+        for stream in [*self.streams.values()]:
+            await stream.close()
+
+    async def close_streams(self) -> None:
+        """Nobody sends on them any more."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                for stream in [*self.streams.values()]:
+                    await stream.close()
+        except (TimeoutError, PenstockError) as error:
+            reason = str(error) or type(error).__name__
+            log.warning("connector %r: cannot end its streams, the next start does: %s", self.name, reason)
+        finally:
+            for stream in [*self.streams.values()]:
+                stream.abandon()
+
+    def close(self) -> None:
+        self._unsubscribe()
+        self.storage.close()
+        self._sources.release(self.name)

@@ -1,0 +1,252 @@
+"""Source storage: what the streams of one `out` port share of their source, and what they wait for."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+
+from penstock.connectors.making import Chains
+from penstock.core.errors import NoRoom
+from penstock.core.types import Position
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.completion import Completion
+from penstock.ingest.known_streams import COUNT_MAX, ephemeral_id
+from penstock.ingest.source_log import SourceLog
+from penstock.ingest.worker_sources import DeadLetters
+from penstock.store.journal import Durability
+
+WINDOW_BYTES = 8 << 20
+"""As for a session of the connector protocol; one send may go beyond."""
+
+LOOK_SECONDS = 0.05
+"""Between two looks for room, while somebody waits: pipelines make room a few times a second."""
+
+_CHECK_SECONDS = 1.0
+
+
+class Window:
+    """What a port may have stored that is not durable yet: the memory that its peers may occupy."""
+
+    def __init__(self, durability: Durability, check: Callable[[], None], size: int = WINDOW_BYTES) -> None:
+        """`check` raises StoreFailed if nothing will become durable any more."""
+        self._durability = durability
+        self._check = check
+        self._size = size
+        self.in_flight_bytes = 0
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def is_open(self) -> bool:
+        return self.in_flight_bytes < self._size
+
+    async def wait(self) -> None:
+        """Return when it may be open. Raises StoreFailed."""
+        while not self.is_open:
+            self._check()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await self._open.wait()
+
+    def sent(self, position: Position, size: int) -> None:
+        """So many bytes are durable when the journal is, up to this position."""
+        self.in_flight_bytes += size
+        if not self.is_open:
+            self._open.clear()
+        self._durability.after(position, partial(self._settled, size))
+
+    def _settled(self, size: int) -> None:
+        self.in_flight_bytes -= size
+        if self.is_open:
+            self._open.set()
+
+
+class Room:
+    """Room in a source: within its quota, and on the disk. Many streams wait for it together."""
+
+    def __init__(self, log: SourceLog, check: Callable[[], None]) -> None:
+        """`check` raises StoreFailed if there will never be room again."""
+        self._log = log
+        self._check = check
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def there(self) -> bool:
+        """Looked up each time: some microseconds."""
+        return self._log.has_room()
+
+    async def wait(self) -> None:
+        """Return when there may be room. One task looks for all who wait. Raises StoreFailed."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
+        await asyncio.sleep(LOOK_SECONDS)
+        while not self.there:
+            self._check()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+
+class CompletedOffsets:
+    """Waits until every pipeline has completed what is stored. Waits are cancelled with those who wait."""
+
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion
+        self._waiting: defaultdict[int, list[tuple[int, int, asyncio.Future[None]]]] = defaultdict(list)
+        self._numbers = count()
+        completion.watch(self._moved)
+
+    def close(self) -> None:
+        self._completion.unwatch(self._moved)
+
+    async def reached(self, route: int, end: int) -> None:
+        """Return when the segment is completed up to this offset."""
+        if end > self._completion.completed(route):
+            done = asyncio.get_running_loop().create_future()
+            heappush(self._waiting[route], (end, next(self._numbers), done))
+            await done
+
+    def _moved(self) -> None:
+        for route, heap in self._waiting.items():
+            passed = self._completion.completed(route)
+            while heap and heap[0][0] <= passed:
+                done = heappop(heap)[2]
+                if not done.done():
+                    done.set_result(None)
+
+
+class EphemeralIds:
+    """Ids for streams that cannot resume, from the source's incarnation, which is durable before the first of them and
+    is raised again when its ids are used up.
+    """
+
+    def __init__(self, log: SourceLog, durability: Durability, count_max: int = COUNT_MAX) -> None:
+        self._log = log
+        self._durability = durability
+        self._count_max = count_max
+        self._count = count_max
+        self._raising = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Raise the incarnation now. Waits for room on the disk."""
+        async with self._raising:
+            await self._raise()
+
+    async def next_id(self) -> int:
+        """One that was never used."""
+        while True:
+            async with self._raising:
+                if self._count >= self._count_max:
+                    await self._raise()
+            self._count += 1
+            found = ephemeral_id(self._log.streams.incarnation, self._count)
+            if found not in self._log.streams:
+                return found
+
+    async def _raise(self) -> None:
+        while True:
+            try:
+                self._log.raise_incarnation()
+                break
+            except NoRoom:
+                await asyncio.sleep(LOOK_SECONDS)
+        await self._durability.caught_up()
+        self._count = 0
+
+
+@dataclass(slots=True)
+class PortCounters:
+    """Of the connector's own streams, since its host was created."""
+
+    events: int = 0
+    bytes: int = 0
+    """Of events, as they are stored."""
+    duplicates: int = 0
+    streams: int = 0
+    """That were opened."""
+    failures: int = 0
+    """Of the connector's `run`."""
+
+
+class SourceStorage:
+    """Opens the source, or creates it. `draining` is set when nothing more is read. Raises Damaged."""
+
+    def __init__(
+        self,
+        sources: SourceCatalog,
+        name: str,
+        chains: Chains,
+        counters: PortCounters,
+        dead_letters: DeadLetters,
+        draining: asyncio.Event,
+    ) -> None:
+        check = sources.store.journal.check
+        self._sources = sources
+        self._counters = counters
+        self._completion = sources.completion(name)
+        self.log = sources.configured(name)
+        self.chains = chains
+        self.dead_letters = dead_letters
+        self.draining = draining
+        self.window = Window(sources.durability, check)
+        self.room = Room(self.log, check)
+        self.completed_offsets = CompletedOffsets(self._completion)
+        self.ids = EphemeralIds(self.log, sources.durability)
+
+    @property
+    def has_interceptors(self) -> bool:
+        return bool(self.chains.towards_us)
+
+    @property
+    def durable_position(self) -> Position:
+        return self._sources.store.journal.durable
+
+    def completed(self, route: int) -> float:
+        """Up to where every pipeline is done with the segment."""
+        return self._completion.completed(route)
+
+    def stored(self, events: int, size: int, position: Position) -> None:
+        """Count what was appended; it is in the window until it is durable."""
+        self.window.sent(position, size)
+        self._counters.events += events
+        self._counters.bytes += size
+        for counters in (self._sources.counters, self.log.counters):
+            counters.messages += events
+            counters.message_bytes += size
+        self.log.snapshot_if_due()
+
+    def skipped(self, duplicates: int) -> None:
+        for counters in (self._counters, self._sources.counters, self.log.counters):
+            counters.duplicates += duplicates
+
+    async def durable(self, position: Position) -> None:
+        done = asyncio.Event()
+        self._sources.durability.after(position, done.set)
+        await done.wait()
+
+    async def wait_for_room(self) -> None:
+        """Return when there may be room in the window and in the source, or when nothing more is read."""
+        if not self.window.is_open:
+            await self.window.wait()
+            return
+        waiting = [asyncio.ensure_future(self.room.wait()), asyncio.ensure_future(self.draining.wait())]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        for task in done:
+            task.result()
+
+    def close(self) -> None:
+        self.completed_offsets.close()
+        self.room.close()

@@ -1,0 +1,351 @@
+"""A stream of an `out` port: what its connector sends goes through the interceptors into the source log.
+
+open ──bad bytes, or `close`, of a stream that cannot resume or is finished──▶ ended
+open ──`close` without `finish`, of a stream that resumes──▶ left: opened again at its position, with nothing lost
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from penstock.connectors.api import StreamRef
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.core.errors import NoRoom, RequestError
+from penstock.core.types import Buffer
+from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, Values, columns, packed, record_slices, stored_batch
+from penstock.ingest.known_streams import KnownStream, active_again, ended
+from penstock.ingest.out_ports.event_ids import (
+    CUT_BITS,
+    Place,
+    Places,
+    counted,
+    going_on,
+    position,
+    reaching,
+    since,
+)
+from penstock.ingest.out_ports.storage import SourceStorage
+from penstock.ingest.settings import AckMode
+from penstock.protocol.connector import NOTHING_YET
+from penstock.protocol.stored.event import NO_TIME
+from penstock.protocol.stored.head import Mark
+
+SEND_BYTES = 1 << 19
+"""Raw bytes that interceptors get at once: with a record for each byte they are still fewer than SINCE_MAX."""
+
+ON_ARRIVAL = NO_TIME
+"""In place of event times: events get the time at which they are stored."""
+
+
+class OutStream:
+    """As `connectors.api.Stream`. Owned by its port. One call at a time goes on; others wait for their turn.
+
+    `left` is called when it is closed here, then `ended` if it has ended, with the place of that mark.
+    """
+
+    def __init__(
+        self,
+        storage: SourceStorage,
+        ref: StreamRef,
+        name: str,
+        known: KnownStream,
+        metadata: Mapping[str, Any] | None,
+        *,
+        resumes: bool,
+        left: Callable[["OutStream"], None],
+        ended: Callable[["OutStream", Placed], None],
+    ) -> None:
+        self.ref = ref
+        self.name = name
+        self.resumes = resumes
+        self._storage = storage
+        self._log = storage.log
+        self._known = known
+        self._on_left, self._on_ended = left, ended
+        self._metadata = dict(metadata or {})
+        self._packed = self._packed_last = packed(metadata)
+        """For all its events, and for those of the last `send`: what interceptors buffer came with that."""
+        self._skip = since(self.last_id) if resumes else 0
+        self._chain = storage.chains.incoming(resumes=resumes, position=self.position if resumes else 0)
+        self._places = Places()
+        self._turn = asyncio.Lock()
+        self._is_finished = self._is_closing = False
+        self.closed = asyncio.Event()
+        self._unblocked = asyncio.Event()
+
+    @property
+    def last_id(self) -> int:
+        return 0 if self._known.last_id == NOTHING_YET else self._known.last_id
+
+    @property
+    def position(self) -> int:
+        return position(self.last_id)
+
+    # Whether it may send.
+
+    def gate_changed(self, may_send: bool) -> None:
+        if may_send:
+            self._unblocked.set()
+            self._log.streams.detached(self.ref.stream_id)
+        elif not self._is_closing and not self._is_draining:
+            self._unblocked.clear()
+            self._log.streams.away.remove(self.ref.stream_id)
+
+    @property
+    def _is_draining(self) -> bool:
+        return self._storage.draining.is_set()
+
+    @property
+    def is_blocked(self) -> bool:
+        """By the gate."""
+        return not self._unblocked.is_set()
+
+    @property
+    def may_send(self) -> bool:
+        is_open = not self.is_blocked and not self._is_closing and not self._is_draining
+        return is_open and self._storage.window.is_open and self._storage.room.there
+
+    async def ready(self) -> None:
+        while not self.may_send:
+            self._check_open()
+            if self._is_draining:
+                await self.closed.wait()
+            elif self.is_blocked:
+                await self._unblocked.wait()
+            else:
+                await self._storage.wait_for_room()
+
+    async def _admitted(self) -> None:
+        """What was read before a drain is stored all the same, even by a stream that a sink has closed, and beyond the
+        quota: it is no more than one call's, and nobody may ever make room.
+        """
+        while True:
+            self._check_open()
+            has_room = self._is_draining or self._storage.room.there
+            if self.is_blocked:
+                await self._unblocked.wait()
+            elif self._storage.window.is_open and has_room:
+                return
+            else:
+                await self._storage.wait_for_room()
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise RequestError(
+                f"stream {self.name!r} of connector {self.ref.connector!r} is closed", "Open another one."
+            )
+
+    def drain(self) -> None:
+        """Nothing more is read for it."""
+        self._unblocked.set()
+
+    # Sending.
+
+    async def send(self, data: Buffer, *, metadata: Mapping[str, Any] | None = None) -> int:
+        with_metadata = packed({**self._metadata, **metadata}) if metadata else self._packed
+        async with self._turn:
+            for piece in self._pieces(data):
+                await self._admitted()
+                await self._feed(piece, with_metadata)
+        return self.last_id
+
+    def _pieces(self, data: Buffer) -> Iterator[bytes]:
+        if not self._storage.has_interceptors or len(data) <= SEND_BYTES:
+            if data:
+                yield bytes(data)
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), SEND_BYTES):
+            yield bytes(view[start : start + SEND_BYTES])
+
+    async def _feed(self, data: bytes, metadata: bytes) -> None:
+        self._is_finished, self._packed_last = False, metadata
+        try:
+            await self._store(_checked(self._chain.feed(data)), metadata)
+        except BadBytes as bad:
+            await self._bury(bad)
+            await self._end()
+            raise
+
+    async def put(
+        self,
+        values: Sequence[bytes],
+        *,
+        ids: Sequence[int] | None = None,
+        event_times_us: Sequence[int] | None = None,
+        keys: Sequence[bytes] | None = None,
+        metadata: Sequence[Mapping[str, Any]] | None = None,
+    ) -> int:
+        each = self._packed if metadata is None else [packed({**self._metadata, **one}) for one in metadata]
+        async with self._turn:
+            await self._admitted()
+            numbers = counted(self.last_id, len(values)) if ids is None else ids
+            times = ON_ARRIVAL if event_times_us is None else event_times_us
+            events = Values(values, numbers, times, keys, each)
+            if values:
+                await self._put(events if ids is None else events.after(self.last_id), len(values))
+        return self.last_id
+
+    async def _put(self, values: Values, count: int) -> None:
+        self._storage.skipped(count - len(values.values))
+        if values.values:
+            for rows in record_slices(values.sizes()):
+                await self._append(values[rows])
+
+    async def finish(self) -> int:
+        async with self._turn:
+            self._check_open()
+            await self._finish()
+        return self.last_id
+
+    async def _finish(self) -> None:
+        try:
+            await self._store(_checked(self._chain.finish()), self._packed_last)
+        except BadBytes as bad:
+            await self._bury(bad)
+        self._is_finished = True
+
+    async def cut_off(self, reason: str) -> None:
+        async with self._turn:
+            if not self._is_closing:
+                data = self._chain.cut_off()
+                if data and not self.resumes:
+                    await self._dead_letter(data, reason)
+                await self._close(is_over=not self.resumes)
+
+    # Storing.
+
+    async def _store(self, records: Sequence[bytes], metadata: bytes) -> None:
+        """Those of a stream that resumes go up to the cut where the interceptors are."""
+        if self._skip and records:
+            skipped = min(self._skip, len(records))
+            self._skip -= skipped
+            self._storage.skipped(skipped)
+            records = records[skipped:]
+        if not records:
+            return
+        slices = [*record_slices([len(record) + len(metadata) for record in records])]
+        for rows in slices:
+            part = records[rows]
+            ids = self._ids(len(part), is_last=rows is slices[-1])
+            await self._append(Values(part, ids, ON_ARRIVAL, metadata=metadata))
+
+    def _ids(self, count: int, *, is_last: bool) -> range:
+        if not self.resumes:
+            return counted(self.last_id, count)
+        return reaching(self.last_id, count, self._chain.consumed) if is_last else going_on(self.last_id, count)
+
+    async def _append(self, values: Values) -> None:
+        batch, placed = await self._stored(partial(self._batch, values))
+        self._known.last_id = values.ids[-1]
+        self._log.streams.detached(self.ref.stream_id)
+        self._places.add(Place(values.ids[-1], placed.position, placed.end))
+        self._places.prune(self._storage.durable_position, self._storage.completed(self._known.route))
+        self._storage.stored(batch.events, len(batch.data), placed.position)
+
+    def _batch(self, values: Values) -> Batch:
+        """To be stored at once: no clock mark may come between an event's time of arrival and its place in the
+        journal.
+        """
+        times = self._log.times
+        if isinstance(values.times_us, int):  # ON_ARRIVAL
+            times.record(own_times=False)
+            values = replace(values, times_us=times.clock.now())
+        else:
+            times.record(own_times=True)
+        return stored_batch(self._known.route, self.ref.stream_id, values)
+
+    async def _stored(self, make: Callable[[], Batch]) -> tuple[Batch, Placed]:
+        """Waits for room. What a stream that resumes cannot store before it is left is read again."""
+        while True:
+            waking = [active_again(self.ref.stream_id)] if self.ref.stream_id in self._log.streams.idle else []
+            try:
+                batch = make()
+                return batch, self._log.append([batch._replace(marks=[*waking, *batch.marks])])[0]
+            except NoRoom:
+                await self._await_room()
+
+    async def _await_room(self) -> None:
+        try:
+            await self._storage.room.wait()
+        except asyncio.CancelledError:
+            if self.resumes:  # the interceptors are ahead of what is stored
+                self._leave()
+            raise
+
+    async def _bury(self, bad: BadBytes) -> None:
+        """Store what is good of the bytes; the rest becomes a dead letter, which a stream that resumes does not read
+        again: its position moves on without an event.
+        """
+        await self._dead_letter(bad.data, str(bad))
+        await self._store(bad.records, self._packed_last)
+        end = self._chain.consumed << CUT_BITS
+        if self.resumes and end > self.last_id:
+            await self._stored(partial(self._marks, [], end))
+            self._known.last_id = end
+
+    def _marks(self, marks: Sequence[Mark], last_id: int | None = None) -> Batch:
+        batch = Batch(self._known.route, marks)
+        return batch if last_id is None else batch._replace(streams=columns(self.ref.stream_id, last_id, NO_TIME))
+
+    async def _dead_letter(self, data: bytes, reason: str) -> None:
+        await self._storage.dead_letters.write(data, reason, self.ref, self.name, self._metadata)
+
+    # Waiting for what was sent.
+
+    async def durable(self, event_id: int) -> None:
+        place = self._places.find(event_id)
+        if place is not None:
+            await self._storage.durable(place.position)
+
+    async def complete(self, event_id: int) -> None:
+        place = self._places.find(event_id)
+        if place is None:
+            return
+        await self._storage.durable(place.position)
+        if self._log.settings.ack is AckMode.CHECKPOINT:
+            await self._storage.completed_offsets.reached(self._known.route, place.end)
+
+    # The end.
+
+    async def close(self) -> None:
+        async with self._turn:
+            if self._is_closing:
+                return
+            if not self.resumes and not self._is_finished:
+                await self._finish()
+            await self._close(is_over=not self.resumes or self._is_finished)
+
+    async def _close(self, *, is_over: bool) -> None:
+        if is_over:
+            await self._end()
+        else:
+            self._leave()
+
+    async def _end(self) -> None:
+        _, placed = await self._stored(partial(self._marks, [ended(self.ref.stream_id)]))
+        self._leave()
+        self._on_ended(self, placed)
+
+    def _leave(self) -> None:
+        """It is closed here, and goes on where it is opened again."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._unblocked.set()
+            self.closed.set()
+            self._on_left(self)
+
+    def abandon(self) -> None:
+        """Close at once, whatever waits: what is not stored yet is lost here."""
+        self._leave()
+
+
+def _checked(records: list[bytes]) -> list[bytes]:
+    """Raises BadBytes for one that is too large to be an event."""
+    row = next((row for row, record in enumerate(records) if len(record) > VALUE_BYTES_MAX), None)
+    if row is None:
+        return records
+    text = f"a record of {len(records[row]):,} bytes is too large for an event; the limit is {VALUE_BYTES_MAX:,}"
+    raise BadBytes(text, b"".join(records[row:]), records[:row])

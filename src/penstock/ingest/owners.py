@@ -1,0 +1,98 @@
+"""Who has which stream open. A (source, stream id) is active for at most one owner."""
+
+from array import array
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class StreamKey(NamedTuple):
+    source: str
+    stream_id: int
+
+
+class Use(Enum):
+    ACTIVE = "active"
+    CLOSING = "closing"
+    INACTIVE = "inactive"
+
+
+class StreamOwner(Protocol):
+    """Has streams open: the streams of a session, or a connector's `out` port."""
+
+    def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
+        """Every pipeline has completed these of its streams, up to these message ids."""
+        ...
+
+    def gate_changed(self, stream_id: int, may_send: bool) -> None:
+        """The gate lets the stream send from now on, or no longer."""
+        ...
+
+    def touch(self, stream_id: int) -> None:
+        """The stream is alive, though it has sent no message: its silence begins now."""
+        ...
+
+    def stored_id(self, stream_id: int) -> int:
+        """The last message id of the stream that is stored, or NOTHING_YET."""
+        ...
+
+
+class StreamRegistry(Protocol):
+    """On one worker a dict; in a cluster, shared."""
+
+    def claim(self, key: StreamKey, owner: StreamOwner) -> bool:
+        """Make the stream active for this owner. False if it is already active or closing, whoever has it."""
+        ...
+
+    def close(self, key: StreamKey, owner: StreamOwner) -> None:
+        """The owner's stream has ended, and its last message is not acknowledged yet."""
+        ...
+
+    def release(self, key: StreamKey, owner: StreamOwner) -> None:
+        """Make the owner's stream inactive. Does nothing to a stream of another owner."""
+        ...
+
+    def use(self, key: StreamKey) -> Use: ...
+
+    def owner(self, key: StreamKey) -> StreamOwner | None:
+        """Who has the stream, active or closing; None: nobody."""
+        ...
+
+    def counts(self) -> dict[Use, int]:
+        """How many streams are active, and how many closing."""
+        ...
+
+
+class LocalRegistry:
+    """The registry of a single worker: only in memory, because its sessions end with it."""
+
+    def __init__(self) -> None:
+        self._owners: dict[StreamKey, tuple[StreamOwner, Use]] = {}
+        self._counts = dict.fromkeys((Use.ACTIVE, Use.CLOSING), 0)
+
+    def claim(self, key: StreamKey, owner: StreamOwner) -> bool:
+        if key in self._owners:
+            return False
+        self._owners[key] = owner, Use.ACTIVE
+        self._counts[Use.ACTIVE] += 1
+        return True
+
+    def close(self, key: StreamKey, owner: StreamOwner) -> None:
+        if self._owners.get(key) == (owner, Use.ACTIVE):
+            self._owners[key] = owner, Use.CLOSING
+            self._counts[Use.ACTIVE] -= 1
+            self._counts[Use.CLOSING] += 1
+
+    def release(self, key: StreamKey, owner: StreamOwner) -> None:
+        holder, use = self._owners.get(key, (None, Use.INACTIVE))
+        if holder == owner and use is not Use.INACTIVE:
+            del self._owners[key]
+            self._counts[use] -= 1
+
+    def use(self, key: StreamKey) -> Use:
+        return self._owners.get(key, (None, Use.INACTIVE))[1]
+
+    def owner(self, key: StreamKey) -> StreamOwner | None:
+        return self._owners.get(key, (None, Use.INACTIVE))[0]
+
+    def counts(self) -> dict[Use, int]:
+        return dict(self._counts)

@@ -1,0 +1,139 @@
+"""A program's socket: bytes to frames for its session, the session's replies to bytes.
+
+The socket is always read: a program is slowed down by withholding credits, and by nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
+from penstock.core.keepalive import find_dead_peers
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.sessions.session import SourceSession
+from penstock.ingest.sessions.table import SessionTable
+from penstock.protocol.connector import HelloCheck, Use
+from penstock.protocol.connector.bulk import Columns, Receiver
+
+log = logging.getLogger(__name__)
+
+# How long a peer may take to fetch the last bytes sent to it.
+_LAST_WORDS_SECONDS = 5.0
+# Messages are handled a buffer at a time, other frames one by one: of these fewer are taken at once, so that a program
+# that opens 100,000 streams does not keep the others waiting.
+_RECEIVE_BYTES = 1 << 24
+_RECEIVE_BYTES_CONTROL = 16 * 1024
+# Where bytes go that come after the session has ended.
+_IGNORED = bytearray(64 * 1024)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The session's Outlet."""
+
+    def __init__(self, sources: SourceCatalog, table: SessionTable) -> None:
+        self._settings = sources.settings
+        self._table = table
+        self._session = SourceSession(sources, table, self)
+        check = HelloCheck(Use.SOURCE, self._settings.cookie)
+        self._receiver = Receiver(hello=check, frame_size_max=self._settings.frame_bytes_max)
+        self._receive_bytes = _RECEIVE_BYTES_CONTROL
+        self._out: list[bytes] = []
+        self.is_blocked = False
+        self.peer = ""
+
+    # The transport calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        settings = self._settings
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes_max)
+        self.peer = str(self._transport.get_extra_info("peername"))
+        find_dead_peers(self._transport, settings.dead_peer_seconds)
+        self._deadline = self._loop.call_later(settings.handshake_seconds, self._too_late)
+        if not self._table.opened(self._session):
+            # Silently: a program takes an ERROR for final, and there may be room for it soon.
+            log.warning("%s: there are %s sessions already (sessions_max)", self.peer, settings.sessions_max)
+            self._session.close()
+
+    def _too_late(self) -> None:
+        self._session.fail(ProtocolError(f"no HELLO within {self._settings.handshake_seconds:g} s"))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+        self._deadline.cancel()
+        self._session.lost()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._session.is_over():
+            return memoryview(_IGNORED)
+        return self._receiver.get_buffer(sizehint)[: self._receive_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        session = self._session
+        if session.is_over():
+            return
+        try:
+            self._receive_bytes = _RECEIVE_BYTES
+            for incoming in self._receiver.received(nbytes):
+                if not isinstance(incoming, Columns):
+                    self._receive_bytes = _RECEIVE_BYTES_CONTROL
+                session.receive(incoming)
+                if session.is_over():
+                    return
+            session.received_all()
+        except NoRoom as error:
+            session.close_for_room(error)
+        except StoreFailed:
+            session.close()  # the worker ends and logs why; the program resumes at the next one
+        except PenstockError as error:
+            session.fail(error)
+
+    def eof_received(self) -> bool:
+        """True: the session goes on. (TLS closes both sides at once.)"""
+        return self._transport.can_write_eof() and self._session.half_close()
+
+    def pause_writing(self) -> None:
+        self.is_blocked = True
+
+    def resume_writing(self) -> None:
+        self.is_blocked = False
+        self._session.flush()
+
+    # The session calls these.
+
+    def write(self, data: bytes) -> bool:
+        """Everything written in one turn of the loop is sent in one go. False: the connection is closing."""
+        if self._transport.is_closing():
+            return False
+        if not self._out:
+            self._loop.call_soon(self._write_out)
+        self._out.append(data)
+        return True
+
+    def _write_out(self) -> None:
+        out, self._out = self._out, []
+        if not out or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(out))
+        if self._transport.get_write_buffer_size() > self._settings.unread_bytes_max:
+            self._session.close_for_room(NoRoom("it does not read what is sent to it (unread_bytes_max)"))
+            self._transport.abort()
+
+    def set_deadline(self, seconds: float, action: Callable[[], None]) -> None:
+        self._deadline.cancel()
+        self._deadline = self._loop.call_later(seconds, action)
+
+    def cancel_deadline(self) -> None:
+        self._deadline.cancel()
+
+    def end(self, *, lingers: bool = False) -> None:
+        """Close; the peer has a while to fetch what was sent. To close a connection while bytes come in resets it, and
+        an ERROR may be lost: then linger until the peer closes.
+        """
+        self._write_out()
+        if lingers and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+        self.set_deadline(_LAST_WORDS_SECONDS, self._transport.abort)

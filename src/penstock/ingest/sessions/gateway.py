@@ -1,0 +1,97 @@
+"""Listens for programs on the connector protocol."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import asdict
+
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.sessions.connection import Connection
+from penstock.ingest.sessions.table import SessionTable
+from penstock.ingest.source_view import SourceView
+
+_TICK_SECONDS = 0.2
+_BACKLOG = 1024
+
+
+class Gateway:
+    """Serves the sources of one store, in one event loop. A message is acknowledged only when it is durable and, where
+    pipelines hold acknowledgements back, completed.
+    """
+
+    def __init__(self, sources: SourceCatalog) -> None:
+        self.sources = sources
+        self.view = SourceView(sources)
+        self.settings = sources.settings
+        self.sessions = SessionTable(self.settings.sessions_max, sources.counters)
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+        settings, loop = self.settings, asyncio.get_running_loop()
+        self.sources.recover_ended()
+        self._listener = await loop.create_server(
+            lambda: Connection(self.sources, self.sessions),
+            settings.host,
+            settings.port,
+            ssl=settings.ssl,
+            ssl_handshake_timeout=settings.handshake_seconds if settings.ssl else None,
+            backlog=_BACKLOG,
+        )
+        self._ticking = loop.create_task(self._tick())
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    async def _tick(self) -> None:
+        """Grant credits that a quota or a full disk has held back, when there is room again; mark what time brings."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            for session in self.sessions:
+                session.flush()
+            self.sources.tick()
+
+    async def stop(self) -> None:
+        """Acknowledge what was received, unless pipelines hold it back; accept nothing new. Programs resume elsewhere
+        or later.
+        """
+        self._listener.close()
+        self._ticking.cancel()
+        self.sources.stop_acknowledging()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.sources.durability.caught_up(), self.settings.drain_seconds)
+        for session in self.sessions:
+            session.flush()
+            if self.settings.successor:
+                session.restart(self.settings.successor)
+            else:
+                session.close()
+        self.sources.close()
+        await asyncio.sleep(0)
+
+    def restart(self, address: str) -> None:
+        """Send every program to the worker at "host:port"."""
+        for session in self.sessions:
+            session.restart(address)
+
+    def end_sessions(self) -> None:
+        """Acknowledge what can be, and close; programs may come back."""
+        for session in self.sessions:
+            session.flush()
+            session.close()
+
+    def gauges(self) -> dict[str, int | float]:
+        sessions = [session.status() for session in self.sessions]
+        return {
+            "open_sessions": len(sessions),
+            **self.view.gauges(),
+            "in_flight_bytes": sum(session.in_flight_bytes for session in sessions),
+            "credits": sum(session.credits for session in sessions),
+            "ack_lag_seconds": max((session.ack_lag_seconds for session in sessions), default=0.0),
+        }
+
+    def status(self) -> dict[str, object]:
+        return {
+            **self.gauges(),
+            **self.sources.counters.as_dict(),
+            **self.view.status(),
+            "sessions": [asdict(session.status()) for session in self.sessions],
+            "errors": list(self.sessions.errors),
+        }

@@ -1,0 +1,308 @@
+"""One program's session: frames to streams, runs of messages to the source log, credits and acknowledgements back."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from penstock.core.errors import NoRoom, PenstockError, ProtocolError
+from penstock.core.types import Offset
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.completion import Completion
+from penstock.ingest.sessions.acks import AckLag, Run
+from penstock.ingest.sessions.streams import SessionStreams
+from penstock.ingest.sessions.table import SessionStatus, SessionTable
+from penstock.ingest.source_log import SourceLog
+from penstock.protocol.connector import (
+    Ack,
+    EndOfStream,
+    Error,
+    Frame,
+    Hello,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    Role,
+    Session,
+    Use,
+)
+from penstock.protocol.connector.bulk import Column, Columns, encode_acks
+from penstock.protocol.connector.credits import Credits
+
+log = logging.getLogger(__name__)
+
+_ERROR_TEXT_MAX = 1000
+
+
+class Outlet(Protocol):
+    """The connection of a session."""
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the peer does not read what is sent to it."""
+        ...
+
+    def write(self, data: bytes) -> bool:
+        """False: nothing is sent any more."""
+        ...
+
+    def set_deadline(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call this then, instead of what was set before."""
+        ...
+
+    def cancel_deadline(self) -> None: ...
+
+    def end(self, *, lingers: bool = False) -> None:
+        """Send what was written, and close; with `lingers`, wait until the peer has closed."""
+        ...
+
+
+class SourceSession:
+    """Without a log before its HELLO. Its connection closes on the errors that `receive` raises."""
+
+    def __init__(self, sources: SourceCatalog, table: SessionTable, outlet: Outlet) -> None:
+        self._sources = sources
+        self._settings = sources.settings
+        self._counters = sources.counters
+        self._table = table
+        self._outlet = outlet
+        self._loop = asyncio.get_running_loop()
+        self._session = Session(Use.SOURCE, Role.ACCEPTOR)
+        self._log: SourceLog | None = None
+        self._unsettled: deque[Run] = deque()
+        self._to_ack: list[Run] = []
+        self._ends: dict[int, Offset] = {}
+        self._lag = AckLag()
+        self._is_half_closed = self._awaits_release = False
+        self._unpaid_bytes = 0
+        self._program = ""
+
+    # Frames.
+
+    def receive(self, incoming: Frame | Columns) -> None:
+        if isinstance(incoming, Columns):
+            self._session.check_messages()
+            self._messages(incoming)
+            return
+        self._session.receive(incoming)
+        match incoming:
+            case Hello():
+                self._hello(incoming)
+            case Notify():
+                self._notify(incoming)
+            case EndOfStream():
+                self._streams.end(incoming.stream_id)
+            case Error():
+                self._error(incoming)
+            case _:
+                raise AssertionError(f"the session machine lets {incoming} through")
+
+    def received_all(self) -> None:
+        """Everything in the receive buffer was received."""
+        if self._log is not None:
+            self._streams.flush_marks()
+            self._log.snapshot_if_due()
+
+    def _hello(self, hello: Hello) -> None:
+        self._log = self._sources.joined_by_program(hello.instance)
+        self._completion: Completion = self._sources.completion(hello.instance)
+        self._program = hello.program
+        self._outlet.cancel_deadline()
+        self._credits = Credits(self._log.largest_frame, self._settings.window_bytes)
+        self._streams = SessionStreams(self._sources, self._log, self)
+        self._log.sessions.add(self._streams)
+        self._counters.sessions_joined += 1
+        self._send(Ok(self._grant()))
+
+    def _notify(self, notify: Notify) -> None:
+        self._credits.notify()
+        if len(self._streams) >= self._settings.streams_per_session_max:
+            raise ProtocolError(f"NOTIFY: {len(self._streams)} streams are open already (streams_per_session_max)")
+        self._streams.notify(notify)
+
+    def _messages(self, columns: Columns) -> None:
+        assert self._log is not None
+        now, size = self._loop.time(), columns.size
+        self._credits.messages(len(columns), size, columns.largest_frame, now)
+        if self._credits.is_over:
+            self.close_for_room(NoRoom("its frames are larger than its credits allow for"))
+            return
+        self._unpaid_bytes = self._unpaid_bytes + size if self._credits.stopped else 0
+        if self._unpaid_bytes > self._settings.window_bytes:
+            self.close_for_room(NoRoom("the quota is reached, and it has sent a whole window since"))
+            return
+        run = self._streams.store(columns, now)
+        self._unsettled.append(run)
+        self._ends.update(run.ends)
+        for counters in (self._counters, self._log.counters):
+            counters.messages += run.kept
+            counters.message_bytes += size
+            counters.duplicates += run.duplicates
+        self._sources.durability.after(run.position, partial(self._durable, run))
+        if run.admission.problem:
+            raise run.admission.error(columns)
+
+    def _durable(self, run: Run) -> None:
+        self._unsettled.popleft()
+        self._credits.settled(run.count, run.size)
+        for route, end in run.ends.items():
+            self._completion.durable(route, end)
+        if not self._completion.waits:
+            self._to_ack.append(run)
+        elif run.ends:
+            self._lag.add(run.received_at, run.ends)
+            if self._is_half_closed and not self._awaits_release:
+                self._await_release()
+        self.flush_soon()
+
+    def _error(self, error: Error) -> None:
+        self._counters.errors_from_sources += 1
+        self._table.remember_error(self._outlet.peer, error.text)
+        log.warning("%s (%s) reports: %s", self._outlet.peer, self._program, error.text)
+        self._finish()
+
+    # Replies.
+
+    def answer(self, reply: NotifyAck) -> None:
+        if not self._session.is_over:
+            self._credits.answered()
+            self._send(reply)
+            self.flush_soon()
+
+    def acknowledge(self, stream_ids: Column, last_ids: Column) -> None:
+        if not self._session.is_over:
+            self._flush()
+            self._write(encode_acks(0, stream_ids, last_ids))
+
+    @property
+    def has_credit(self) -> bool:
+        return not self._session.is_over and not self._is_half_closed and self._credits.available > 0
+
+    def flush_soon(self) -> None:
+        self._table.flush_soon(self)
+
+    def flush(self) -> None:
+        """Send what can be acknowledged, and the credits that are free; no credits to a peer that does not read."""
+        if self._log is None or self._session.is_over:
+            return
+        self._flush()
+        if self._is_half_closed and self._owes_nothing:
+            self.close()
+
+    def _flush(self) -> None:
+        runs, self._to_ack = self._to_ack, []
+        granted = 0 if self._outlet.is_blocked or self._is_half_closed else self._grant()
+        if runs:
+            self._write(b"".join([runs[0].ack(granted), *(run.ack(0) for run in runs[1:])]))
+        elif granted:
+            self._send(Ack(granted))
+
+    def _grant(self) -> int:
+        assert self._log is not None
+        self._credits.stopped = self._streams.is_blocked or not self._log.has_room()
+        return self._credits.grant(self._loop.time())
+
+    def _send(self, frame: Frame) -> None:
+        if not self._session.is_over:
+            self._write(self._session.send(frame))
+
+    def _write(self, data: bytes) -> None:
+        if self._outlet.write(data):
+            self._counters.frames_sent += 1
+
+    # The end.
+
+    def is_over(self) -> bool:
+        return self._session.is_over
+
+    def half_close(self) -> bool:
+        """The program sends nothing more: its streams are free at once, their positions kept. It may still wait for the
+        acknowledgement of what it has sent: then True, and the session ends with that.
+        """
+        if self._log is None or self._session.is_over:
+            return False
+        self._is_half_closed = True
+        self._streams.leave()
+        if self._completion.waits:
+            self._await_release()
+        if self._owes_nothing:
+            return False
+        self._table.half_closed(self)
+        self._outlet.set_deadline(self._settings.half_closed_seconds, self.close)
+        return True
+
+    def _await_release(self) -> None:
+        self._awaits_release = True
+        self._streams.await_release(self._ends)
+
+    @property
+    def _owes_nothing(self) -> bool:
+        return not self._unsettled and not self._to_ack and self._streams.is_settled
+
+    def restart(self, address: str) -> None:
+        if not self._session.is_over and self._log is not None:
+            self._send(Restart(address))
+        self._finish()
+
+    def close(self) -> None:
+        """Without an ERROR: the program connects again and resumes."""
+        self._session.close()
+        self._finish()
+
+    def close_for_room(self, reason: NoRoom) -> None:
+        """Nothing was acknowledged that is not stored, so the program resumes when there is room."""
+        self._counters.closed_for_room += 1
+        log.warning("%s (%s): closed, it will resume: %s", self._outlet.peer, self._program, reason)
+        self.close()
+
+    def fail(self, error: PenstockError) -> None:
+        """End this session, and no other, with the reason."""
+        if self._session.is_over:
+            return
+        self._counters.protocol_errors += 1
+        state = self._session.state.value
+        text = str(error) if f"state {state}" in str(error) else f"{error} (state {state})"
+        log.warning("%s (%s): %s", self._outlet.peer, self._program, text)
+        self._table.remember_error(self._outlet.peer, text)
+        self.flush()
+        self._send(Error(text[:_ERROR_TEXT_MAX]))
+        self._finish(lingers=True)
+
+    def _finish(self, *, lingers: bool = False) -> None:
+        """The session is over: its streams are free at once."""
+        if self._log is not None:
+            self._streams.release_all()
+        self._outlet.end(lingers=lingers)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._session.close()
+        if self._log is not None:
+            self._streams.release_all()
+            self._log.sessions.discard(self._streams)
+        self._table.closed(self)
+
+    def status(self) -> SessionStatus:
+        state = self._session.state.value
+        if self._log is None:
+            return SessionStatus(self._outlet.peer, self._program, None, state)
+        now = self._loop.time()
+        oldest = self._lag.oldest(self._completion.passed)
+        if oldest is None:
+            oldest = self._unsettled[0].received_at if self._unsettled else now
+        return SessionStatus(
+            peer=self._outlet.peer,
+            program=self._program,
+            connector=self._log.name,
+            state="Half-closed" if self._is_half_closed else state,
+            streams=len(self._streams),
+            credits=self._credits.available,
+            in_flight_bytes=self._credits.in_flight_bytes,
+            ack_lag_seconds=round(now - oldest, 3),
+        )

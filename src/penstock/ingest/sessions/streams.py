@@ -1,0 +1,385 @@
+"""The streams of one session: opened by NOTIFY, fed by MESSAGE, ended by EOS_MESSAGE, released with the session."""
+
+import asyncio
+import secrets
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from penstock.connectors.api import StreamRef
+from penstock.core.errors import PenstockError, ProtocolError
+from penstock.core.types import Offset
+from penstock.ingest.batch import Batch, Placed
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.known_streams import STREAM_NAME_MAX, active_again, ended, started
+from penstock.ingest.owners import StreamKey
+from penstock.ingest.sessions.acks import PendingAcks, Replies, Run
+from penstock.ingest.source_log import SourceLog
+from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, Stream, StreamState
+from penstock.protocol.connector.bulk import Admission, Columns, Stored, Streams, StreamTable, rewrite
+from penstock.protocol.stored.head import Mark
+
+# Streams that one session opens or ends before the loop gets its turn: some milliseconds.
+_STREAMS_PER_TURN = 200
+
+
+class PendingMarks(NamedTuple):
+    """Marks to be stored in the segment of this route, and the streams that open and end with them."""
+
+    route: int
+    marks: Sequence[Mark] = ()
+    opening: Sequence[int] = ()
+    ending: Sequence[int] = ()
+
+
+class SessionStreams:
+    """A StreamOwner and the log's AttachedStreams: what a session has open, with the table of last message ids."""
+
+    def __init__(self, sources: SourceCatalog, log: SourceLog, replies: Replies) -> None:
+        self._sources = sources
+        self._log = log
+        self._replies = replies
+        self._completion = sources.completion(log.name)
+        self._acks = PendingAcks(self._completion, replies, self._ended)
+        self._table = StreamTable(secrets.randbits(64))
+        timeout = log.settings.idle_timeout_seconds
+        self.clock = None if timeout is None else SessionClock(self._table, timeout)
+        """Of the streams' silence; None without an idle timeout."""
+        self._streams: dict[int, Stream] = {}
+        self._marks: defaultdict[int, list[Mark]] = defaultdict(list)
+        self._opening: defaultdict[int, list[int]] = defaultdict(list)
+        self._ending: defaultdict[int, list[int]] = defaultdict(list)
+        self._not_stored: dict[int, int] = {}
+        """Streams whose last run could not be stored: the table counts it, and this is where they go back to."""
+        self._due: deque[tuple[Callable[[int, Offset], None], int, Offset]] = deque()
+        self._is_working = False
+        self._left: list[tuple[int, int]] = []
+        self._unopened: dict[int, Offset] = {}
+        """Streams that not all sinks have opened: their NOTIFYs are not answered yet."""
+        self._blocked: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def _key(self, stream_id: int) -> StreamKey:
+        return StreamKey(self._log.name, stream_id)
+
+    # Opening.
+
+    def notify(self, notify: Notify) -> None:
+        """Open the stream, or refuse it: it is open elsewhere, or still closing."""
+        stream_id = notify.stream_id
+        stream = self._streams.get(stream_id) or Stream(stream_id)
+        stream.notify(Side.THEIRS)
+        is_new = stream.state is StreamState.NOTIFIED
+        if not is_new or not self._sources.registry.claim(self._key(stream_id), self):
+            self._refuse(stream)
+            return
+        self._streams[stream_id] = stream
+        self._check_known(stream_id)
+        known = self._log.find(stream_id, notify.name[:STREAM_NAME_MAX])
+        self._marks[known.route].append(started(stream_id, known))
+        self._opening[known.route].append(stream_id)
+
+    def _check_known(self, stream_id: int) -> None:
+        limit = self._sources.settings.streams_per_source_max
+        if len(self._log.streams) >= limit and stream_id not in self._log.streams:
+            raise ProtocolError(f"NOTIFY: this source has had {limit} streams already (streams_per_source_max)")
+
+    def _refuse(self, stream: Stream) -> None:
+        stream.notify_ack(False, 0, Side.OURS)
+        self._sources.counters.streams_refused += 1
+        self._replies.answer(NotifyAck(False, stream.stream_id, 0))
+
+    def _open(self, stream_id: int, before: Offset) -> None:
+        """Everything stored of the stream ends at `before` or earlier, and is durable: answer how far it goes."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.state is not StreamState.NOTIFIED:
+            return
+        guarded = self._sources.guarded
+        if guarded.is_guarded and not guarded.started(StreamRef(self._log.name, stream_id)):
+            self._unopened[stream_id] = before
+            return
+        known = self._log.streams[stream_id]
+        stream.notify_ack(True, known.last_id, Side.OURS)
+        self._table.open(stream_id, known.last_id, known.route)
+        self._sources.counters.streams_opened += 1
+        self._replies.answer(NotifyAck(True, stream_id, known.last_id))
+        if self._completion.waits and known.last_id != NOTHING_YET:
+            self._acks.add_at(known.route, before, stream_id, known.last_id)
+
+    # Streams that may not send.
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether one of its streams may not send: then the session gets no credits, because these are for any stream
+        of it.
+        """
+        return bool(self._blocked)
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the program could send a message now."""
+        return self._replies.has_credit and not self._blocked
+
+    def gate_changed(self, stream_id: int, may_send: bool) -> None:
+        if may_send and stream_id in self._unopened:
+            self._open(stream_id, self._unopened.pop(stream_id))
+            self._acks.send()
+        elif may_send:
+            self._unblock(stream_id)
+        elif stream_id in self._table:
+            self._blocked.add(stream_id)
+
+    def _unblock(self, stream_id: int) -> None:
+        if stream_id in self._blocked:
+            self._blocked.discard(stream_id)
+            self._replies.flush_soon()
+
+    # Messages.
+
+    def store(self, columns: Columns, received_at: float) -> Run:
+        """Append each route's events to its segment, all in one step. Raises NoRoom if they could not be stored: the
+        streams go back to where they were.
+        """
+        admission = self._admit(columns)
+        run = Run(columns, admission, received_at, self._sources.store.journal.end)
+        rewritten = rewrite(columns, admission, len(self._log.segments))
+        stored = {route: events for route, events in enumerate(rewritten) if events.count}
+        if not stored:
+            return run
+        pending = [self._take_marks(route) for route in stored]
+        try:
+            placed = self._log.append([_batch(one, stored[one.route]) for one in pending])
+        except PenstockError:
+            streams = admission.streams
+            self._not_stored |= zip(streams.stream_ids.tolist(), streams.previous_ids.tolist(), strict=True)
+            raise
+        for one, at in zip(pending, placed, strict=True):
+            run.ends[one.route] = at.end
+            self._marked(one, at)
+        run.position = placed[0].position
+        return run
+
+    def _admit(self, columns: Columns) -> Admission:
+        times = self._log.times
+        arrival = times.stamp()
+        if times.are_undecided:
+            times.record(own_times=columns.has_event_times)
+        admission = self._table.admit(columns, times.settings.event_time_unit, arrival)
+        if self._log.streams.idle:
+            self._wake(admission.streams)
+        return admission
+
+    def _wake(self, streams: Streams) -> None:
+        """Those that were idle are active again, in the record of their events."""
+        idle, ids = self._log.streams.idle, streams.stream_ids.tolist()
+        if not idle.isdisjoint(ids):
+            for stream_id in idle.intersection(ids):
+                self._marks[self._log.streams[stream_id].route].append(active_again(stream_id))
+
+    def touch(self, stream_id: int) -> None:
+        self._table.touch(stream_id)
+
+    def stored_id(self, stream_id: int) -> int:
+        known = self._log.streams[stream_id]
+        return self._table.last_id(stream_id) if stream_id in self._table else known.last_id
+
+    # Ending.
+
+    def end(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream_id not in self._table:
+            raise ProtocolError(f"EOS_MESSAGE is not legal for stream {stream_id}: it is not open in this session")
+        last_id = self._table.last_id(stream_id)
+        if last_id != NOTHING_YET:
+            stream.messages(last_id, Side.THEIRS)
+        stream.end(Side.THEIRS)
+        known = self._log.streams[stream_id]
+        known.last_id = last_id
+        self._table.close(stream_id)
+        self._sources.registry.close(self._key(stream_id), self)
+        self._marks[known.route].append(ended(stream_id))
+        self._ending[known.route].append(stream_id)
+
+    def _end(self, stream_id: int, before: Offset) -> None:
+        """All of the stream ends at `before` or earlier, and is durable: it has ended once that is released."""
+        stream = self._streams.get(stream_id)
+        route = self._log.streams[stream_id].route
+        if self._sources.guarded.is_guarded:
+            self._unblock(stream_id)
+            self._sources.guarded.gate.ended(StreamRef(self._log.name, stream_id))
+            self._sources.ended(self._log.name).add(stream_id, before)
+        if stream is None or stream.last_id == NOTHING_YET or before <= self._completion.passed(route):
+            self._ended(stream_id)
+        else:
+            self._acks.await_end(route, before, stream_id)
+
+    def _ended(self, stream_id: int) -> None:
+        """Acknowledge the last message, and let the stream be opened again."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            return
+        self._sources.registry.release(self._key(stream_id), self)
+        self._sources.counters.streams_ended += 1
+        if stream.last_id != NOTHING_YET:
+            self._acks.add(stream_id, stream.last_id)
+
+    # Acknowledgements that have waited for pipelines.
+
+    def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
+        """A stream's last message is left to its end, and nothing is sent below what NOTIFY_ACK said: "real clients
+        would rewind".
+        """
+        for stream_id, last_id in zip(stream_ids, last_ids, strict=True):
+            stream = self._streams.get(stream_id)
+            if stream is None or stream.state is StreamState.NOTIFIED:
+                continue
+            is_last = stream.state is not StreamState.ACTIVE and last_id == stream.last_id
+            if self._acks.passes(stream_id, last_id) and not is_last:
+                self._acks.add(stream_id, last_id)
+        self._acks.send()
+
+    def resync(self, route: int, end: Offset) -> None:
+        for stream_id in self._streams:
+            if stream_id in self._table and self._log.streams[stream_id].route == route:
+                last_id = self._table.last_id(stream_id)
+                if last_id != NOTHING_YET:
+                    self._acks.await_point(route, end, stream_id, last_id)
+
+    # Marks.
+
+    def _take_marks(self, route: int) -> PendingMarks:
+        """What waits for this route's next record; call `_marked` when it is stored."""
+        if route not in self._marks:
+            return PendingMarks(route)
+        return PendingMarks(route, self._marks.pop(route), self._opening.pop(route, ()), self._ending.pop(route, ()))
+
+    def _marked(self, pending: PendingMarks, placed: Placed) -> None:
+        """The marks are stored: streams open and end when they are durable."""
+        if pending.opening or pending.ending:
+            self._sources.durability.after(placed.position, partial(self._durable, pending, placed))
+
+    def _durable(self, pending: PendingMarks, placed: Placed) -> None:
+        self._completion.durable(pending.route, placed.end)
+        self._due.extend((self._open, stream_id, placed.before) for stream_id in pending.opening)
+        self._due.extend((self._end, stream_id, placed.before) for stream_id in pending.ending)
+        if not self._is_working:
+            self._work_off()
+
+    def _work_off(self) -> None:
+        """Open and end what is due, a little at a time: other sessions must get their turn."""
+        for _ in range(min(len(self._due), _STREAMS_PER_TURN)):
+            action, stream_id, before = self._due.popleft()
+            action(stream_id, before)
+        self._acks.send()
+        self._is_working = bool(self._due)
+        if self._is_working:
+            asyncio.get_running_loop().call_soon(self._work_off)
+
+    def flush_marks(self) -> None:
+        """Store the marks that came without a message."""
+        for route in list(self._marks):
+            pending = self._take_marks(route)
+            (placed,) = self._log.append([Batch(route, pending.marks)])
+            self._marked(pending, placed)
+
+    # The end of the session.
+
+    def leave(self) -> None:
+        """The program sends nothing more, and may still wait for acknowledgements: release all streams, keep their
+        positions, and remember how far each has come.
+        """
+        self.update_known()
+        self._release_streams()
+        active = [stream_id for stream_id in self._streams if stream_id in self._table]
+        self._left = [(stream_id, self._table.last_id(stream_id)) for stream_id in active]
+        open_yet = (StreamState.NOTIFIED, StreamState.ACTIVE)
+        self._streams = {s: stream for s, stream in self._streams.items() if stream.state not in open_yet}
+        self._acks.keep_ends()
+
+    def _release_streams(self) -> None:
+        for stream_id in self._streams:
+            self._sources.registry.release(self._key(stream_id), self)
+            self._log.streams.detached(stream_id)
+        self._unopened.clear()
+        self._blocked.clear()
+
+    def await_release(self, ends: Mapping[int, Offset]) -> None:
+        """After `leave`, while acknowledgements wait for pipelines: acknowledge the streams of these routes when the
+        segments are released up to these ends.
+        """
+        for stream_id, last_id in self._left:
+            route = self._log.streams[stream_id].route
+            if last_id != NOTHING_YET and ends.get(route, 0) > self._completion.passed(route):
+                self._acks.await_point(route, ends[route], stream_id, last_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """After `leave`: whether there is nothing more to acknowledge."""
+        return not self._streams and not self._acks
+
+    def update_known(self) -> None:
+        for stream_id in self._streams:
+            if stream_id in self._table:
+                last_id = self._not_stored.get(stream_id, self._table.last_id(stream_id))
+                self._log.streams[stream_id].last_id = last_id
+
+    def release_all(self) -> None:
+        """Release all streams, and keep their positions."""
+        self.update_known()
+        self._release_streams()
+        self._streams.clear()
+        self._acks.clear()
+
+
+def _batch(pending: PendingMarks, stored: Stored) -> Batch:
+    return Batch(pending.route, pending.marks, stored.count, stored.data, stored.streams)
+
+
+class SilentStreams(Protocol):
+    """The table of a session's open streams, which knows which of them each run of messages has touched."""
+
+    def next_mark(self) -> int: ...
+
+    def silent(self, mark: int, limit: int) -> list[int]: ...
+
+    def rest(self, stream_ids: Iterable[int]) -> None: ...
+
+
+class SessionClock:
+    """How long the streams of a session have been silent while they could have sent. It remembers marks of the table,
+    and nothing of single streams: a sweep looks at the table's columns, and a message costs nothing.
+    """
+
+    def __init__(self, table: SilentStreams, timeout_seconds: float) -> None:
+        self._table = table
+        self._timeout_seconds = timeout_seconds
+        self._now = 0.0
+        self._could_send = False
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def tick(self, seconds: float, *, can_send: bool) -> None:
+        """So much time has passed. It counts if the program could send at its beginning and at its end."""
+        if can_send and self._could_send:
+            self._now += seconds
+        self._could_send = can_send
+
+    def lapsed(self, limit: int) -> list[int]:
+        """Streams that have been silent for the timeout, or up to one sweep longer. Call it regularly: each call is a
+        sweep, and what it remembers of earlier ones is bounded by how many of them fall into the timeout.
+        """
+        if self._marks and self._marks[-1][0] == self._now:
+            self._marks.pop()  # the clock has stood still: the newer mark says more
+        self._marks.append((self._now, self._table.next_mark()))
+        since = self._now - self._timeout_seconds
+        while len(self._marks) > 1 and self._marks[1][0] <= since:
+            self._marks.popleft()
+        at, mark = self._marks[0]
+        return self._table.silent(mark, limit) if at <= since else []
+
+    def rest(self, stream_ids: Iterable[int]) -> None:
+        """These are marked as idle."""
+        self._table.rest(stream_ids)

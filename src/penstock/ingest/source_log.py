@@ -1,0 +1,319 @@
+"""A source's log: every event and mark of its streams goes through `SourceLog.append` into its segments.
+
+Both fronts write here: sessions of programs, and connectors' `out` ports. The log numbers nothing and waits for
+nothing: it stores what it gets, at once or not at all, and returns where that is; the journal makes it durable.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.core.errors import NoRoom, PenstockError, StoreFailed
+from penstock.core.types import INCARNATION, QUOTA, Offset, Position
+from penstock.ingest.batch import Batch, Placed
+from penstock.ingest.event_times import ArrivalClock, EventTimes
+from penstock.ingest.known_streams import KnownStream, KnownStreams, StreamSnapshots, clock_of
+from penstock.ingest.settings import SourceSettings
+from penstock.protocol.connector.credits import LargestFrame
+from penstock.protocol.stored.head import OF_SEGMENTS, Mark, MarkKind, encode_head
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, connector_segment
+from penstock.store.plan import Addition, AttributeUpdate
+from penstock.store.reader import Appended
+from penstock.store.store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+# The quota is counted over all of a source's segments, and limits its credits: no segment has one of its own.
+_NO_QUOTA = {QUOTA: 2**63 - 1}
+_SNAPSHOT_BYTES_PER_STREAM = 16 * 1024
+# Of one segment, in one record: a head of some 100 KiB.
+_MARKS_PER_RECORD = 5000
+
+
+def streams_segment(source: str) -> str:
+    """Where the snapshots of the source's table of streams are."""
+    return f"{CONNECTOR_PREFIX}{source}/streams"
+
+
+@dataclass(slots=True)
+class SourceCounters:
+    """Of one source, since the worker started."""
+
+    messages: int = 0
+    message_bytes: int = 0
+    duplicates: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class SourceSegments:
+    """The data segments of a source, and the room in them."""
+
+    def __init__(self, store: SegmentStore, source: str, count: int) -> None:
+        self._store = store
+        self._source = source
+        self.names: list[str] = []
+        self.finished: Callable[[int], float] = lambda _: 0
+        """Up to where a segment, by its route, does not count against the quota though it is still retained."""
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        """Create segments up to this number. The segment of the table is created last: where it exists, the source was
+        created completely.
+        """
+        names: list[str] = []
+        while self._store.exists(name := connector_segment(self._source, len(names))):
+            names.append(name)
+        is_created = self._store.exists(streams_segment(self._source))
+        # A full disk must not keep out a source that exists.
+        with suppress(*[NoRoom] if is_created and names else []):
+            while len(names) < count:
+                name = connector_segment(self._source, len(names))
+                if not self._store.exists(name):
+                    self._store.create(name, _NO_QUOTA)
+                names.append(name)
+        if not is_created:
+            self._store.create(streams_segment(self._source), _NO_QUOTA)
+        self.names[:] = names
+
+    def has_room(self, quota_bytes: int | None) -> bool:
+        """Whether sources may send more: within the quota, and with room on the disk."""
+        if quota_bytes is not None and self.unfinished_bytes >= quota_bytes:
+            return False
+        try:
+            self._store.journal.room_for(0, draining=False)
+        except (NoRoom, StoreFailed):
+            return False
+        return True
+
+    @property
+    def retained_bytes(self) -> int:
+        present = filter(self._store.exists, self.names)  # somebody may delete one over the segment protocol
+        return sum(info.length - info.start for info in map(self._store.info, present))
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Stored, durable or not yet, without what every pipeline has completed and is retained only because Spark may
+        read it again: that goes when more has come, so a quota that counted it could block itself for ever.
+        """
+        total = 0
+        for route, name in enumerate(self.names):
+            if self._store.exists(name):
+                start, length = self._store.info(name).start, self._store.length(name)
+                total += int(length - max(start, min(self.finished(route), length)))
+        return total
+
+
+class Companion(NamedTuple):
+    """A batch for another source's log, to be stored in the same step."""
+
+    log: "SourceLog"
+    stream_id: int
+    batch: Batch
+
+
+class Signals(Protocol):
+    """Turns starts and ends of streams into events of a source of their own."""
+
+    def rows(self, log: "SourceLog", marks: Iterable[Mark]) -> Companion | None:
+        """What must be stored together with these marks; None: nothing."""
+        ...
+
+
+class SilenceClock(Protocol):
+    """Counts the seconds for which streams were silent though they could have sent."""
+
+    def tick(self, seconds: float, *, can_send: bool) -> None: ...
+
+    def lapsed(self, limit: int) -> list[int]:
+        """Streams that have been silent for the idle timeout."""
+        ...
+
+    def rest(self, stream_ids: Iterable[int]) -> None:
+        """These are marked as idle."""
+        ...
+
+
+class AttachedStreams(Protocol):
+    """The streams that one session of a program has open on the source."""
+
+    @property
+    def clock(self) -> SilenceClock | None: ...
+
+    @property
+    def can_send(self) -> bool: ...
+
+    def update_known(self) -> None:
+        """Bring `last_id` in the source's table up to what the session has stored."""
+        ...
+
+    def resync(self, route: int, end: Offset) -> None:
+        """Heads could not be read: acknowledge what is stored now on this route once `end` is released."""
+        ...
+
+
+class SourceLog:
+    """One for each source; outlives sessions and connectors. Used only in the worker's event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        store: SegmentStore,
+        settings: SourceSettings,
+        snapshot_bytes: int,
+        clock: ArrivalClock | None = None,
+    ) -> None:
+        """Creates the source, or opens it again with all that is stored. Raises Damaged."""
+        self.name = name
+        self.settings = settings
+        self.largest_frame = LargestFrame()
+        self.counters = SourceCounters()
+        self.data_segments = SourceSegments(store, name, settings.segments)
+        self.segments = self.data_segments.names
+        self.times = EventTimes(store, streams_segment(name), clock or ArrivalClock(), settings)
+        self.sessions: set[AttachedStreams] = set()
+        self.signals: Signals | None = None
+        self._store = store
+        self._snapshot_bytes = snapshot_bytes
+        self._bytes_since_snapshot = 0
+        self._events_end = [store.length(segment) for segment in self.segments]
+        self._snapshots = StreamSnapshots(store, streams_segment(name), self.segments)
+        streams, self.has_finished, self.clock_us = self._snapshots.recover()
+        self.times.clock.promised(self.clock_us)
+        incarnation = store.attribute(streams_segment(name), INCARNATION) or 0
+        self.streams = KnownStreams(streams, settings.idle_timeout_seconds, incarnation)
+
+    def reconfigure(self, settings: SourceSettings) -> None:
+        """From now on. Streams stay in their segments."""
+        had, self.settings = self.settings, settings
+        self.times.settings = settings
+        if settings.segments > len(self.segments):
+            self.data_segments.grow(settings.segments)
+            self._events_end += [self._store.length(segment) for segment in self.segments[len(self._events_end) :]]
+        if settings.idle_timeout_seconds != had.idle_timeout_seconds:
+            self.streams.set_idle_timeout(settings.idle_timeout_seconds)
+
+    def has_room(self) -> bool:
+        return self.data_segments.has_room(self.settings.quota_bytes)
+
+    def find(self, stream_id: int, name: str) -> KnownStream:
+        """The stream, assigned to a segment if it is new."""
+        return self.streams.find(stream_id, name, min(self.settings.segments, len(self.segments)))
+
+    def raise_incarnation(self) -> Position:
+        """Start the next incarnation; its ids may be used when this is durable. Raises as `append`."""
+        update = AttributeUpdate(streams_segment(self.name), INCARNATION, self.streams.incarnation + 1)
+        position = self._store.update_attributes([update])
+        self.streams.incarnation += 1
+        return position
+
+    def forget(self, stream_id: int) -> None:
+        """Forget a stream that has ended and will never be back. A start still finds its marks until the next snapshot,
+        which therefore comes sooner.
+        """
+        if self.streams.forget(stream_id):
+            self._bytes_since_snapshot += _SNAPSHOT_BYTES_PER_STREAM
+            self.snapshot_if_due()
+
+    # Storing.
+
+    def append(self, batches: Sequence[Batch]) -> list[Placed]:
+        """Store events and marks, all or none. Raises NoRoom with nothing stored."""
+        additions = [self._addition(batch) for batch in batches]
+        companion = self._companion(batches) if self.signals is not None else None
+        if companion is None:
+            return self._stored(batches, additions, self._store.append_all(additions))
+        other = companion.log._addition(companion.batch)  # noqa: SLF001  of the same class
+        *appended, beside = self._store.append_all([*additions, other])
+        placed = self._stored(batches, additions, appended)
+        companion.log._stored([companion.batch], [other], [beside])  # noqa: SLF001
+        companion.log.streams.detached(companion.stream_id)
+        return placed
+
+    def _addition(self, batch: Batch) -> Addition:
+        head = encode_head(batch.streams, batch.marks, batch.events)
+        return Addition(self.segments[batch.route], [batch.data], head)
+
+    def _companion(self, batches: Sequence[Batch]) -> Companion | None:
+        marks = [mark for batch in batches for mark in batch.marks]
+        return self.signals.rows(self, marks) if marks and self.signals is not None else None
+
+    def _stored(
+        self, batches: Sequence[Batch], additions: Sequence[Addition], appended: Sequence[Appended]
+    ) -> list[Placed]:
+        for batch in batches:
+            for mark in batch.marks:
+                self._marked(mark)
+        if any(batch.events for batch in batches):
+            self.times.last_event_us = self.times.clock.now()
+        placed = []
+        for batch, addition, (end, position, _) in zip(batches, additions, appended, strict=True):
+            self._bytes_since_snapshot += len(addition.buffers[0]) + len(addition.head)
+            placed.append(Placed(position, end, self._events_end[batch.route]))
+            if batch.events:
+                self._events_end[batch.route] = end
+        return placed
+
+    def _marked(self, mark: Mark) -> None:
+        if mark.kind in OF_SEGMENTS:
+            self.has_finished |= mark.kind is MarkKind.FINISHED
+            self.clock_us = max(self.clock_us, clock_of(mark))
+        else:
+            self.streams.mark(mark)
+
+    # Marks in records of their own. All raise as `append`.
+
+    def mark(self, marks: Iterable[Mark]) -> None:
+        """Store marks of streams, many in one record."""
+        by_route: dict[int, list[Mark]] = {}
+        for mark in marks:
+            by_route.setdefault(self.streams[mark.stream_id].route, []).append(mark)
+        while by_route:
+            self.append([Batch(route, waiting[:_MARKS_PER_RECORD]) for route, waiting in by_route.items()])
+            left = {route: waiting[_MARKS_PER_RECORD:] for route, waiting in by_route.items()}
+            by_route = {route: waiting for route, waiting in left.items() if waiting}
+
+    def mark_idle(self, stream_ids: Iterable[int]) -> None:
+        """These streams are silent: the watermark does not wait for them until their next message."""
+        self.mark(Mark(stream_id, MarkKind.IDLE) for stream_id in stream_ids)
+
+    def declare(self, time_us: int, stream_ids: Iterable[int]) -> None:
+        """No more events before this time follow on these streams. One that does is stored, and may be late. A lower
+        time than an earlier one changes nothing.
+        """
+        self.mark(Mark(stream_id, MarkKind.WATERMARK, "", time_us) for stream_id in stream_ids)
+
+    def finish(self) -> None:
+        """The source has ended for good: a pipeline that has read this in all segments sees the watermark at the end of
+        time. What the source sends later is stored, and late.
+        """
+        count = len(self.segments)
+        self.append([Batch(route, [Mark(route, MarkKind.FINISHED, "", count)]) for route in range(count)])
+
+    def mark_clock(self, kind: MarkKind, time_us: int) -> None:
+        """Record in all segments how far the worker's clock is: CLOCK or IDLE_CLOCK."""
+        count = len(self.segments)
+        self.append([Batch(route, [Mark(route, kind, "", time_us, count)]) for route in range(count)])
+        self.times.clock.promised(time_us)
+
+    # The table of streams.
+
+    def snapshot_if_due(self) -> None:
+        """Write a snapshot if much was stored since the last. Not between receiving and storing a run of messages: ids
+        that a session has accepted count as stored.
+        """
+        if self._bytes_since_snapshot > max(self._snapshot_bytes, _SNAPSHOT_BYTES_PER_STREAM * len(self.streams)):
+            self._bytes_since_snapshot = 0
+            try:
+                self.snapshot()
+            except PenstockError as error:  # the table can be recovered from the heads as well, only more slowly
+                log.warning("cannot write a snapshot of the streams of source %r: %s", self.name, error)
+
+    def snapshot(self) -> None:
+        for session in self.sessions:
+            session.update_known()
+        self._snapshots.write(self.streams, has_finished=self.has_finished, clock_us=self.clock_us)
+        self._bytes_since_snapshot = 0

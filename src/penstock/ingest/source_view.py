@@ -1,0 +1,105 @@
+"""What the coordinator, /status and /metrics ask about a worker's sources. Reads only."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from penstock.coordinator.settings import SourceTimes
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.known_streams import Standing
+from penstock.ingest.owners import Use
+from penstock.ingest.settings import WhenAllIdle
+from penstock.ingest.source_log import SourceCounters, SourceLog
+
+
+class SourceView:
+    """Answers for sources that do not exist yet, too."""
+
+    def __init__(self, sources: SourceCatalog) -> None:
+        self._sources = sources
+
+    # For the coordinator.
+
+    def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:
+        """In the order of the ids; "" for a stream, or a source, that is not known."""
+        log = self._sources.get(source)
+        found = [log.streams.get(stream_id) if log is not None else None for stream_id in ids]
+        return ["" if stream is None else stream.name for stream in found]
+
+    def stream_name(self, source: str, stream_id: int) -> str:
+        return self.stream_names(source, [stream_id])[0]
+
+    def open_streams(self, source: str) -> set[int]:
+        """Those that hold the watermark back."""
+        log = self._sources.get(source)
+        streams = log.streams if log is not None else {}
+        return {stream_id for stream_id, stream in streams.items() if stream.standing is Standing.ACTIVE}
+
+    def has_finished(self, source: str) -> bool:
+        log = self._sources.get(source)
+        return log is not None and log.has_finished
+
+    def disorder_us(self, source: str) -> int:
+        return self._sources.settings_of(source).max_disorder_us
+
+    def times(self, source: str) -> SourceTimes:
+        """How its events get their times."""
+        log, settings = self._sources.get(source), self._sources.settings_of(source)
+        timeout = settings.idle_timeout_seconds
+        return SourceTimes(
+            log.times.are_arrival_times if log is not None else bool(settings.arrival_time),
+            timeout is not None and settings.when_all_idle is WhenAllIdle.CLOCK,
+            timeout,
+            settings.max_disorder_us,
+            log.times.last_event_us if log is not None else None,
+            log.streams.active_count if log is not None else 0,
+        )
+
+    # For people.
+
+    def full_sources(self) -> dict[str, int]:
+        """The sources that are at their quota, and their unfinished bytes."""
+        sizes = {log.name: (log.data_segments.unfinished_bytes, log.settings.quota_bytes) for log in self._sources}
+        return {name: size for name, (size, quota) in sizes.items() if quota is not None and size >= quota}
+
+    def counters(self) -> dict[str, SourceCounters]:
+        """Of every source, whichever front writes to it."""
+        return {log.name: log.counters for log in self._sources}
+
+    def gauges(self) -> dict[str, int]:
+        counts = self._sources.registry.counts()
+        return {
+            "connectors": len(self._sources),
+            "active_streams": counts[Use.ACTIVE],
+            "closing_streams": counts[Use.CLOSING],
+            "known_streams": sum(len(log.streams) for log in self._sources),
+            "idle_streams": sum(len(log.streams.idle) for log in self._sources),
+        }
+
+    def status(self) -> dict[str, object]:
+        settings = self._sources.settings.source
+        return {
+            "damaged_sources": self._sources.damaged,
+            "event_time_unit": settings.event_time_unit.name.lower(),
+            "event_time_ingest": settings.event_time_ingest,
+            "sources": {log.name: self._status(log) for log in sorted(self._sources, key=lambda log: log.name)},
+        }
+
+    def _status(self, log: SourceLog) -> dict[str, object]:
+        return {
+            **log.counters.as_dict(),
+            **asdict(self._sources.completion(log.name).status()),
+            "segments": log.segments,
+            "streams": len(log.streams),
+            "held_bytes": log.data_segments.retained_bytes,
+            "has_room": log.has_room(),
+            "ack": log.settings.ack.value,
+            "idle_streams": len(log.streams.idle),
+            "has_finished": log.has_finished,
+            "max_disorder_seconds": log.settings.max_disorder_us / 1e6,
+            "idle_timeout_seconds": log.settings.idle_timeout_seconds,
+            "event_time_unit": log.settings.event_time_unit.name.lower(),
+            "event_time_ingest": log.settings.event_time_ingest,
+            "when_all_idle": log.settings.when_all_idle.value,
+            "has_arrival_times": log.times.are_arrival_times,
+            "last_event_us": log.times.last_event_us,
+        }
