@@ -19,9 +19,9 @@ from penstock.store.file_journal import FileJournal
 from penstock.store.store import SegmentStore
 from penstock.testing.memory_files import MemoryFiles
 from tests.coordinator.scene import STORE
+from tests.ingest.completion_scene import until_stored
 from tests.ingest.conftest import Connect, Serve
-from tests.ingest.connectors.scene import full_disk
-from tests.ingest.held import until_stored
+from tests.ingest.out_ports.scene import full_disk
 
 ARRIVAL = SourceSettings(segments=2, arrival_time=True)
 IDLE_CLOCK = SourceSettings(

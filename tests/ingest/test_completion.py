@@ -6,8 +6,8 @@ import pytest
 
 from penstock.ingest.settings import AckMode, SourceSettings
 from penstock.protocol.connector import NOTHING_YET, Notify
+from tests.ingest.completion_scene import Listener, completion, ends, last_ids, quiet, record_ends, until_stored
 from tests.ingest.conftest import Connect, RunningGateway, Serve
-from tests.ingest.held import Listener, completion, ends, last_ids, quiet, record_ends, until_stored
 
 ONE_SEGMENT = SourceSettings(segments=1)
 

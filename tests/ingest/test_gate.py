@@ -9,8 +9,8 @@ from penstock.connectors.api import StreamRef
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, EndOfStream, Error, Hello, Message, Notify, NotifyAck
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
-from tests.ingest.connectors.scene import ScriptedGate, until
 from tests.ingest.idle_scene import SETTINGS, TIMEOUT, IdleScene
+from tests.ingest.out_ports.scene import ScriptedGate, until
 
 
 def ref(stream_id: int) -> StreamRef:

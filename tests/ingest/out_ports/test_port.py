@@ -18,8 +18,8 @@ from penstock.protocol.connector import Ack, EndOfStream, Message, stream_id_of
 from penstock.protocol.stored.head import MarkKind
 from penstock.store.file_journal import Committer
 from tests.ingest.conftest import Connect
-from tests.ingest.connectors.scene import PREFIXED, SPLIT, Driven, Scene, full_disk, is_waiting, until
 from tests.ingest.idle_scene import TIMEOUT, IdleScene
+from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Driven, Scene, full_disk, is_waiting, until
 
 
 async def test_a_stream_begins_durably_and_its_events_are_counted_from_1(scene: Scene) -> None:

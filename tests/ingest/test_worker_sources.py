@@ -14,7 +14,7 @@ from penstock.protocol.stored.names import Form, Source
 from penstock.store.plan import Addition
 from penstock.store.reader import Appended
 from tests.ingest.conftest import Connect, RunningGateway, Serve
-from tests.ingest.connectors.scene import read_events, until
+from tests.ingest.out_ports.scene import read_events, until
 
 SEGMENT = "connector/system.streams/0"
 

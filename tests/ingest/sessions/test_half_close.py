@@ -18,8 +18,8 @@ from penstock.protocol.connector import (
     Use,
     encode,
 )
+from tests.ingest.completion_scene import Listener, completion, ends, message, quiet, until_stored
 from tests.ingest.conftest import Connect, RunningGateway, Serve
-from tests.ingest.held import Listener, completion, ends, message, quiet, until_stored
 from tests.worker_process import WorkerProcess
 
 

@@ -5,8 +5,8 @@ import pytest
 from penstock.core.errors import Damaged
 from penstock.ingest.settings import SourceSettings
 from penstock.store.chapters import chapter_name, file_offset
+from tests.ingest.completion_scene import Listener, completion, ends, quiet, record_ends, until_stored
 from tests.ingest.conftest import Connect, RunningGateway, Serve
-from tests.ingest.held import Listener, completion, ends, quiet, record_ends, until_stored
 
 SEGMENT = "connector/source/0"
 

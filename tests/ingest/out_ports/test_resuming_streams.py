@@ -15,8 +15,8 @@ from penstock.core.errors import DiskFull, StoreFailed
 from penstock.ingest import batch
 from penstock.store.file_journal import FileJournal
 from tests.ingest.conftest import CrashingJournal
-from tests.ingest.connectors.life import Life
-from tests.ingest.connectors.scene import PREFIXED, SPLIT, Scene, until
+from tests.ingest.out_ports.life import Life
+from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene, until
 
 
 def prefixed(record: bytes) -> bytes:

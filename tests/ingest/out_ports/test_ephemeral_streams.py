@@ -11,8 +11,8 @@ from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.out_ports.storage import EphemeralIds
 from penstock.protocol.stored.head import MarkKind
 from penstock.store.file_journal import FileJournal
-from tests.ingest.connectors.life import Life
-from tests.ingest.connectors.scene import Scene, until
+from tests.ingest.out_ports.life import Life
+from tests.ingest.out_ports.scene import Scene, until
 
 CONNECTIONS = 10_000
 TABLE_MAX = 4200
@@ -61,7 +61,7 @@ async def test_when_its_ids_are_used_up_the_next_incarnation_begins(scene: Scene
 
 async def killed(folder: Path, what: str) -> int:
     """A process that says the id of its stream, or what no id of it is below; then it is killed."""
-    program = [sys.executable, "-m", "tests.ingest.connectors.life", str(folder), what]
+    program = [sys.executable, "-m", "tests.ingest.out_ports.life", str(folder), what]
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     said = int(await process.stdout.readline())

@@ -12,7 +12,7 @@ from penstock.connectors.api import Host, Lost, Stream, StreamRef
 from penstock.core.errors import RequestError
 from penstock.ingest.out_ports.supervision import Supervision
 from penstock.protocol.stored.head import MarkKind
-from tests.ingest.connectors.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting, until
+from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting, until
 
 QUICK = ReconnectSpec(first_seconds=0.001, max_seconds=0.01)
 

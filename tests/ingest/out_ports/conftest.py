@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.ingest.conftest import Connect, Serve, connect, running, serve
-from tests.ingest.connectors.scene import Scene
+from tests.ingest.out_ports.scene import Scene
 
 __all__ = ["Connect", "connect", "running", "scene", "serve"]
 

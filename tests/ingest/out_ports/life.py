@@ -17,7 +17,7 @@ from penstock.store.files import RealFiles
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 from tests.ingest.conftest import SMALL
-from tests.ingest.connectors.scene import Driven, ScriptedGate, read_events, until
+from tests.ingest.out_ports.scene import Driven, ScriptedGate, read_events, until
 
 J = TypeVar("J", bound=FileJournal)
 

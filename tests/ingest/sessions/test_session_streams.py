@@ -19,8 +19,8 @@ from penstock.protocol.connector import (
     Restart,
     encode,
 )
+from tests.ingest.completion_scene import eventually
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
-from tests.ingest.held import eventually
 
 
 def together(*frames: Frame) -> bytes:

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import NOTHING_YET
+from tests.ingest.completion_scene import Listener, completion, ends, last_ids, record_ends
 from tests.ingest.conftest import Connect, RunningGateway, Serve
-from tests.ingest.held import Listener, completion, ends, last_ids, record_ends
 
 STEPS = 60
 STREAMS = range(8)
