@@ -69,12 +69,12 @@ class StandIn:
             return
         assert cut.epoch is not None
         staged = self._stage(cut)
-        self._coordinator.merge(self._name, cut.epoch - 1, staged, generation=generation)
+        self._coordinator.merge(self._name, cut.epoch, staged, generation=generation)
         self._at = cut
 
     def _stage(self, cut: InputOffset) -> list[Staged]:
         assert cut.epoch is not None
-        name = f"staging/{self._name}/{self._started.generation}/{cut.epoch - 1}/0-{threading.get_ident()}/out"
+        name = f"staging/{self._name}/{self._started.generation}/{cut.epoch}/0-{threading.get_ident()}/out"
         rows = [row for segment, end in sorted(cut.segments.items()) for row in self._rows(segment, end)]
         if not rows:
             return []

@@ -38,7 +38,7 @@ def counts(lines: Any) -> Any:
 def running() -> RunningPipeline:
     settings = RunSettings(worker=NOWHERE, checkpoints="nowhere", cores=1)
     pipeline = RunningPipeline(None, counts, settings)  # type: ignore[arg-type]  # it is not started
-    pipeline.progress = Progress(7, 1_700_000_000_000_000, 1500, 3000.4, 500, 12, 4096)
+    pipeline.progress = Progress(7, 7, 1_700_000_000_000_000, 1500, 3000.4, 500, 12, 4096)
     pipeline.rows = 4500
     return pipeline
 

@@ -31,6 +31,7 @@ from penstock.coordinator.machine.commands import (
 from penstock.coordinator.machine.epochs import answer
 from penstock.coordinator.machine.state import Pipeline, Sink, State, source_of
 from penstock.core.errors import RequestError
+from penstock.core.types import NO_EPOCH
 
 NAMES = ["a", "b", "c"]
 SOURCES = ["s", "t", "pipeline:a/out"]
@@ -180,11 +181,11 @@ class EpochsMachine(RuleBasedStateMachine):
     def ask(self, name: str, behind: int, key: str) -> None:
         if (pipeline := self.state.pipelines.get(name)) is None:
             return
-        start = max(0, pipeline.planned - behind)
+        start = max(NO_EPOCH, pipeline.planned - behind)
         end = answer(pipeline, key, start)
         self.do(Ask(name, pipeline.generation, key, start, start if end is None else end))
 
-    @rule(name=st.sampled_from(NAMES), start=st.integers(-1, 3), end=st.integers(-1, 3))
+    @rule(name=st.sampled_from(NAMES), start=st.integers(-2, 3), end=st.integers(-2, 3))
     def read(self, name: str, start: int, end: int) -> None:
         self.do(Read(name, self.generation(name, 0), start, end))
 
@@ -231,7 +232,7 @@ class EpochsMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), behind=st.sampled_from([0, 0, 1]), back=st.integers(-1, 2))
     def complete(self, name: str, behind: int, back: int) -> None:
         pipeline = self.state.pipelines.get(name)
-        epoch = max(0, pipeline.planned - back) if pipeline else 0
+        epoch = max(NO_EPOCH, pipeline.planned - back) if pipeline else NO_EPOCH
         self.do(Complete(name, self.generation(name, behind), epoch))
 
     @rule(name=st.sampled_from(NAMES), rarely=st.integers(0, 4))

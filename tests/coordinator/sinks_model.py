@@ -6,6 +6,7 @@ from itertools import combinations
 
 from penstock.coordinator.machine.commands import Attempt, Bind, Command, Decide, Drop, Follow, Park, Reset, Unbind
 from penstock.coordinator.machine.state import Pipeline, Sink, State
+from penstock.core.types import NO_EPOCH
 
 
 @dataclass
@@ -106,7 +107,7 @@ class SinksModel:
     @staticmethod
     def _check_complete(binding: Binding, pipeline: Pipeline, sink: Sink) -> None:
         lacking = [batch for batch in pipeline.batches.values() if batch.ends.get(sink.port, 0) > sink.at]
-        before = binding.complete if binding.incarnation == pipeline.incarnation else 0
+        before = binding.complete if binding.incarnation == pipeline.incarnation else NO_EPOCH
         has = lacking[0].start if lacking else pipeline.merged
         assert pipeline.complete <= max(has, before), "complete is what every sink has"
 
@@ -116,7 +117,7 @@ def _check_given(key: str, old: Pipeline, was: Sink, now: Sink, command: Decide 
         case Decide(name, attempt, batch, sent):
             assert was.votes
             assert now.sent == sent[key] >= was.sent
-            assert (now.decided, now.parked) == (f"{name}:{batch + 1}:{attempt}", was.parked)
+            assert (now.decided, now.parked) == (f"{name}:{batch}:{attempt}", was.parked)
         case Follow(_, sink, batch, after):
             assert sink == key
             assert not was.votes

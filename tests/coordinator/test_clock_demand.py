@@ -30,7 +30,7 @@ async def run_epoch(scene: Scene, name: str, source: str | list[str], state: Loa
 
 
 def report(
-    scene: Scene, name: str, next_time: int | None, epoch: int = 1, operator: str = "w", bucket: int = 0
+    scene: Scene, name: str, next_time: int | None, epoch: int = 0, operator: str = "w", bucket: int = 0
 ) -> None:
     zero = dict.fromkeys(("open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
     waiting = 0 if next_time is None else 1
@@ -62,9 +62,9 @@ async def test_it_is_the_first_end_that_each_pipeline_has_open(scene: Scene) -> 
     await run_epoch(scene, "q", "s", "reported")
     report(scene, "q", 10 * SECOND)
     assert demands(scene) == {"s": first_ends(10, 20)}, "whichever of them lags"
-    report(scene, "q", None, epoch=2)
-    report(scene, "p", None, epoch=2)
-    report(scene, "p", None, epoch=2, bucket=1)
+    report(scene, "q", None, epoch=1)
+    report(scene, "p", None, epoch=1)
+    report(scene, "p", None, epoch=1, bucket=1)
     assert demands(scene) == {}, "nothing is open any more"
 
 
@@ -149,7 +149,7 @@ async def test_an_operator_that_the_next_generation_does_not_have_is_forgotten(s
     await scene.start("p", "s")
     await scene.cut((await scene.cut(scene_start(scene), "p", state="reported")).offset, "p", state="reported")
     assert demands(scene) == {"s": first_ends(30)}, "what it has left open is open"
-    report(scene, "p", 40 * SECOND, epoch=2, operator="new")
+    report(scene, "p", 40 * SECOND, epoch=1, operator="new")
     assert demands(scene) == {"s": first_ends(40)}
 
 
@@ -168,4 +168,4 @@ async def test_a_generation_that_runs_older_epochs_again_changes_nothing(scene: 
 def scene_start(scene: Scene) -> Any:
     from penstock.coordinator.cuts import _offset
 
-    return _offset(scene.coordinator._shared.state.pipelines["p"], "in", 1)
+    return _offset(scene.coordinator._shared.state.pipelines["p"], "in", 0)

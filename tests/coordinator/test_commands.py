@@ -36,6 +36,7 @@ from penstock.coordinator.machine.commands import (
 )
 from penstock.coordinator.machine.state import State, source_of
 from penstock.core.errors import Fenced, LimitExceeded, PenstockError, PipelineError
+from penstock.core.types import NO_EPOCH
 
 NO_LIMITS = (None, None, None)
 
@@ -87,21 +88,21 @@ def test_two_inputs_of_one_source_each_begin_where_they_were_told() -> None:
     given = {"old": (("s",), {"connector/s/0": 0}), "new": (("s",), {"connector/s/0": 100})}
     state = after(State(), Start("a", "r", given, (), NO_LIMITS), Plan("a", 1, "old", {"connector/s/0": 60}, None))
     pipeline = state.pipelines["a"]
-    assert pipeline.offset("old", 1) == {"connector/s/0": 60}
-    assert pipeline.offset("new", 0) == pipeline.offset("new", 1) == {"connector/s/0": 100}
+    assert pipeline.offset("old", 0) == {"connector/s/0": 60}
+    assert pipeline.offset("new", NO_EPOCH) == pipeline.offset("new", 0) == {"connector/s/0": 100}
 
 
-def test_a_batch_that_moved_nothing_holds_no_epoch() -> None:
+def test_a_batch_that_moved_nothing_has_no_cut() -> None:
     state = epoch(started(), 20, batch=0)
-    state = after(state, Ask("a", 1, "in", 1, 1), Merge("a", 1, 1, {"out": 20}))
-    assert state.pipelines["a"].batches[1][:2] == (1, 1)
+    state = after(state, Ask("a", 1, "in", 0, 0), Merge("a", 1, 1, {"out": 20}))
+    assert state.pipelines["a"].batches[1][:2] == (0, 0)
     again = after(state, Start("a", "second", {"in": (("s",), {})}, ("out",), NO_LIMITS))
     assert apply(again, Merge("a", 2, 1, {"out": 20}))[0] is again
 
 
 def test_a_batch_that_was_merged_with_other_epochs_is_an_error() -> None:
     state = epoch(epoch(started(), 20, batch=0), 30)
-    with pytest.raises(PipelineError, match="batch 0 was merged with the epochs after 0 up to 1"):
+    with pytest.raises(PipelineError, match="batch 0 was merged with the epochs after -1 up to 0"):
         apply(state, Merge("a", 1, 0, {}))
 
 
@@ -110,10 +111,10 @@ def test_an_older_generation_is_fenced_from_everything() -> None:
     state = after(state, Start("a", "second", {"in": (("s",), {})}, ("out",), NO_LIMITS))
     commands: list[Command] = [
         Plan("a", 1, "in", {"connector/s/0": 50}, None),
-        Ask("a", 1, "in", 0, 1),
-        Read("a", 1, 0, 1),
+        Ask("a", 1, "in", NO_EPOCH, 0),
+        Read("a", 1, NO_EPOCH, 0),
         Merge("a", 1, 0, {}),
-        Complete("a", 1, 1),
+        Complete("a", 1, 0),
     ]
     for command in commands:
         with pytest.raises(Fenced, match="generation 1 of pipeline 'a' was followed by generation 2"):
@@ -132,10 +133,10 @@ def test_what_spark_may_read_again_is_not_truncated() -> None:
     for number in range(6):
         state, _ = apply(state, Plan("a", 1, "in", {"connector/s/0": 20 + 10 * number}, None))
         state, effects = apply(state, Merge("a", 1, number, {"out": number}))
-        state, more = apply(state, Ask("a", 1, "in", number + 1, number + 1))
+        state, more = apply(state, Ask("a", 1, "in", number, number))
         truncated = next((e.segments for e in (*effects, *more) if isinstance(e, Truncate)), truncated)
-    # Epoch 6 is proved: what epoch 4 begins with is kept, which is where epoch 3 ends.
-    assert state.pipelines["a"].proved == 6
+    # Epoch 5 is proved: what epoch 3 begins with is kept, which is where epoch 2 ends.
+    assert state.pipelines["a"].proved == 5
     assert truncated == {"connector/s/0": 40}
 
 
@@ -144,10 +145,10 @@ def test_a_reset_pipeline_holds_back_what_it_held_until_it_starts_again() -> Non
     state, effects = apply(state, Reset("a"))
     assert not [effect for effect in effects if isinstance(effect, Release)]
     pipeline = state.pipelines["a"]
-    assert (pipeline.incarnation, pipeline.planned, pipeline.merged) == (2, 0, 0)
-    assert pipeline.position(0, "connector/s/0") == 10
+    assert (pipeline.incarnation, pipeline.planned, pipeline.merged) == (2, NO_EPOCH, NO_EPOCH)
+    assert pipeline.position(NO_EPOCH, "connector/s/0") == 10
     state = after(state, Start("a", "again", {"in": (("s",), {"connector/s/0": 77})}, None, NO_LIMITS))
-    assert state.pipelines["a"].offset("in", 0) == {"connector/s/0": 77}
+    assert state.pipelines["a"].offset("in", NO_EPOCH) == {"connector/s/0": 77}
 
 
 def test_only_the_last_cuts_and_batches_are_kept() -> None:
@@ -155,7 +156,7 @@ def test_only_the_last_cuts_and_batches_are_kept() -> None:
     for number in range(states.CUTS_MAX + 5):
         state = epoch(state, 20 + number, batch=number)
     pipeline = state.pipelines["a"]
-    assert [*pipeline.cuts] == [*range(6, states.CUTS_MAX + 6)]
+    assert [*pipeline.cuts] == [*range(5, states.CUTS_MAX + 5)]
     assert len(pipeline.batches) == states.BATCHES_MAX
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from penstock.coordinator.messages import AtSegments, AtTime, InputOffset, InputSpec, Limits
 from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError, Unavailable
+from penstock.core.types import NO_EPOCH
 from tests.coordinator.scene import Scene, raw, stored
 
 A, B = "connector/s/0", "connector/s/1"
@@ -16,13 +17,13 @@ async def test_a_cut_ends_where_the_durable_bytes_do(scene: Scene) -> None:
     end = await scene.ingest(A, {1: 5})
     await scene.start()
     start = await scene.initial()
-    assert start == InputOffset({A: 0}, 0, 1, None)
+    assert start == InputOffset({A: 0}, NO_EPOCH, 1, None)
     scene.paused = True
     scene.store.append(A, [stored(1, 2, 9)])
     cutting = asyncio.create_task(scene.cut(start))
     await asyncio.sleep(0.01)
     scene.paused = False
-    assert (await cutting).offset == InputOffset({A: end}, 1, 1, 5)
+    assert (await cutting).offset == InputOffset({A: end}, 0, 1, 5)
 
 
 async def test_the_same_start_has_the_same_end_whatever_comes_and_whoever_asks(scene: Scene) -> None:
@@ -37,7 +38,7 @@ async def test_the_same_start_has_the_same_end_whatever_comes_and_whoever_asks(s
     await scene.start()
     assert await scene.cut(start) == cut
     later = await scene.cut(cut.offset)
-    assert (later.offset.epoch, later.offset.watermark) == (2, 6)
+    assert (later.offset.epoch, later.offset.watermark) == (1, 6)
 
 
 async def test_no_answer_is_given_before_it_is_durable(scene: Scene) -> None:
@@ -77,7 +78,7 @@ async def test_nothing_new_is_waited_for(scene: Scene) -> None:
     waiting = asyncio.create_task(scene.cut(start, wait_seconds=30))
     await asyncio.sleep(0.01)
     await scene.ingest(A, {1: 5})
-    assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 1
+    assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 0
 
 
 async def test_whoever_waits_when_the_worker_stops_is_told_so() -> None:
@@ -208,11 +209,11 @@ class TestSeveralInputs:
         one = await scene.cut(x, key="x")
         await scene.append("other", raw(b"2"))
         two = await scene.cut(y, key="y", wait_seconds=30)
-        assert one.offset.epoch == two.offset.epoch == 1
+        assert one.offset.epoch == two.offset.epoch == 0
         assert two.offset.segments == {"other": 9}
         # Nobody but the leader moves on.
         assert (await scene.cut(two.offset, key="y", wait_seconds=30)).offset == two.offset
-        assert (await scene.cut(one.offset, key="x")).offset.epoch == 2
+        assert (await scene.cut(one.offset, key="x")).offset.epoch == 1
         assert (await scene.cut(two.offset, key="y")).offset.segments == {"other": 18}
 
     async def test_who_leads_is_known_after_a_restart_of_the_worker(self, scene: Scene) -> None:
@@ -239,7 +240,7 @@ class TestSeveralInputs:
             await scene.append("other", raw(b"2"))
         upto = {"x": {A: scene.store.length(A)}, "y": {"other": 36}}
         limits = Limits(bytes=1)
-        for epoch in range(1, 5):
+        for epoch in range(4):
             for key in at:
                 at[key] = (await scene.cut(at[key], key=key, upto=upto[key], limits=limits)).offset
                 assert at[key].epoch == epoch
@@ -263,7 +264,7 @@ class TestLoadsOfAQuery:
         await scene.ingest(A, {1: 6})
         assert (await scene.cut(first, load="right", wait_seconds=30)).offset == first, "the other one was told nothing"
         second = (await scene.cut(first, load="left")).offset
-        assert (second.epoch, (await scene.cut(first, load="right")).offset) == (2, second)
+        assert (second.epoch, (await scene.cut(first, load="right")).offset) == (1, second)
 
     async def test_who_leads_is_known_after_a_restart_of_the_worker(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
@@ -274,7 +275,7 @@ class TestLoadsOfAQuery:
         await scene.reopen()
         await scene.ingest(A, {1: 6})
         assert (await scene.cut(first, load="right")).offset == first
-        assert (await scene.cut(first, load="left")).offset.epoch == 2
+        assert (await scene.cut(first, load="left")).offset.epoch == 1
 
     async def test_a_later_query_of_the_generation_goes_as_far_as_it_says_itself(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
@@ -290,7 +291,7 @@ class TestLoadsOfAQuery:
         await scene.attach("y2", "y", "segment:other", upto={"other": later})
         x = (await scene.cut(x, key="x", load="x2", upto={A: end})).offset
         y = (await scene.cut(y, key="y", load="y2", upto={"other": later})).offset
-        assert (x.epoch, y.epoch, y.segments) == (2, 2, {"other": later})
+        assert (x.epoch, y.epoch, y.segments) == (1, 1, {"other": later})
         last = await scene.append("other", raw(b"3"))
         await scene.attach("x3", "x")
         await scene.attach("y3", "y", "segment:other")
@@ -306,7 +307,7 @@ class TestLoadsOfAQuery:
         with pytest.raises(Fenced, match="another query of pipeline 'p' has begun in generation 1"):
             await scene.cut(cut, load="old")
         await scene.ingest(A, {1: 6})
-        assert (await scene.cut(cut, load="new")).offset.epoch == 2
+        assert (await scene.cut(cut, load="new")).offset.epoch == 1
 
     async def test_loads_of_one_input_must_have_the_same_sources(self, scene: Scene) -> None:
         await scene.start(request="r")
@@ -338,7 +339,7 @@ class TestOffsetsThatAreNotOurs:
             (replace(cut, segments={A: 3}), "ends at"),
             (replace(cut, segments={}), "ends at"),
             (replace(cut, segments={**cut.segments, B: 7}), "ends at"),
-            (replace(cut, epoch=7), "epoch 7 is not among those that are kept: 0 to 1"),
+            (replace(cut, epoch=7), "epoch 7 is not among those that are kept: -1 to 0"),
             (replace(cut, incarnation=2), "incarnation 2"),
             (InputOffset(cut.segments), "incarnation None"),
         ]:
@@ -356,7 +357,7 @@ class TestOffsetsThatAreNotOurs:
         await reading("p", 1, "in", start, end)
         with pytest.raises(PipelineError):
             await reading("p", 1, "in", start, replace(end, segments={A: 3}))
-        with pytest.raises(PipelineError, match="there are no epochs after 1 up to 0"):
+        with pytest.raises(PipelineError, match="there are no epochs after 0 up to -1"):
             await reading("p", 1, "in", end, start)
         with pytest.raises(Fenced):
             await reading("p", 7, "in", start, end)

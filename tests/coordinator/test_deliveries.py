@@ -13,6 +13,7 @@ from penstock.coordinator.machine.delivery import next_round, next_to_follow
 from penstock.coordinator.machine.state import Pipeline, Retention, Sink
 from penstock.coordinator.messages import InputOffset, Limits
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError, Unavailable
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import LEDGER
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from tests.coordinator.scene import Scene, opened, raw
@@ -52,11 +53,11 @@ class TestSinks:
         await scene.start(fresh=True)
         await epoch(scene, await scene.initial(), 0, b"one")
         await scene.durable()
-        assert (scene.status().merged, scene.status().delivered, scene.status().complete) == (1, 0, 0)
+        assert (scene.status().merged, scene.status().delivered, scene.status().complete) == (0, NO_EPOCH, NO_EPOCH)
         assert [what for what, _ in scene.completions["s"].said] == ["hold"]
         await deliver(scene, 0, x=3)
         await scene.durable()
-        assert (scene.status().delivered, scene.status().complete) == (1, 1)
+        assert (scene.status().delivered, scene.status().complete) == (0, 0)
         assert [what for what, _ in scene.completions["s"].said] == ["hold", "advance"]
 
     async def test_the_same_again_writes_nothing(self, scene: Scene) -> None:
@@ -98,9 +99,9 @@ class TestSinks:
         await scene.start()
         at = await epoch(scene, await scene.initial(), 0, b"one")
         await service_of(scene).bind("p", X)
-        assert (sink(scene).at, sink(scene).begun, scene.status().complete) == (3, 3, 1)
+        assert (sink(scene).at, sink(scene).begun, scene.status().complete) == (3, 3, 0)
         await epoch(scene, at, 1, b"two")
-        assert (next_round(pipeline(scene)), scene.status().complete) == (1, 1)
+        assert (next_round(pipeline(scene)), scene.status().complete) == (1, 0)
         await deliver(scene, 1, x=3)
         await scene.durable()
         assert scene.output() == b"onetwo", "what was there before it was meant to stay"
@@ -135,8 +136,8 @@ class TestSinks:
         await scene.ingest(A, {1: 9})
         assert (await scene.cut(at)).held is not None
         await service_of(scene).unbind("p", "x")
-        assert scene.status().complete == 1
-        assert (await scene.cut(at)).offset.epoch == 2
+        assert scene.status().complete == 0
+        assert (await scene.cut(at)).offset.epoch == 1
         with pytest.raises(PipelineError, match="has no sink 'x'"):
             await service_of(scene).unbind("p", "x")
 
@@ -171,8 +172,8 @@ class TestWaiting:
         held = (await scene.cut(at)).held
         assert held == "6 bytes of its output are not completed by sink f; the limit is 5"
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 3)
-        assert (await scene.cut(at)).offset.epoch == 3
-        assert (scene.status().undelivered_bytes, scene.status().delivered) == (3, 1)
+        assert (await scene.cut(at)).offset.epoch == 2
+        assert (scene.status().undelivered_bytes, scene.status().delivered) == (3, 0)
 
     async def test_the_cut_stands_still_long_before_a_merge_is_refused(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
@@ -204,9 +205,9 @@ class TestWaiting:
         with pytest.raises(PipelineError, match="not the next one for sink 'f'"):
             await service_of(scene).follow("p", pipeline(scene), "f", 0, 3)
         await deliver(scene, 0, x=3)
-        assert (next_to_follow(pipeline(scene), "f"), scene.status().complete) == (0, 0)
+        assert (next_to_follow(pipeline(scene), "f"), scene.status().complete) == (0, NO_EPOCH)
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 3)
-        assert scene.status().complete == 1
+        assert scene.status().complete == 0
 
     async def test_a_sink_that_is_elsewhere_by_now_has_taken_nothing(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X | F)
@@ -274,7 +275,7 @@ class TestReset:
         assert (next_round(pipeline(scene)), sink(scene).at, pipeline(scene).batches[0].ends) == (0, 3, {"out": 9})
         assert scene.store.read(OUT, 3, 100) == b"twonew"
         await deliver(scene, 0, x=9)
-        assert (sink(scene).at, scene.status().complete) == (9, 1)
+        assert (sink(scene).at, scene.status().complete) == (9, 0)
 
 
 class TestParking:
@@ -285,12 +286,12 @@ class TestParking:
         at = await epoch(scene, at, 1, b"two")
         await epoch(scene, at, 2, b"three")
         await deliver(scene, 0, x=3, y=3)
-        with pytest.raises(PipelineError, match="the next epoch for sink 'x' is 2, not 3"):
+        with pytest.raises(PipelineError, match="the next epoch for sink 'x' is 1, not 2"):
             await service_of(scene).park("p", "x", 2)
         await service_of(scene).park("p", "x", 1)
         assert scene.output(port="parked.x") == b"two"
         assert (sink(scene).at, sink(scene).sent, sink(scene).parked) == (6, 3, 1)
-        with pytest.raises(PipelineError, match="the next epoch for sink 'x' is 3, not 2"):
+        with pytest.raises(PipelineError, match="the next epoch for sink 'x' is 2, not 1"):
             await service_of(scene).park("p", "x", 1)
         await service_of(scene).park("p", "x", 2)
         assert scene.output(port="parked.x") == b"twothree"
@@ -326,7 +327,7 @@ class TestParking:
         staged = await scene.stage(b"one", 0)
         scene.paused = True
         merging = asyncio.create_task(scene.merge(0, staged))
-        await scene.until(lambda: scene.status().merged == 1)
+        await scene.until(lambda: scene.status().merged == 0)
         merging.cancel()  # whoever asked for it has gone
         parking = asyncio.create_task(service_of(scene).park("p", "x", 0))
         await asyncio.sleep(0.02)
@@ -344,7 +345,7 @@ class TestParking:
             await scene.until(lambda: scene.store.info(OUT).start == 3)
             for number in range(2):
                 await service_of(scene).park("p", "x", number)
-            assert (scene.output(port="parked.x"), sink(scene).parked, scene.status().complete) == (b"two", 2, 2)
+            assert (scene.output(port="parked.x"), sink(scene).parked, scene.status().complete) == (b"two", 2, 1)
 
     async def test_a_sink_that_gets_it_meanwhile_has_no_dead_letters(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)

@@ -29,6 +29,7 @@ from penstock.coordinator.machine.commands import (
 from penstock.coordinator.machine.delivery import next_round, next_to_follow, transaction_id, undelivered, voters
 from penstock.coordinator.machine.state import BATCHES_MAX, Pipeline, Sink, State
 from penstock.core.errors import LimitExceeded, PipelineError
+from penstock.core.types import NO_EPOCH
 
 A, OUT = "connector/s/0", "pipeline/a/out"
 NO_LIMITS = (None, None, None)
@@ -62,7 +63,7 @@ class Ledger:
         """Cut and merged; the outputs end there afterwards."""
         last = self.pipeline.last_batch
         generation, planned = self.pipeline.generation, self.pipeline.planned
-        self.do(Plan("a", generation, "in", {A: planned + 1}, None))
+        self.do(Plan("a", generation, "in", {A: planned + 2}, None))
         self.do(Merge("a", generation, 0 if last is None else last + 1, ends))
 
     def attempt(self) -> int:
@@ -94,7 +95,7 @@ class TestBinding:
         assert (book.pipeline.incarnation, book.pipeline.generation, book.pipeline.outputs) == (1, 1, None)
         book.do(start())
         book.epoch(out=10)
-        assert (book.pipeline.generation, book.pipeline.merged, book.pipeline.complete) == (2, 1, 0)
+        assert (book.pipeline.generation, book.pipeline.merged, book.pipeline.complete) == (2, 0, NO_EPOCH)
 
     def test_a_sink_that_is_bound_again_keeps_its_place_and_the_round_stays_open(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
@@ -143,17 +144,17 @@ class TestBinding:
         book = Ledger(start())
         book.epoch(out=10)
         book.do(bind(x=VOTES, at=10))
-        assert (book.pipeline.complete, book.pipeline.delivered, next_round(book.pipeline)) == (1, 1, None)
+        assert (book.pipeline.complete, book.pipeline.delivered, next_round(book.pipeline)) == (0, 0, None)
         book.epoch(out=20)
-        assert (book.pipeline.complete, next_round(book.pipeline)) == (1, 1)
+        assert (book.pipeline.complete, next_round(book.pipeline)) == (0, 1)
 
     def test_letting_a_sink_go_completes_what_waited_for_it_alone(self) -> None:
         book = Ledger(start(), bind(x=VOTES, y=VOTES))
         book.epoch(out=10)
         book.do(Unbind("a", "x"))
-        assert book.pipeline.complete == 0
+        assert book.pipeline.complete == NO_EPOCH
         book.do(Unbind("a", "y"))
-        assert book.pipeline.complete == 1
+        assert book.pipeline.complete == 0
         assert book.released() == [{A: 1}]
         book.refuses(Unbind("a", "y"), "has no sink 'y'")
         book.refuses(Unbind("b", "y"), "no pipeline 'b'")
@@ -166,8 +167,8 @@ class TestRounds:
         assert [*voters(book.pipeline, book.pipeline.batches[0])] == ["x", "y"]
         assert not book.released()
         book.decide(0, x=3, y=4)
-        assert [(s.at, s.sent, s.decided) for s in book.pipeline.sinks.values()] == [(10, 3, "a:1:1"), (10, 4, "a:1:1")]
-        assert (book.pipeline.delivered, book.pipeline.complete, book.released()) == (1, 1, [{A: 1}])
+        assert [(s.at, s.sent, s.decided) for s in book.pipeline.sinks.values()] == [(10, 3, "a:0:1"), (10, 4, "a:0:1")]
+        assert (book.pipeline.delivered, book.pipeline.complete, book.released()) == (0, 0, [{A: 1}])
         book.refuses(Decide("a", 1, 0, {"x": 3, "y": 4}), "no longer open")
 
     def test_only_the_next_batch_is_decided_and_by_exactly_those_who_lack_it(self) -> None:
@@ -185,12 +186,12 @@ class TestRounds:
         book = Ledger(start(), bind(x=VOTES), Bind("a", {"y": ("late", "file:y", VOTES, 0)}))
         book.epoch(out=10, late=0)
         book.decide(0, x=3)
-        assert book.pipeline.complete == 1
+        assert book.pipeline.complete == 0
         book.epoch(out=10, late=0)
-        assert (book.pipeline.complete, next_round(book.pipeline)) == (2, None)
+        assert (book.pipeline.complete, next_round(book.pipeline)) == (1, None)
         book.epoch(out=10, late=5)
         book.decide(2, y=5)
-        assert (book.sink("x").decided, book.sink("y").decided) == ("a:1:1", transaction_id("a", 2, 2))
+        assert (book.sink("x").decided, book.sink("y").decided) == ("a:0:1", transaction_id("a", 2, 2))
 
     @pytest.mark.parametrize(
         "between",
@@ -237,11 +238,11 @@ class TestFollowing:
         assert next_to_follow(book.pipeline, "f") is None
         book.refuses(Follow("a", "f", 0, 3), "not the next one")
         book.decide(0, x=3)
-        assert (book.pipeline.complete, next_to_follow(book.pipeline, "f")) == (0, 0)
+        assert (book.pipeline.complete, next_to_follow(book.pipeline, "f")) == (NO_EPOCH, 0)
         book.refuses(Follow("a", "f", 1, 3), "not the next one")
         book.refuses(Follow("a", "x", 1, 3), "not the next one")
         book.do(Follow("a", "f", 0, 3))
-        assert (book.pipeline.complete, book.sink("f").sent, next_to_follow(book.pipeline, "f")) == (1, 3, None)
+        assert (book.pipeline.complete, book.sink("f").sent, next_to_follow(book.pipeline, "f")) == (0, 3, None)
 
     def test_one_that_votes_from_now_on_catches_up_first(self) -> None:
         book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
@@ -252,7 +253,7 @@ class TestFollowing:
         assert next_round(book.pipeline) == 0
         book.decide(0, f=1)
         book.decide(1, f=2)
-        assert book.pipeline.complete == 2
+        assert book.pipeline.complete == 1
 
 
 class TestParking:
@@ -260,13 +261,13 @@ class TestParking:
         book = Ledger(start(), bind(x=VOTES, y=VOTES))
         book.epoch(out=10)
         book.epoch(out=20)
-        book.refuses(Park("a", "x", 1), "the next epoch for sink 'x' is 1, not 2")
+        book.refuses(Park("a", "x", 1), "the next epoch for sink 'x' is 0, not 1")
         book.do(Park("a", "x", 0, (("pipeline/a/parked.x", "copy"),)))
         assert Merges((("pipeline/a/parked.x", "copy"),)) in book.effects
-        book.refuses(Park("a", "x", 0), "the next epoch for sink 'x' is 2, not 1")
+        book.refuses(Park("a", "x", 0), "the next epoch for sink 'x' is 1, not 0")
         assert (book.sink("x").at, book.sink("x").sent, book.sink("x").parked) == (10, 0, 1)
         book.decide(0, y=3)
-        assert book.pipeline.complete == 1
+        assert book.pipeline.complete == 0
         book.decide(1, x=3, y=6)
         book.refuses(Park("a", "x", 1), "waits for nothing")
 
@@ -275,7 +276,7 @@ class TestParking:
         book.epoch(out=10)
         book.do(Park("a", "f", 0))
         book.decide(0, x=3)
-        assert book.pipeline.complete == 1
+        assert book.pipeline.complete == 0
 
 
 class TestWhatIsKept:
@@ -287,11 +288,11 @@ class TestWhatIsKept:
         before = book.sink("x")
         book.do(Reset("a"), start("again"))
         assert book.sink("x") == before
-        assert (next_round(book.pipeline), book.pipeline.complete) == (None, 0)
+        assert (next_round(book.pipeline), book.pipeline.complete) == (None, NO_EPOCH)
         book.epoch(out=25)
-        assert (next_round(book.pipeline), book.pipeline.complete) == (0, 0)
+        assert (next_round(book.pipeline), book.pipeline.complete) == (0, NO_EPOCH)
         book.decide(0, x=6)
-        assert (book.sink("x").at, book.sink("x").decided, book.pipeline.complete) == (25, "a:1:2", 1)
+        assert (book.sink("x").at, book.sink("x").decided, book.pipeline.complete) == (25, "a:0:2", 0)
 
     def test_a_drop_forgets_sinks(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
@@ -357,7 +358,7 @@ class TestWhatIsKept:
     def test_a_batch_is_not_forgotten_before_every_sink_has_it(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         book.epoch(out=1)
-        book.do(Ask("a", 1, "in", 1, 1))  # from now on batches that no cut is for, as Spark runs them to close windows
+        book.do(Ask("a", 1, "in", 0, 0))  # from now on batches that no cut is for, as Spark runs them to close windows
         for number in range(1, BATCHES_MAX):
             book.do(Merge("a", 1, number, {"out": number + 1}))
         assert len(undelivered(book.pipeline)) == BATCHES_MAX
@@ -367,4 +368,4 @@ class TestWhatIsKept:
         book.decide(0, x=3)
         book.do(following)
         assert [*book.pipeline.batches] == [*range(1, BATCHES_MAX + 1)]
-        assert (book.pipeline.delivered, next_round(book.pipeline)) == (1, 1)
+        assert (book.pipeline.delivered, next_round(book.pipeline)) == (0, 1)

@@ -116,7 +116,7 @@ async def test_epochs_of_a_pipeline_that_is_reset_are_measured_anew(scene: Scene
     await scene.start()
     await scene.ingest("connector/s/0", {1: 20})
     await scene.cut(await scene.initial())
-    assert [epoch.number for epoch in flow(scene).open] == [1]
+    assert [epoch.number for epoch in flow(scene).open] == [0]
 
 
 def test_a_distribution_counts_each_value_in_its_bucket() -> None:

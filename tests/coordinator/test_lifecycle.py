@@ -4,6 +4,7 @@ import pytest
 
 from penstock.coordinator.messages import AtSegments, InputSpec
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError, RequestError
+from penstock.core.types import NO_EPOCH
 from tests.coordinator.scene import Scene, opened, raw
 
 A = "connector/s/0"
@@ -11,7 +12,7 @@ A = "connector/s/0"
 
 async def test_every_start_has_a_greater_generation_and_a_repeated_one_the_same(scene: Scene) -> None:
     first = await scene.start(request="one")
-    assert (first.generation, first.incarnation, first.epoch) == (1, 1, 0)
+    assert (first.generation, first.incarnation, first.epoch) == (1, 1, NO_EPOCH)
     assert (first.segment_port, first.tls) == (7101, False)
     assert await scene.start(request="one") == first
     assert (await scene.start(request="two")).generation == 2
@@ -39,10 +40,10 @@ async def test_a_start_without_a_checkpoint_is_refused_when_the_ledger_has_epoch
     await scene.start(fresh=True)
     assert await scene.initial() == start, "a cut alone is no epoch that was done"
     await scene.epoch(start, 0, b"1")
-    with pytest.raises(PipelineError, match="has no checkpoint, but has done 1 epochs") as caught:
+    with pytest.raises(PipelineError, match="has no checkpoint, but has committed epoch 0") as caught:
         await scene.start(fresh=True)
     assert "penstock pipeline reset p" in caught.value.hint
-    assert (await scene.start(fresh=False)).epoch == 1
+    assert (await scene.start(fresh=False)).epoch == 0
 
 
 async def test_the_first_batch_may_be_run_again_from_its_beginning_until_the_second_is_merged(scene: Scene) -> None:
@@ -53,7 +54,7 @@ async def test_the_first_batch_may_be_run_again_from_its_beginning_until_the_sec
     assert await scene.initial() == start
     await scene.ingest(A, {1: 6})
     await scene.epoch(end, 1, b"2")
-    with pytest.raises(PipelineError, match="has no checkpoint, but has done 2 epochs"):
+    with pytest.raises(PipelineError, match="has no checkpoint, but has committed epoch 1"):
         await scene.initial()
 
 
@@ -61,11 +62,11 @@ async def test_of_spark_s_own_sinks_proved_epochs_are_enough_to_refuse_it(scene:
     await scene.ingest(A, {1: 5})
     await scene.start(outputs=[])
     first = (await scene.cut(await scene.initial())).offset
-    await scene.coordinator.lifecycle.complete("p", 1, 1)
+    await scene.coordinator.lifecycle.complete("p", 1, 0)
     await scene.initial()
     await scene.ingest(A, {1: 6})
     await scene.cut(first)
-    await scene.coordinator.lifecycle.complete("p", 1, 2)
+    await scene.coordinator.lifecycle.complete("p", 1, 1)
     with pytest.raises(PipelineError, match="has no checkpoint"):
         await scene.initial()
 
@@ -78,7 +79,7 @@ async def test_a_reset_begins_anew_and_fences_whoever_runs(scene: Scene) -> None
     with pytest.raises(Fenced):
         await scene.cut(at, generation=1)
     started = await scene.start(fresh=True, starting="latest")
-    assert (started.incarnation, started.epoch) == (2, 0)
+    assert (started.incarnation, started.epoch) == (2, NO_EPOCH)
     again = await scene.initial()
     assert again.segments == {A: end}
     with pytest.raises(PipelineError, match="the checkpoint is of incarnation 1"):

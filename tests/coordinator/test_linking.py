@@ -29,8 +29,8 @@ def test_a_source_that_is_unlinked_is_in_no_later_cut() -> None:
     state = start(state, "2", ("b",))
     assert offset(state) == {B: 7}
     state = plan(state, {B: 8})
-    assert state.pipelines["p"].cuts[2].segments == {B: 8}
-    assert state.pipelines["p"].cuts[1].segments == {A: 5, B: 7}, "a cut never changes"
+    assert state.pipelines["p"].cuts[1].segments == {B: 8}
+    assert state.pipelines["p"].cuts[0].segments == {A: 5, B: 7}, "a cut never changes"
 
 
 def test_linked_again_it_goes_on_where_it_was() -> None:

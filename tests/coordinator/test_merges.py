@@ -23,11 +23,11 @@ async def test_what_was_staged_is_put_out_in_its_order_and_is_staged_no_more(sce
         await scene.stage(b"2", 0, part="1-3"),
     ]
     merged = await scene.merge(0, *staged)
-    assert (merged.merged, merged.epoch) == (True, 1)
+    assert (merged.merged, merged.epoch) == (True, 0)
     assert (scene.output(), scene.output(port="late")) == (b"12", b"late")
     assert scene.names("staging/") == []
-    assert (scene.status().merged, scene.status().complete) == (1, 1)
-    assert cut.offset.epoch == 1
+    assert (scene.status().merged, scene.status().complete) == (0, 0)
+    assert cut.offset.epoch == 0
 
 
 async def test_a_second_merge_changes_nothing_and_removes_what_was_staged_again(scene: Scene) -> None:
@@ -39,7 +39,7 @@ async def test_a_second_merge_changes_nothing_and_removes_what_was_staged_again(
     await scene.coordinator.cuts.reading("p", 2, "in", start, end)
     again = await scene.stage(b"once", 0)
     merged = await scene.merge(0, again)
-    assert (merged.merged, merged.epoch) == (False, 1)
+    assert (merged.merged, merged.epoch) == (False, 0)
     await scene.durable()
     assert scene.output() == b"once"
     assert scene.names("staging/") == []
@@ -73,7 +73,7 @@ async def test_another_range_under_the_same_batch_is_an_error(scene: Scene) -> N
     end = await scene.epoch(await scene.initial(), 0)
     await scene.ingest(A, {1: 6})
     await scene.cut(end)
-    with pytest.raises(PipelineError, match="batch 0 was merged with the epochs after 0 up to 1"):
+    with pytest.raises(PipelineError, match="batch 0 was merged with the epochs after -1 up to 0"):
         await scene.merge(0)
 
 
@@ -87,7 +87,26 @@ async def test_a_batch_must_follow_the_last_one(scene: Scene) -> None:
         await scene.merge(9)
 
 
-async def test_a_batch_without_anything_new_holds_no_epoch(scene: Scene) -> None:
+async def test_the_epoch_after_one_without_new_input_is_numbered_as_spark_s_next_batch(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    end = await scene.epoch(await scene.initial(), 0, b"a")
+    assert (await scene.cut(end)).offset == end, "nothing is new: Spark may run a batch all the same"
+    await scene.merge(1, await scene.stage(b"b", 1))
+    status = scene.status()
+    assert (status.planned, status.merged, status.delivered, status.complete, status.proved) == (1, 1, 1, 1, 0)
+    await scene.ingest(A, {1: 6})
+    cut = (await scene.cut(end)).offset
+    assert cut.epoch == 2
+    await scene.merge(2, await scene.stage(b"c", 2))
+    assert (await scene.cut(cut)).offset == cut
+    assert (scene.status().merged, scene.status().complete, scene.status().proved) == (2, 2, 2)
+    await scene.reopen()
+    await scene.start(fresh=False)
+    assert (await scene.cut(end)).offset == cut, "the same start has the same end"
+
+
+async def test_a_batch_without_anything_new_holds_no_cut(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     end = await scene.epoch(await scene.initial(), 0, b"a")

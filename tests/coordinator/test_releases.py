@@ -59,7 +59,7 @@ class TestAcknowledgements:
         assert said[-1] == ("advance", {A: ends[0]})
         ends.append(await scene.ingest(A, {1: 6}))
         await scene.cut(cut)
-        await scene.coordinator.lifecycle.complete("p", 1, 2)
+        await scene.coordinator.lifecycle.complete("p", 1, 1)
         await scene.durable()
         assert said[-1] == ("advance", {A: ends[1]})
 
@@ -100,7 +100,7 @@ class TestBackpressure:
         await asyncio.sleep(0.01)
         reading = await scene.initial("reader")
         await scene.epoch(reading, 0, name="reader")
-        assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 2
+        assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 1
 
     async def test_output_that_nobody_reads_holds_nothing(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})

@@ -18,6 +18,7 @@ from penstock.coordinator.machine.commands import (
 )
 from penstock.coordinator.machine.state import Pipeline, State
 from penstock.core.errors import PipelineError
+from penstock.core.types import NO_EPOCH
 
 NO_LIMITS = (None, None, None)
 S, REPLAYS = "connector/s/0", "pipeline/a/replay.in"
@@ -71,7 +72,7 @@ def test_the_copies_are_merged_and_the_input_reads_them_from_where_they_begin() 
 def test_each_port_goes_on_where_it_was_and_nothing_is_replayed_twice() -> None:
     state = after(started(), replay("err", 0, 70), replay("late", 0, 30, 60), replay("err", 70, 90, 90))
     assert pipeline(state).replayed == {"err": 90, "late": 30}
-    assert pipeline(state).position(0, REPLAYS) == 0, "it reads on, wherever a later one begins"
+    assert pipeline(state).position(NO_EPOCH, REPLAYS) == 0, "it reads on, wherever a later one begins"
     for wrong in (replay("err", 70, 90), replay("err", 0, 90), replay("err", 90, 90), replay("err", 90, 80)):
         with pytest.raises(PipelineError):
             apply(state, wrong)
@@ -87,17 +88,17 @@ def test_an_input_that_is_not_there_cannot_be_replayed_into() -> None:
 def test_a_running_query_takes_them_in_with_its_next_epoch() -> None:
     state = epoch(started(), 0, s=20)
     state = after(state, replay("err", 0, 70))
-    assert pipeline(state).offset("in", 1) == {S: 20, REPLAYS: 0}
+    assert pipeline(state).offset("in", 0) == {S: 20, REPLAYS: 0}
     state = epoch(state, 1, s=25, replays=66)
-    assert pipeline(state).offset("in", 2) == {S: 25, REPLAYS: 66}
-    assert pipeline(state).offset("other", 2) == {}
+    assert pipeline(state).offset("in", 1) == {S: 25, REPLAYS: 66}
+    assert pipeline(state).offset("other", 1) == {}
 
 
 def test_a_new_generation_reads_on_in_them_though_it_declares_its_sources_alone() -> None:
     state = epoch(after(started(), replay("err", 0, 70)), 0, replays=33)
     again = after(state, start("second", "s", "u"))
     assert pipeline(again).inputs["in"].sources == ("s", "u", SOURCE)
-    assert pipeline(again).position(1, REPLAYS) == 33
+    assert pipeline(again).position(0, REPLAYS) == 33
     same = after(again, start("second", "s", "u"))
     assert same is again
 
@@ -107,14 +108,14 @@ def test_a_reset_does_not_repeat_what_was_put_out_of_them() -> None:
     state = after(state, Reset("a"))
     assert pipeline(state).replayed == {"err": 70}
     state = after(state, start("second"))
-    assert pipeline(state).offset("in", 0) == {S: 10, REPLAYS: 33}
+    assert pipeline(state).offset("in", NO_EPOCH) == {S: 10, REPLAYS: 33}
 
 
 def test_what_is_complete_of_them_is_truncated_as_any_source_is() -> None:
     state = after(started(), replay("err", 0, 70))
     for batch in range(4):
         state = epoch(state, batch, replays=10 * (batch + 1))
-    found = effects_of(state, Complete("a", pipeline(state).generation, 4))
+    found = effects_of(state, Complete("a", pipeline(state).generation, 3))
     assert [one.segments for one in found if isinstance(one, Truncate)] == [{REPLAYS: 10}]
 
 
@@ -132,4 +133,4 @@ def test_a_pipeline_that_is_made_anew_does_not_read_what_an_older_one_was_replay
     state = after(started(), replay("err", 0, 70), Drop("a"), start("second"))
     assert pipeline(state).inputs["in"].sources == ("s",)
     state = after(state, replay("err", 0, 70, 66))
-    assert pipeline(state).position(0, REPLAYS) == 66
+    assert pipeline(state).position(NO_EPOCH, REPLAYS) == 66

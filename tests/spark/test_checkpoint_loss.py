@@ -27,7 +27,7 @@ def test_files_that_no_sync_has_covered_may_vanish_and_nothing_is_lost_or_repeat
     scene.wait_for_progress()
     for window, pipeline in ((Window.AFTER_COMMIT_LOG, "tally"), (Window.AFTER_OFFSET_LOG, "copy")):
         scene.kill_at(Place(Victim.DRIVER, window, pipeline), restart=False)
-        removed = [cut_power(scene.checkpoint / name, scene.pipeline(name)["batch"]) for name in PIPELINES]
+        removed = [cut_power(scene.checkpoint / name, scene.pipeline(name)["merged"]) for name in PIPELINES]
         assert any(removed)
         scene.start_driver()
     check(scene)

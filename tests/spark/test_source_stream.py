@@ -18,7 +18,7 @@ from penstock.spark.source.stream import StreamReader, driver_identity
 from tests.spark.scripted_coordinator import ScriptedCoordinator
 
 ALL = ReadAllAvailable()
-STARTED = {"generation": 5, "incarnation": 1, "epoch": 0, "segment_port": 1, "tls": False}
+STARTED = {"generation": 5, "incarnation": 1, "epoch": -1, "segment_port": 1, "tls": False}
 
 
 def offset(epoch: int, at: int) -> dict[str, Any]:

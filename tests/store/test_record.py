@@ -75,11 +75,12 @@ def test_a_chapter_header_with_any_flipped_bit_is_none(bit: int) -> None:
         parse_chapter_header(bytes(header))
 
 
-def test_a_sound_header_of_a_newer_format_is_not_damage() -> None:
+@pytest.mark.parametrize("other", [1, 3])
+def test_a_sound_header_of_another_format_is_not_damage(other: int) -> None:
     front = chapter_header(Position(5), 6)[:-4]
-    newer = front[:8] + (2).to_bytes(4, "little") + front[12:]
-    with pytest.raises(OtherFormat, match="format 2"):
-        parse_chapter_header(newer + checksum([newer]).to_bytes(4, "little"))
+    changed = front[:8] + other.to_bytes(4, "little") + front[12:]
+    with pytest.raises(OtherFormat, match=f"format {other}; this version reads format 2"):
+        parse_chapter_header(changed + checksum([changed]).to_bytes(4, "little"))
 
 
 def test_a_trailer_says_where_the_index_is_and_nothing_else_is_one() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.errors import Damaged, StoreFailed
+from penstock.core.errors import Damaged, StoreFailed, UnreadableFormat
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset
 from penstock.store.record import CHAPTER_HEADER_BYTES, checksum
@@ -329,17 +329,25 @@ class TestSnapshotAndHeader:
         assert store.read("a", 0, 99) == b"fine"
         store.append("a", [b"!"])
 
-    def test_a_newer_format_is_refused_and_left_alone(self) -> None:
+    @pytest.mark.parametrize(
+        ("other", "told"),
+        [
+            (1, r"a development version before 0\.1 \(format 1; this version reads format 2\)"),
+            (3, r"a newer version of Penstock \(format 3; this version reads format 2\)"),
+        ],
+    )
+    def test_another_format_is_refused_and_left_alone(self, other: int, told: str) -> None:
         files = FaultyFiles()
         begin(files)
         files = files.restart()
         file = files.open(chapter_name(Position(0)))
         front = file.read(0, CHAPTER_HEADER_BYTES - 4)
-        newer = front[:8] + (2).to_bytes(4, "little") + front[12:]
-        file.write(0, [newer, checksum([newer]).to_bytes(4, "little")])
+        changed = front[:8] + other.to_bytes(4, "little") + front[12:]
+        file.write(0, [changed, checksum([changed]).to_bytes(4, "little")])
         before = file.read(0, file.size())
-        with pytest.raises(Damaged, match="format 2"):
+        with pytest.raises(UnreadableFormat, match=f"{chapter_name(Position(0))}.* was written by {told}") as refused:
             open_store(files)
+        assert refused.value.hint
         assert file.read(0, file.size()) == before
 
     def test_files_that_are_no_chapters_are_left_alone(self) -> None:

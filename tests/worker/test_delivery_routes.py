@@ -159,7 +159,7 @@ def test_what_is_not_there_is_told(client: CoordinatorClient, segments: SegmentC
         ("bind", {"sinks": {"s": {"url": 5, "port": "out"}}}, "'url' is 5, not a text"),
         ("unbind", {}, "'sink' is missing"),
         ("park", {"epoch": "5"}, "'epoch' is '5', not a whole number"),
-        ("park", {"epoch": 0}, "'epoch' is 0"),
+        ("park", {"epoch": -1}, "'epoch' is -1"),
     ],
 )
 def test_a_wrong_body_is_refused(worker: RunningWorker, verb: str, body: object, said: str) -> None:

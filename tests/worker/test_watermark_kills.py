@@ -8,6 +8,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, Limits, LoadState
 from penstock.client.segments import SegmentClient
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.event import END_OF_TIME, parse_event
 from tests.open_stream import open_stream
 from tests.worker_process import WorkerProcess
@@ -157,8 +158,9 @@ def _next_watermark(reader: Reader, process: WorkerProcess, before: int | None) 
     deadline = time.monotonic() + 60
     while (found := reader.read()) in (None, before):
         assert time.monotonic() < deadline, reader.at
-        with CoordinatorClient(f"127.0.0.1:{process.http_port}", 20) as client:
-            client.complete("windows", reader.generation, reader.at.epoch or 0)
+        if reader.at.epoch is not None and reader.at.epoch > NO_EPOCH:
+            with CoordinatorClient(f"127.0.0.1:{process.http_port}", 20) as client:
+                client.complete("windows", reader.generation, reader.at.epoch)
         time.sleep(0.05)
     assert found is not None
     return found

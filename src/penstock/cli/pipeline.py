@@ -23,7 +23,7 @@ from penstock.cli.connect import (
     worker_to_read,
 )
 from penstock.cli.embedded_worker import embedded_worker
-from penstock.cli.texts import show_size, watermark_table
+from penstock.cli.texts import show_epoch, show_size, watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import PipelineError, Unavailable
 
@@ -66,8 +66,10 @@ def _table(found: list[PipelineStatus]) -> Table:
     table = Table("pipeline", "state", "incarnation", "generation", *epochs, "lag")
     for one in found:
         state = f"[{_COLOURS[one.state]}]{one.state}[/]"
-        numbers = (one.incarnation, one.generation, one.planned, one.merged, one.complete, one.proved)
-        table.add_row(escape(one.name), state, *map(str, numbers), show_size(one.lag_bytes))
+        reached = map(show_epoch, (one.planned, one.merged, one.complete, one.proved))
+        table.add_row(
+            escape(one.name), state, str(one.incarnation), str(one.generation), *reached, show_size(one.lag_bytes)
+        )
     return table
 
 
@@ -121,7 +123,9 @@ def reset(
                 _PARTIAL,
             )
         if not yes:
-            typer.confirm(f"Let {name} start from scratch after {known.complete} epochs ({known.state})?", abort=True)
+            typer.confirm(
+                f"Let {name} start from scratch after epoch {show_epoch(known.complete)} ({known.state})?", abort=True
+            )
         client.reset(name, accept_partial=accept_partial)
     typer.echo(f"{name} is reset: its next start moves the old checkpoint aside and starts over")
 

@@ -192,7 +192,7 @@ class RunView:
             empty = dict.fromkeys(("rows", "rows/s", "lag", "watermark", "state", "open windows"), "")
             return cells | {"epoch": "starts …" if running.is_running else ""} | empty
         return cells | {
-            "epoch": "" if progress.epoch is None else str(progress.epoch),
+            "epoch": str(progress.epoch),
             "rows": f"{running.rows:,}",
             "rows/s": f"{progress.rows_per_second:,.0f}",
             "lag": "" if known is None else show_size(known.lag_bytes),

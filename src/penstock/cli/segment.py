@@ -32,6 +32,7 @@ from penstock.cli.texts import parse_size, show_size
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import SegmentInfo
 from penstock.core.errors import NoSuchSegment, RequestError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored import Kind, StoredEvent, kind_of, parse_event
 from penstock.store.files import RealFiles
 from penstock.store.verify import VerifyReport
@@ -198,7 +199,7 @@ def emptiness(segment: str, status: Mapping[str, Any]) -> str:
     """Why an output that is there has nothing in it; "" where nothing can be said."""
     pipeline, _ = _parsed(segment)
     for one in status.get("pipelines", ()):
-        if one["name"] == pipeline and one["batch"] is None:
+        if one["name"] == pipeline and one["merged"] == NO_EPOCH:
             return f"{segment} is empty: {pipeline} is {one['state']}, and has committed no epoch yet"
     return ""
 

@@ -18,7 +18,7 @@ from penstock.cli.open_windows import open_window_notes
 from penstock.cli.screen import Column, Level, Row, Section, rendered, shares
 from penstock.cli.segment import segments_of
 from penstock.cli.sink import sink_table
-from penstock.cli.texts import printable, show_clock_time, show_seconds, show_size, watermark_table
+from penstock.cli.texts import printable, show_clock_time, show_epoch, show_seconds, show_size, watermark_table
 from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.core.errors import Unavailable
@@ -245,7 +245,7 @@ def _pipeline(one: PipelineStatus, rates: Mapping[str, Any]) -> Row:
     cells = (
         *(one.name, "BLOCKED" if one.held and one.state == "RUNNING" else one.state),
         *(_rate(rates.get("rows_in_per_second", 0.0)), _rate(rates.get("rows_out_per_second", 0.0))),
-        *(show_size(one.lag_bytes), _latency(rates.get("latency_seconds")), str(one.complete)),
+        *(show_size(one.lag_bytes), _latency(rates.get("latency_seconds")), show_epoch(one.complete)),
         *(show_clock_time(one.watermark), show_size(one.undelivered_bytes), reads),
     )
     return Row(cells, level)

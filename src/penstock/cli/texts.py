@@ -11,6 +11,7 @@ from rich.table import Table
 from penstock.coordinator.messages import PipelineStatus
 from penstock.core import sizes
 from penstock.core.errors import RequestError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.event import END_OF_TIME
 
 _LAYOUT = "\n\t\r"
@@ -102,6 +103,10 @@ def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:
         unmoved = show_seconds(each.watermark_unmoved_seconds)
         table.add_row(escape(each.name), show_time(each.watermark) or "not known", escape(who), time, unmoved)
     return table
+
+
+def show_epoch(epoch: int) -> str:
+    return "-" if epoch == NO_EPOCH else str(epoch)
 
 
 def show_seconds(seconds: float | None) -> str:

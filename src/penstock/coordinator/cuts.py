@@ -169,7 +169,7 @@ class Cuts:
         if end is None:
             held = shared.reports.held(shared.state, name)
             if held is None and await self._plan(name, pipeline, asker, limits or pipeline.limits):
-                return start + 1, None
+                return shared.state.pipelines[name].planned, None
             end = start
         shared.keeper.commit(Ask(name, pipeline.generation, asker, start, end))
         return end, held

@@ -199,7 +199,7 @@ class Flow:
         flow.rows_in += rows + sum(self._arrivals.rows(one, start, ends[one]) for one, start in starts.items())
         flow.bytes_in += sum(ends[segment] - start for segment, start in starts.items())
         known = [time for time in times if time is not None]
-        flow.open.append(_Epoch(pipeline.planned + 1, now, min(known, default=None)))
+        flow.open.append(_Epoch(pipeline.next_epoch, now, min(known, default=None)))
 
     def merged(self, name: str, pipeline: Pipeline, batch: Batch, staged: Iterable[Staged]) -> None:
         """Of the rows of its output it is known when the input arrived that they were made from: so the latency of a

@@ -16,7 +16,7 @@ from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import Command, Effect, Merges, decode, encode, pack, unpack
 from penstock.coordinator.machine.state import Batch, Cut, Input, Mark, Pipeline, Retention, Sink, State
 from penstock.coordinator.messages import Limits
-from penstock.core.errors import Damaged, PenstockError, Unavailable
+from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
 from penstock.core.types import QUOTA, Position
 from penstock.protocol.stored.names import LEDGER
 from penstock.store.journal import Durability
@@ -24,7 +24,11 @@ from penstock.store.store import SegmentStore
 
 # The whole state as entries of the ledger: a head that says how many follow, then pipelines, releases and marks.
 
-HEAD, PIPELINE, RELEASED, MARK = 100, 101, 102, 103
+FORMAT = 1
+"""The first entry of a ledger says which one it has, and so does one before every snapshot. Ledgers without it were
+written before 0.1, when epochs were not numbered as Spark's batches are.
+"""
+VERSION, HEAD, PIPELINE, RELEASED, MARK = 0, 100, 101, 102, 103
 _ABSENT = -1
 _SINK_FIELDS = [field.name for field in fields(Sink)]
 
@@ -94,7 +98,7 @@ class SnapshotReader:
 
 def _decode_pipeline(*values: Any) -> Pipeline:
     incarnation, generation, request, outputs, limits, proved, complete, leader, running, attempt, *rest = values
-    sinks, inputs, names, cuts, batches, *later = rest  # older ones end here, or have `replayed` alone
+    sinks, inputs, names, cuts, batches, replayed, schemas = rest
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -110,8 +114,8 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         running=running,
         sinks={name: Sink(**dict(zip(_SINK_FIELDS, values, strict=True))) for name, values in sinks.items()},
         attempt=attempt,
-        replayed=later[0] if later else {},
-        schemas=later[1] if len(later) > 1 else {},
+        replayed=replayed,
+        schemas=schemas,
     )
 
 
@@ -146,8 +150,10 @@ class Ledger:
         state = State()
         snapshot: SnapshotReader | None = None
         try:
-            for entry in self._entries():
-                if entry[0] == HEAD:
+            for number, entry in enumerate(self._entries()):
+                if number == 0 or entry[0] == VERSION:
+                    _check_format(entry)
+                elif entry[0] == HEAD:
                     snapshot = SnapshotReader(entry)
                 elif snapshot is None or not snapshot.add(entry):
                     snapshot = None
@@ -185,6 +191,8 @@ class Ledger:
     def _make(self) -> None:
         if not self._store.exists(LEDGER):
             self._store.create(LEDGER, NO_QUOTA, draining=True)
+        if not self._store.length(LEDGER):
+            self._append(_framed([VERSION, FORMAT]))
 
     def merge(self, command: Command, pairs: tuple[tuple[str, str], ...]) -> Position:
         """The command and the merges it tells of: both or neither."""
@@ -203,6 +211,7 @@ class Ledger:
         in the journal, so it cannot be durable without it.
         """
         start = self._store.length(LEDGER)
+        self._append(_framed([VERSION, FORMAT]))
         for entry in encode_state(state):
             self._append(_framed(entry))
         self._store.truncate(LEDGER, start)
@@ -212,6 +221,18 @@ class Ledger:
     def _append(self, entry: bytes) -> Position:
         self._since_snapshot += len(entry)
         return self._store.append(LEDGER, [entry], draining=True).position
+
+
+def _check_format(entry: tuple[Any, ...]) -> None:
+    match entry:
+        case (0, int(found)) if found == FORMAT:
+            return
+        case (0, int(found)):
+            raise UnreadableFormat(f"the ledger (segment {LEDGER!r})", found, FORMAT, _START_OVER)
+    raise UnreadableFormat(f"the ledger (segment {LEDGER!r})", None, FORMAT, _START_OVER)
+
+
+_START_OVER = "Start with a new data directory; checkpoints and sinks of the old one start over with it."
 
 
 def _framed(entry: list[Any]) -> bytes:

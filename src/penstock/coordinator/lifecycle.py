@@ -21,6 +21,7 @@ from penstock.coordinator.messages import (
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import REPLAY_PREFIX, check_pipeline_name, output_segment
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Lifecycle:
             self._shared.store.create(segment, NO_QUOTA)
 
     async def initial(self, name: str, generation: int, key: str) -> InputOffset:
-        """Where epoch 0 ends. Refused if the first batch is known to be over: then the checkpoint is lost."""
+        """Where epoch 0 begins. Refused if the first batch is known to be over: then the checkpoint is lost."""
         shared = self._shared
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
@@ -116,7 +117,8 @@ class Lifecycle:
             if key not in pipeline.inputs:
                 raise PipelineError(f"pipeline {name!r} has no input {key!r}", f"It has: {', '.join(pipeline.inputs)}.")
             await shared.keeper.settled()
-            return InputOffset(pipeline.offset(key, 0), 0, pipeline.incarnation, pipeline.cuts[0].watermark)
+            watermark = pipeline.cuts[NO_EPOCH].watermark
+            return InputOffset(pipeline.offset(key, NO_EPOCH), NO_EPOCH, pipeline.incarnation, watermark)
 
     async def complete(self, name: str, generation: int, epoch: int) -> None:
         """Spark has committed all epochs up to this one."""

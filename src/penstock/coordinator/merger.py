@@ -95,7 +95,7 @@ class Merger:
                 merged = shared.state.pipelines[name]
                 shared.flow.merged(name, merged, merged.batches[batch], staged)
             await shared.keeper.settled()
-        return Merged(not done, pipeline.running[1])
+        return Merged(not done, batch)
 
     def _pipeline(self, name: str, generation: int | None) -> Pipeline:
         """A sink that was given no generation is not fenced, and makes its pipeline known."""

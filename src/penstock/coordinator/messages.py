@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, TypeAlias
 
 from penstock.core.errors import RequestError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import Form, Source
 
 NUMBER_MAX = 2**63 - 1
@@ -87,7 +88,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class InputOffset:
-    """A place in all of an input's segments, as Spark keeps it. `epoch` is None where no pipeline was named."""
+    """A place in all of an input's segments, as Spark keeps it: the end of an epoch, or NO_EPOCH where the first one
+    begins. `epoch` is None where no pipeline was named.
+    """
 
     segments: Segments
     epoch: int | None = None
@@ -113,7 +116,8 @@ class InputOffset:
     def from_json(cls, data: Any) -> Self:
         match data:
             case {"segments": segments, "epoch": int(epoch), "incarnation": int(incarnation), "watermark": watermark}:
-                if all(map(_is_offset, (epoch, incarnation))) and (watermark is None or type(watermark) is int):
+                is_epoch = epoch == NO_EPOCH or _is_offset(epoch)
+                if is_epoch and _is_offset(incarnation) and (watermark is None or type(watermark) is int):
                     return cls(segments_from_json(segments), epoch, incarnation, watermark)
             case {"segments": segments, **rest} if not rest:
                 return cls(segments_from_json(segments))
@@ -124,7 +128,7 @@ class InputOffset:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A new generation of a pipeline. `epoch` is the last one that was planned."""
+    """A new generation of a pipeline. `epoch` is the last one that was planned, or NO_EPOCH."""
 
     generation: int
     incarnation: int
@@ -179,7 +183,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """`merged` is False for a batch that was merged before. `epoch` is the last one the batch holds."""
+    """`merged` is False for an epoch that was merged before."""
 
     merged: bool
     epoch: int
@@ -266,7 +270,7 @@ class StartingPipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """A pipeline as `penstock pipeline list` shows it. Epochs: the last one of each kind."""
+    """A pipeline as `penstock pipeline list` shows it. Epochs: the last one of each kind, or NO_EPOCH."""
 
     name: str
     state: Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
@@ -287,8 +291,6 @@ class PipelineStatus:
     """Input → its sources."""
     outputs: Sequence[str] | None = None
     """Output segments' ports; None: not known yet."""
-    batch: int | None = None
-    """The number of the last of Spark's batches that was merged."""
     watermark_held: WatermarkHeld | None = None
     """None if nothing holds the watermark back: no stream is active, or all that is read has ended."""
     is_reset: bool = False

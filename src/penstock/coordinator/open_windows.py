@@ -12,6 +12,7 @@ from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.watermark.source_table import Held
 from penstock.coordinator.window_reports import WindowReports
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import Form, Source
 
 # Which sources somebody waits for: what the windows of pipelines need of the clock of each source that they read.
@@ -66,8 +67,8 @@ class ClockDemand:
         """Whether a pipeline may hold more than it has reported."""
         pipeline = self._shared.state.pipelines[name]
         state, done = self._queries.state(name, pipeline.generation), max(pipeline.merged, pipeline.complete)
-        is_behind = "reported" in state and max(self._windows.summary(name).epoch, 0) < done
-        return is_behind or ("unreported" in state and done > 0)
+        is_behind = "reported" in state and self._windows.summary(name).epoch < done
+        return is_behind or ("unreported" in state and done > NO_EPOCH)
 
 
 def connectors_behind(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[str]:

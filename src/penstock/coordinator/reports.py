@@ -10,6 +10,7 @@ from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.watermark.source_table import Held
 from penstock.coordinator.watermark.watermarks import Watermarks
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import Form, Source, output_segment
 
 HELD_BATCHES = BATCHES_MAX // 2
@@ -92,15 +93,18 @@ class Reports:
     def _pipeline(self, state: State, name: str) -> PipelineStatus:
         pipeline = state.pipelines[name]
         standing = self._watermarks.standing(state, name)
+        # An epoch that Spark ran without new input has no cut, and counts here all the same.
+        merged = NO_EPOCH if pipeline.last_batch is None else pipeline.last_batch
+        delivered = pipeline.delivered if pipeline.last_delivered is None else pipeline.last_delivered
         return PipelineStatus(
             name=name,
             state=self._heartbeats.state(name),
             incarnation=pipeline.incarnation,
             generation=pipeline.generation,
-            planned=pipeline.planned,
-            merged=pipeline.merged,
-            delivered=pipeline.delivered,
-            complete=pipeline.complete,
+            planned=max(pipeline.planned, merged),
+            merged=merged,
+            delivered=delivered,
+            complete=delivered if pipeline.complete == pipeline.delivered else pipeline.complete,
             proved=pipeline.proved,
             lag_bytes=self.lag_bytes(state, name),
             undelivered_bytes=sum(self.undelivered(state, name).values()),
@@ -109,7 +113,6 @@ class Reports:
             heartbeat_age_seconds=self._heartbeats.age(name),
             inputs={key: list(spec.sources) for key, spec in pipeline.inputs.items()},
             outputs=None if pipeline.outputs is None and not pipeline.batches else list(pipeline.ports),
-            batch=pipeline.last_batch,
             is_reset=any(not spec.resolved for spec in pipeline.inputs.values()),
             watermark_held=None if standing is None else self._held_by(standing.held),
             watermark_unmoved_seconds=None if standing is None else round(standing.unmoved_seconds, 3),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded
+from penstock.core.types import NO_EPOCH
 
 OPERATORS_MAX = 100
 """Window operators of one pipeline: each is a stateful operator with a shuffle of its own."""
@@ -65,7 +66,7 @@ class OperatorStatus:
 class Summary(NamedTuple):
     """Of all window operators of a pipeline."""
 
-    epoch: int = -1
+    epoch: int = NO_EPOCH
     """The last one that all of them have reported; -1: none."""
     waiting: int = 0
     first_end: int | None = None
@@ -165,7 +166,7 @@ def _together(name: str, operator: str, told: Sequence[BucketStatus]) -> Operato
 
 def _summary(told: Sequence[BucketStatus]) -> Summary:
     return Summary(
-        min((one.epoch for one in told), default=-1),
+        min((one.epoch for one in told), default=NO_EPOCH),
         sum(one.numbers.waiting for one in told),
         _least(one.numbers.first_end for one in told),
         _least(one.numbers.next_time for one in told),

@@ -15,6 +15,7 @@
     │   ├── QuotaReached
     │   └── DiskFull
     ├── Damaged                    an operator must look: stored bytes fail their checksum
+    │   └── UnreadableFormat       another version wrote the data: use that one, or start over
     ├── StoreFailed                restart the worker: the disk refused a write or an fsync
     ├── StoreInUse                 another process has this data directory
     ├── CheckpointFailed           the files of a pipeline's checkpoint cannot be used (now)
@@ -104,6 +105,21 @@ class Damaged(PenstockError):
     """Stored bytes fail their checksum; the message names file and offset."""
 
     hint = "Run: penstock segment verify --data DIR, then restore the file or truncate past the damage."
+
+
+class UnreadableFormat(Damaged):
+    """Data in a format that this version does not read. They are refused as a whole: nothing in them is guessed at."""
+
+    def __init__(self, what: str, found: int | None, known: int, start_over: str) -> None:
+        """`what` names the data and where they are; `found` is None for data without a format version; `start_over`
+        says how to go on without the data.
+        """
+        format_found = "no format version" if found is None else f"format {found}"
+        formats = f"{format_found}; this version reads format {known}"
+        if found is not None and found > known:
+            super().__init__(f"{what} was written by a newer version of Penstock ({formats})", "Use that version.")
+        else:
+            super().__init__(f"{what} was written by a development version before 0.1 ({formats})", start_over)
 
 
 class StoreFailed(PenstockError):

@@ -27,6 +27,9 @@ class Guarantee(Enum):
     """Of a source whose peer cannot send again: what it had not handed over is lost with the connection."""
 
 
+NO_EPOCH = -1
+"""Stands for an epoch where there is none yet. The first epoch is 0, as Spark's first batch is."""
+
 # Attributes of segments that have a meaning: 16-byte keys, i64 values.
 
 QUOTA = b"penstock.quota\0\0"

@@ -52,14 +52,14 @@ class EpochData:
         when_journalled: Callable[[], Awaitable[None]] = _at_once,
     ) -> "EpochData":
         """What the pipeline's sink has not got yet, up to the end of this batch."""
-        epoch = f"{name}:{pipeline.incarnation}:{batch + 1}"
+        epoch = f"{name}:{pipeline.incarnation}:{batch}"
         return cls(
             records=records,
             segment=output_segment(name, sink.port),
             offset=sink.at,
             end=pipeline.batches[batch].ends[sink.port],
             name=epoch,
-            number=batch + 1,
+            number=batch,
             transaction_id=epoch.encode() if transaction_id is None else transaction_id,
             start=sink.sent,
             when_journalled=when_journalled,

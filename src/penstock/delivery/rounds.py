@@ -160,7 +160,7 @@ class Rounds:
         try:
             await self._deliveries.decide(self._name, attempt, batch, sent)
         except (PipelineError, NoRoom) as error:
-            log.info("pipeline %s: the round of epoch %d is repeated: %s", self._name, batch + 1, error)
+            log.info("pipeline %s: the round of epoch %d is repeated: %s", self._name, batch, error)
             return False
         self._deliveries.delivered(self._name, {name: epoch.rows for name, epoch in epochs.items()})
         return True

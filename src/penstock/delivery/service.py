@@ -213,7 +213,7 @@ class Delivery:
         if not chosen:
             raise PipelineError(f"no sink of {name!r} refuses epoch {epoch}", "Name the sink: --sink NAME")
         for key in chosen:
-            await self._deliveries.park(name, key, epoch - 1)
+            await self._deliveries.park(name, key, epoch)
             self._status(name, key).parked()
         self.retry(name)
 
@@ -290,7 +290,7 @@ class Delivery:
             waiting = [self._waiting(name, key, sink) for key, sink in in_turn.items()]
             phase = "DECIDED" if not asked else "DELIVERING" if in_turn else "MERGED"
             state = self._trouble(name, in_turn) or phase
-            yield EpochStatus(number + 1, _size(pipeline, number, batch), state, waiting)
+            yield EpochStatus(number, _size(pipeline, number, batch), state, waiting)
 
     def _waiting(self, name: str, key: str, sink: Sink) -> Waiting:
         status, part = self._status(name, key), self._part(name, key)

@@ -5,12 +5,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from threading import Lock
 
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, UnreadableFormat
 from penstock.core.types import Position
 from penstock.store.files import File, Files
 from penstock.store.operations import Index, unpack
 from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
+    FORMAT,
     RECORD_HEADER_BYTES,
     TRAILER_BYTES,
     NotAChapter,
@@ -99,20 +100,25 @@ class OpenChapters:
         file = self.get(base)
         try:
             chain: int | None = read_header(file, base)
+        except UnreadableFormat:
+            raise
         except Damaged:
             chain = None
         return scan(file, base, chain, chapter_name(base))
 
 
+_START_OVER = "Start with a new data directory; checkpoints and sinks of the old one start over with it."
+
+
 def read_header(file: File, base: Position) -> int:
-    """The chain that the chapter begins with. Raises Damaged; OtherFormat if another version wrote it."""
+    """The chain that the chapter begins with. Raises Damaged; UnreadableFormat if another version wrote it."""
     name = chapter_name(base)
     try:
         header = parse_chapter_header(file.read(0, CHAPTER_HEADER_BYTES))
     except NotAChapter as error:
         raise Damaged(f"{name} is damaged at offset 0: {error}") from None
     except OtherFormat as error:
-        raise OtherFormat(f"{name}: {error}") from None
+        raise UnreadableFormat(f"the journal ({name})", error.found, FORMAT, _START_OVER) from None
     if header.base != base:
         raise Damaged(f"{name} is damaged at offset 0: it claims to begin at {header.base}")
     return header.chain

@@ -8,7 +8,10 @@ from crc32c import crc32c
 
 from penstock.core.types import Buffer, Position
 
-FORMAT = 1
+FORMAT = 2
+"""Of a whole journal: of its bytes, and of what the worker keeps in them. 1 was written before 0.1, when epochs were
+not numbered as Spark's batches are.
+"""
 
 _CHAPTER = struct.Struct("<8sIIQII")
 _CHAPTER_MAGIC = b"pnskjrnl"
@@ -58,6 +61,10 @@ class NotAChapter(ValueError):
 
 class OtherFormat(ValueError):
     """The header is sound, and of a format that this version does not read."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(f"the chapter has format {found}; this version reads format {FORMAT}")
+        self.found = found
 
 
 def checksum(buffers: Iterable[Buffer]) -> int:
@@ -109,7 +116,7 @@ def parse_chapter_header(data: bytes) -> ChapterHeader:
     if value != crc32c(data[: CHAPTER_HEADER_BYTES - 4]):
         raise NotAChapter("the chapter's header fails its checksum")
     if version != FORMAT:
-        raise OtherFormat(f"the chapter has format {version}; this version reads format {FORMAT}")
+        raise OtherFormat(version)
     return ChapterHeader(chain, Position(base))
 
 

@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, UnreadableFormat
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_bases, chapter_name, file_offset, read_header
 from penstock.store.files import File, Files
 from penstock.store.journal import Damage, Recovered
-from penstock.store.record import OtherFormat
 from penstock.store.scan import Entry, Found, is_sound, scan
 from penstock.store.spares import OUT_OF_SPACE, spare_names
 
@@ -122,10 +121,10 @@ def _read(files: Files, base: Position) -> _Chapter:
     file = files.open(chapter_name(base))
     try:
         chain: int | None = read_header(file, base)
+    except UnreadableFormat:
+        raise
     except Damaged:
         chain = None
-    except OtherFormat as error:
-        raise Damaged(str(error), hint="Use the version of Penstock that wrote it.") from None
     return _Chapter(base, file, chain, list(scan(file, base, chain, chapter_name(base))))
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, UnreadableFormat
 from penstock.core.types import Position, SegmentId
 from penstock.store.chapters import chapter_bases, chapter_name, file_offset, read_header, read_index
 from penstock.store.files import File, Files
 from penstock.store.index import ClosedIndex, OpenIndex, Row
 from penstock.store.journal import Damage
 from penstock.store.reader import add_rows
-from penstock.store.record import TRAILER_BYTES, OtherFormat
+from penstock.store.record import TRAILER_BYTES
 from penstock.store.recovery import SoundRecords, sound_records
 from penstock.store.replay import replay
 from penstock.store.scan import Entry, Found, is_sound, scan
@@ -56,7 +56,7 @@ class VerifyReport:
 
 
 def verify(files: Files, progress: Progress = lambda _done, _total: None) -> VerifyReport:
-    """Check all chapters that are there now. Raises Damaged for what another version of Penstock wrote."""
+    """Check all chapters that are there now. Raises UnreadableFormat for what another version wrote."""
     return _Verify(files, progress).run()
 
 
@@ -130,8 +130,8 @@ class _Verify:
     def _chain(self, file: File, base: Position) -> int | None:
         try:
             return read_header(file, base)
-        except OtherFormat as error:
-            raise Damaged(str(error), hint="Use the version of Penstock that wrote it.") from None
+        except UnreadableFormat:
+            raise
         except Damaged as error:
             self._problem(chapter_name(base), 0, str(error), set())
             return None

@@ -32,7 +32,7 @@ from penstock.config.deployment import (
 )
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
 from penstock.connectors.making import make_chains, parse_options
-from penstock.core.types import Guarantee
+from penstock.core.types import NO_EPOCH, Guarantee
 from penstock.delivery.block import Block
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.breakers.table import Breakers
@@ -97,7 +97,7 @@ class GivenEpochs:
         self._waiting: asyncio.Queue[GivenEpoch] = asyncio.Queue()
         self._ids: dict[StreamRef | None, int] = {}
         self._count = 0
-        self.done = 0
+        self.done = NO_EPOCH
         """The number of the last epoch that is settled, and all before it."""
         self._task = asyncio.create_task(self._run())
 
@@ -111,15 +111,15 @@ class GivenEpochs:
             first = self._ids.get(stream, 0) + 1
             ids = range(first, first + len(values))
         self._ids[stream] = ids[-1]
-        self._count += 1
         stream_id = 0 if stream is None else stream.stream_id
         metadata = b"" if stream is None else msgpack.packb({"source": stream.connector})
         rows = [
             Row(number, stream_id, event_id, NO_TIME, b"", metadata, value)
             for number, (event_id, value) in enumerate(zip(ids, values, strict=True))
         ]
-        self._waiting.put_nowait(GivenEpoch(self._count, self._pipeline, encode_rows(rows)))
-        return self._count
+        number, self._count = self._count, self._count + 1
+        self._waiting.put_nowait(GivenEpoch(number, self._pipeline, encode_rows(rows)))
+        return number
 
     async def _run(self) -> None:
         while True:

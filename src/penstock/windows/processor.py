@@ -14,6 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import PenstockError, PipelineError
+from penstock.core.types import NO_EPOCH
 from penstock.spark.python_worker import freeze, hinted
 from penstock.windows.engine import advance
 from penstock.windows.operator import Kind, Operator, written
@@ -114,7 +115,7 @@ class WindowProcessor(StatefulProcessor):
         freeze()
         self._state = SparkState(handle)
         self._reported: list[dict[str, int | None]] = []
-        self._epoch = 0
+        self._epoch = NO_EPOCH
 
     def handleInputRows(  # noqa: N802  Spark's names, here and below
         self,

@@ -63,7 +63,7 @@ def routes(worker: Delivering) -> list[Route]:
 
     async def park(name: str, request: Request) -> Any:
         body = await read_body(request)
-        await worker.delivery().park(name, body.positive("epoch"), body.optional("sink", body.text))
+        await worker.delivery().park(name, body.number("epoch"), body.optional("sink", body.text))
         return {}
 
     async def ddl(name: str, request: Request) -> Any:

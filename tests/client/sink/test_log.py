@@ -31,7 +31,7 @@ from penstock.client.sink.log import (
     open_log,
 )
 from penstock.client.sink.participant import Transaction
-from penstock.core.errors import Damaged, RequestError
+from penstock.core.errors import Damaged, RequestError, UnreadableFormat
 from penstock.testing.faulty_files import FaultyFiles
 from penstock.testing.memory_files import MemoryFiles
 
@@ -185,13 +185,21 @@ def test_a_record_that_cannot_be_is_damage() -> None:
         TransactionLog(files)
 
 
-def test_a_format_of_another_version_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (1, r"a development version before 0\.1 \(format 1; this version reads format 2\)"),
+        (3, r"a newer version of Penstock \(format 3; this version reads format 2\)"),
+    ],
+)
+def test_a_format_of_another_version_is_not_read(monkeypatch: pytest.MonkeyPatch, other: int, told: str) -> None:
     files = MemoryFiles()
-    with monkeypatch.context() as later:
-        later.setattr(log, "FORMAT", 2)
+    with monkeypatch.context() as then:
+        then.setattr(log, "FORMAT", other)
         files.create(LOG).write(0, (encode_record(0, 0, LogState()),))
-    with pytest.raises(Damaged, match="format 2, this version reads 1"):
+    with pytest.raises(UnreadableFormat, match=f"the transaction log of the sink was written by {told}") as refused:
         TransactionLog(files)
+    assert refused.value.hint
 
 
 def test_a_record_that_was_not_synced_may_be_torn_before_one_that_was_not_either() -> None:

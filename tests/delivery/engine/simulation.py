@@ -36,7 +36,7 @@ class Simulation:
         await stage.open()
         try:
             await stage.bind(voting="a b", following="c")
-            for epoch in range(1, EPOCHS + 1):
+            for epoch in range(EPOCHS):
                 rows = values(epoch, self._random.randint(0, 4))
                 await stage.put_out({"out": rows} if rows else {})
                 for name in "abc":

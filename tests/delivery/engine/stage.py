@@ -70,7 +70,7 @@ class Stage:
     async def put_out(self, outputs: Mapping[str, list[bytes]] | None = None) -> None:
         """The next epoch."""
         staged = []
-        for port, rows in ({"out": values(self.merged + 1)} if outputs is None else outputs).items():
+        for port, rows in ({"out": values(self.merged)} if outputs is None else outputs).items():
             segment = f"staging/{PIPELINE}/-/{self.merged}/0-0/{port}"
             staged.append(Staged(port, segment, await self.scene.append(segment, bytes(encode(column(rows)).data))))
         await self.scene.coordinator.merger.merge(PIPELINE, None, self.merged, staged)

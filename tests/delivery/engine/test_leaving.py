@@ -75,7 +75,7 @@ async def test_a_voting_sink_that_hangs_is_left_behind_when_it_is_removed(
     assert stage.delivery is not None
     await stage.delivery.unbind(PIPELINE, "b")
     await stage.delivered()
-    assert stage.disks["a"].values == values(1)
+    assert stage.disks["a"].values == values(0)
     assert not sink.is_closed.is_set()
     goes_on.set()
     assert await asyncio.to_thread(sink.is_closed.wait, 30), "it keeps what it has"
@@ -91,7 +91,7 @@ async def test_a_following_sink_that_hangs_is_left_behind_when_it_is_bound_elsew
     await stage.shows("DECIDED")
     await stage.scene.coordinator.deliveries.bind(PIPELINE, {"f": ("out", "memory:elsewhere", False)})
     await stage.delivered()
-    assert stage.taken["f"] == [("p:1:1", values(1))]
+    assert stage.taken["f"] == [("p:1:0", values(0))]
 
 
 async def test_a_sink_that_has_agreed_since_is_not_blamed_for_what_another_refuses(stage: Stage) -> None:
@@ -113,9 +113,9 @@ async def test_a_sink_that_has_agreed_since_is_not_blamed_for_what_another_refus
     delivery = stage.delivery
     assert delivery is not None
     await stage.scene.until(lambda: [one.sink for one in delivery.sinks() if one.state == "REFUSED"] == ["b"])
-    await delivery.park(PIPELINE, 1, None)
+    await delivery.park(PIPELINE, 0, None)
     await stage.delivered()
-    assert (stage.disks["a"].values, stage.disks["b"].values) == (values(1), [])
+    assert (stage.disks["a"].values, stage.disks["b"].values) == (values(0), [])
 
 
 async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) -> None:
@@ -130,11 +130,11 @@ async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) 
     assert delivery is not None
     await stage.shows("REFUSED")
     assert list(delivery.blockages()) == ["pipeline p is blocked by sink b (1 epoch waits): it votes no: not today"]
-    await delivery.park(PIPELINE, 1, None)
+    await delivery.park(PIPELINE, 0, None)
     assert [(one.state, one.lacking) for one in delivery.sinks()] == [("READY", 0)]
     assert list(delivery.blockages()) == []
     with pytest.raises(PipelineError, match="no sink of 'p' refuses"):
-        await delivery.park(PIPELINE, 2, None)
+        await delivery.park(PIPELINE, 1, None)
 
 
 async def test_what_says_try_again_while_a_try_goes_on_is_not_lost() -> None:

@@ -36,7 +36,7 @@ def failing(step: str, times: int, error: type[Exception] = SinkLost) -> Script:
 
 
 def everything(upto: int) -> list[bytes]:
-    return [value for epoch in range(1, upto + 1) for value in values(epoch)]
+    return [value for epoch in range(upto) for value in values(epoch)]
 
 
 async def test_each_epoch_is_committed_once_and_in_order(stage: Stage) -> None:
@@ -45,7 +45,7 @@ async def test_each_epoch_is_committed_once_and_in_order(stage: Stage) -> None:
         await stage.put_out()
     await stage.delivered()
     assert stage.disks["a"].values == stage.disks["b"].values == everything(5)
-    assert stage.disks["a"].epochs == [1, 2, 3, 4, 5]
+    assert stage.disks["a"].epochs == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -71,7 +71,7 @@ async def test_a_worker_that_dies_anywhere_repeats_nothing_and_lacks_nothing(sta
     await stage.crash()
     await stage.delivered()
     assert stage.disks["a"].values == stage.disks["b"].values == everything(2)
-    assert [*dict.fromkeys(name for name, _ in stage.taken["c"])] == ["p:1:1", "p:1:2"]
+    assert [*dict.fromkeys(name for name, _ in stage.taken["c"])] == ["p:1:0", "p:1:1"]
 
 
 async def test_two_sinks_hold_the_same_epochs_though_one_votes_no_every_third_time(stage: Stage) -> None:
@@ -104,7 +104,7 @@ async def test_an_epoch_without_bytes_for_a_sink_needs_no_round(stage: Stage) ->
     await stage.put_out()
     await stage.delivered()
     assert asked["vote"] == 1
-    assert stage.disks["a"].epochs == [3]
+    assert stage.disks["a"].epochs == [2]
 
 
 async def test_the_decision_is_durable_before_a_sink_hears_of_it(stage: Stage) -> None:
@@ -158,8 +158,8 @@ async def test_those_that_cannot_vote_follow_after_the_decision_and_are_asked_un
     for _ in range(3):
         await stage.put_out()
     await stage.delivered()
-    assert [name for name, _ in stage.taken["c"]] == ["p:1:1", "p:1:1", "p:1:2", "p:1:3"]
-    assert [rows for _, rows in stage.taken["c"]][1:] == [values(1), values(2), values(3)]
+    assert [name for name, _ in stage.taken["c"]] == ["p:1:0", "p:1:0", "p:1:1", "p:1:2"]
+    assert [rows for _, rows in stage.taken["c"]][1:] == [values(0), values(1), values(2)]
 
 
 async def test_a_parked_epoch_goes_to_the_dead_letters_and_the_others_get_it(stage: Stage) -> None:
@@ -172,17 +172,17 @@ async def test_a_parked_epoch_goes_to_the_dead_letters_and_the_others_get_it(sta
     await stage.put_out()
     await stage.shows("REFUSED")
     [first, second] = delivery.epochs(PIPELINE)
-    assert (first.epoch, first.waiting[-1].sink, first.waiting[-1].reason) == (1, "b", "not today")
+    assert (first.epoch, first.waiting[-1].sink, first.waiting[-1].reason) == (0, "b", "not today")
     assert (second.state, second.waiting) == ("MERGED", [])
-    with pytest.raises(PipelineError, match="next epoch for sink 'b' is 1"):
-        await delivery.park(PIPELINE, 2, "b")
-    await delivery.park(PIPELINE, 1, None)
-    await stage.scene.until(lambda: [one.epoch for one in delivery.epochs(PIPELINE)] == [2])
+    with pytest.raises(PipelineError, match="next epoch for sink 'b' is 0"):
+        await delivery.park(PIPELINE, 1, "b")
+    await delivery.park(PIPELINE, 0, None)
+    await stage.scene.until(lambda: [one.epoch for one in delivery.epochs(PIPELINE)] == [1])
     stage.scripts["b"] = lambda _: None
     delivery.retry(PIPELINE)
     await stage.delivered()
     assert stage.disks["a"].values == everything(2)
-    assert stage.disks["b"].values == values(2)  # from message id 0 on: its disk would have seen a gap
+    assert stage.disks["b"].values == values(1)  # from message id 0 on: its disk would have seen a gap
     assert stage.scene.output(port="parked.b") == first_epoch
     assert next(one for one in delivery.sinks() if one.sink == "b").parked == 1
 
@@ -204,7 +204,7 @@ async def test_a_sink_that_comes_later_gets_what_is_merged_from_then_on(stage: S
     await stage.bind(voting="b")
     await stage.put_out()
     await stage.delivered()
-    assert (stage.disks["a"].values, stage.disks["b"].values) == (everything(2), values(2))
+    assert (stage.disks["a"].values, stage.disks["b"].values) == (everything(2), values(1))
 
 
 async def test_a_reset_pipeline_delivers_what_was_waiting_with_its_next_epoch(stage: Stage) -> None:
@@ -214,7 +214,7 @@ async def test_a_reset_pipeline_delivers_what_was_waiting_with_its_next_epoch(st
     await stage.scene.coordinator.lifecycle.reset(PIPELINE)
     stage.scripts["a"] = lambda _: None
     stage.merged = 0
-    await stage.put_out({"out": values(2)})
+    await stage.put_out({"out": values(1)})
     await stage.delivered()
     assert stage.disks["a"].values == everything(2)
 

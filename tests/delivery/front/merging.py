@@ -27,11 +27,11 @@ class Merging:
         self._at = self._client.cut(self._name, self.generation, "in", self._at, wait_ms=5000).offset
         epoch = self._at.epoch
         assert epoch is not None
-        staged = f"staging/{self._name}/{self.generation}/{epoch - 1}/0-0/{port}"
+        staged = f"staging/{self._name}/{self.generation}/{epoch}/0-0/{port}"
         encoded = encode(column(values))
         with self._segments.appender(staged, create=True) as appender:
             for start, end in zip(encoded.starts.tolist(), encoded.starts.tolist()[1:], strict=False):
                 appender.append(bytes(encoded.data[start + 8 : end]))
         length = self._segments.info(staged).length
-        self._client.merge(self._name, epoch - 1, [Staged(port, staged, length)], generation=self.generation)
+        self._client.merge(self._name, epoch, [Staged(port, staged, length)], generation=self.generation)
         return epoch

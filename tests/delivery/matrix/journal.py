@@ -3,6 +3,7 @@
 import struct
 
 from penstock.client.segments import SegmentClient
+from penstock.coordinator.ledger import VERSION
 from penstock.coordinator.machine.commands import Attempt, Decide, decode, unpack
 from penstock.coordinator.machine.delivery import transaction_id
 from penstock.protocol.stored.names import LEDGER
@@ -31,6 +32,8 @@ def _entries(segments: SegmentClient) -> list[object]:
     at = 0
     while at < len(data):
         end = at + 4 + struct.unpack_from(">I", data, at)[0]
-        entries.append(decode(unpack(data[at + 4 : end])))
+        entry = unpack(data[at + 4 : end])
+        if entry[0] != VERSION:
+            entries.append(decode(entry))
         at = end
     return entries

@@ -13,10 +13,10 @@ def put_out(
     client: CoordinatorClient, segments: SegmentClient, pipeline: str, epoch: int, values: Sequence[bytes]
 ) -> None:
     """Merged when it returns."""
-    name = f"staging/{pipeline}/-/{epoch - 1}/0-0/out"
+    name = f"staging/{pipeline}/-/{epoch}/0-0/out"
     encoded = encode(column(values))
     starts = encoded.starts.tolist()
     with segments.appender(name, create=True) as appender:
         for start, end in pairwise(starts):
             appender.append(bytes(encoded.data[start + 8 : end]))
-    client.merge(pipeline, epoch - 1, [Staged("out", name, segments.info(name).length)])
+    client.merge(pipeline, epoch, [Staged("out", name, segments.info(name).length)])

@@ -22,7 +22,7 @@ from tests.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 
-EPOCHS = [[b"%d of epoch %d" % (number, epoch) for number in range(5)] for epoch in (1, 2, 3)]
+EPOCHS = [[b"%d of epoch %d" % (number, epoch) for number in range(5)] for epoch in range(3)]
 PAYLOADS = [payload.decode() for epoch in EPOCHS for payload in epoch]
 SECONDS_MAX = 30.0
 
@@ -45,14 +45,14 @@ class Scene:
         self.worker = worker
         self.sink = ScriptedSinkProcess(directory, "yn" if cell.answer is Answer.NO else "")
         if cell.lost is Lost.AFTER_PHASE1:
-            self.sink.hold(f"{self.pipeline}:2:")
+            self.sink.hold(f"{self.pipeline}:1:")
         self.proxy = TrippingProxy(self.sink.port, self._wire(), self._strike)
         self.coordinator = CoordinatorClient(f"127.0.0.1:{worker.http_port}", SECONDS_MAX)
         self.segments = SegmentClient(worker.address, retry_seconds=SECONDS_MAX)
 
     def _wire(self) -> Wire:
         passes = self.cell.lost in (Lost.AFTER_PHASE1, Lost.AFTER_REPLY, Lost.AFTER_PHASE2)
-        return Wire(_KINDS[self.cell.lost], f"{self.pipeline}:2:".encode(), passes, self._has_arrived)
+        return Wire(_KINDS[self.cell.lost], f"{self.pipeline}:1:".encode(), passes, self._has_arrived)
 
     def _has_arrived(self, txn: bytes) -> bool:
         match self.cell:
@@ -73,8 +73,8 @@ class Scene:
         """Until the sink has all epochs, and the worker knows of nothing more to do."""
         self.sink.start()
         self.coordinator.bind(self.pipeline, {"s": SinkSpec("out", f"connector://127.0.0.1:{self.proxy.port}")})
-        for number, values in enumerate(EPOCHS, 1):
-            if number == len(EPOCHS):
+        for number, values in enumerate(EPOCHS):
+            if number == len(EPOCHS) - 1:
                 assert self.proxy.done.wait(SECONDS_MAX), "the wire was never touched"
                 self._start_again()
             put_out(self.coordinator, self.segments, self.pipeline, number, values)
@@ -154,7 +154,7 @@ def check_agreement(scene: Scene) -> None:
     """Sink and worker tell the same story: every epoch once, in order, under the ids that were decided."""
     committed = scene.sink.committed
     assert [payload for each in committed for payload in each.payloads] == PAYLOADS
-    assert [each.epoch for each in committed] == [1, 2, 3]
+    assert [each.epoch for each in committed] == [0, 1, 2]
     assert [each.id for each in committed] == decisions(scene.segments, scene.pipeline)
     (status,) = [sink for sink in scene.coordinator.sinks() if sink.pipeline == scene.pipeline]
     assert status.sent == scene.sink.committed_offset == sum(map(len, PAYLOADS))

@@ -33,8 +33,8 @@ async def test_values_of_several_epochs_leave_together_when_the_first_has_waited
     assert x.values(A) == [b"a0\na1\na2\n"]
     assert x.values(B) == [b"b0\nb1\nb2\n"], "no stream is mixed with another"
     assert [(one.ids, one.keys, one.name) for one in x.given] == [
-        ([201], (), "p:1:3/0"),
-        ([202], (), "p:1:3/1"),
+        ([201], (), "p:1:2/0"),
+        ([202], (), "p:1:2/1"),
     ]
 
 

@@ -13,10 +13,10 @@ async def test_rows_go_to_the_connector_by_their_streams_in_order_with_ids_keys_
     await scene.put_out((A, b"a1"), (B, b"b1"), (A, b"a2"), (None, b"n1"), (C, b"c1"))
     await scene.delivered()
     assert [(one.stream, one.values, one.ids, one.name) for one in sink.given] == [
-        (A, [b"a1", b"a2"], [1, 3], "p:1:1/2"),
-        (B, [b"b1"], [2], "p:1:1/1"),
-        (None, [b"n1"], [0], "p:1:1/3"),
-        (C, [b"c1"], [5], "p:1:1/4"),
+        (A, [b"a1", b"a2"], [1, 3], "p:1:0/2"),
+        (B, [b"b1"], [2], "p:1:0/1"),
+        (None, [b"n1"], [0], "p:1:0/3"),
+        (C, [b"c1"], [5], "p:1:0/4"),
     ]
     assert sink.given[0].keys == [b"key", b"key"]
     assert sink.given[0].event_times_us == [None, None]
@@ -134,7 +134,7 @@ async def test_lost_closes_the_whole_sink_and_the_same_is_given_again_once_a_pro
     x.trouble = trouble
     await scene.put_out((A, b"a1"), (B, b"b1"))
     await scene.until(lambda: len(tries) >= 3)
-    assert set(tries) == {"p:1:1/0"}, "a probe is one block"
+    assert set(tries) == {"p:1:0/0"}, "a probe is one block"
     assert not scene.signals.may_send(A)
     assert "nobody listens" in scene.signals.why(A)
     assert scene.waiting == 1

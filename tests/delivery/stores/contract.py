@@ -95,7 +95,7 @@ class StoreContract:
         first, second = example(2)
         with opened(store) as sink:
             first.deliver(sink)
-            with pytest.raises(SinkLost, match=r"no vote on orders:2:1"):
+            with pytest.raises(SinkLost, match=r"no vote on orders:1:1"):
                 sink.commit(second.transaction)
         assert store.found() == store.expected([first])
 

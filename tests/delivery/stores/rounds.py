@@ -54,7 +54,7 @@ class Round:
 def chain(epochs: Sequence[Sequence[Row]]) -> list[Round]:
     """One epoch behind the other."""
     rounds: list[Round] = []
-    for number, rows in enumerate(epochs, 1):
+    for number, rows in enumerate(epochs):
         rounds.append(Round(number, rows, rounds[-1].transaction.end if rounds else 0))
     return rounds
 

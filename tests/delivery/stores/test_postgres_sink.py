@@ -209,7 +209,8 @@ def test_a_role_without_the_right_to_make_tables_can_use_those_that_are_there(po
     role = Identifier(f"writer of {postgres.table}")
     staged = Identifier(staged_name(postgres.table))
     postgres.query(SQL("CREATE ROLE {} LOGIN").format(role))
-    for name in (Identifier(postgres.table), staged, Identifier("penstock_ledger"), Identifier("penstock_in_doubt")):
+    bookkeeping = map(Identifier, ("penstock_format", "penstock_ledger", "penstock_in_doubt"))
+    for name in (Identifier(postgres.table), staged, *bookkeeping):
         postgres.query(SQL("GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON {} TO {}").format(name, role))
     options = replace(postgres.options(format=PostgresFormat.RAW), user=f"writer of {postgres.table}")
     sink = PostgresSink(options, postgres.table)
@@ -306,7 +307,7 @@ def test_the_ledger_keeps_the_latest_epochs_only(postgres: PostgresStore, monkey
     with opened(postgres) as sink:
         for one in example(5):
             one.deliver(sink)
-    assert [epoch for epoch, *_ in postgres.ledger()] == [3, 4, 5]
+    assert [epoch for epoch, *_ in postgres.ledger()] == [2, 3, 4]
 
 
 def test_a_password_is_in_no_error(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,3 +336,31 @@ def test_staging_tables_of_long_names_are_different() -> None:
 
 def test_psycopg_is_the_compiled_one() -> None:
     assert psycopg.pq.__impl__ == "binary"
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "told"),
+    [
+        (
+            "ALTER TABLE penstock_format RENAME TO renamed",
+            "ALTER TABLE renamed RENAME TO penstock_format",
+            r"a development version before 0\.1 \(no format version; this version reads format 1\)",
+        ),
+        (
+            "UPDATE penstock_format SET version = 2",
+            "UPDATE penstock_format SET version = 1",
+            r"a newer version of Penstock \(format 2; this version reads format 1\)",
+        ),
+    ],
+)
+def test_bookkeeping_of_another_format_is_refused(postgres: PostgresStore, change: str, back: str, told: str) -> None:
+    with opened(postgres):
+        pass
+    postgres.query(change)
+    try:
+        sink = postgres.sink()
+        with pytest.raises(SinkLost, match=f"the bookkeeping of sinks was written by {told}"):
+            sink.open(b"")
+        sink.close()
+    finally:
+        postgres.query(back)

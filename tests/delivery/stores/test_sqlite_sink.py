@@ -48,7 +48,7 @@ def test_the_last_value_of_a_key_wins_within_an_epoch_and_over_epochs(path: Path
     second.deliver(sink)
     sink.close()
     rows = database.execute("SELECT key, value, event_time, epoch FROM t ORDER BY key").fetchall()
-    assert rows == [(b"a", b"2", None, 1), (b"b", b"4", -9, 2)]
+    assert rows == [(b"a", b"2", None, 0), (b"b", b"4", -9, 1)]
 
 
 def test_events_without_a_key_share_the_row_of_the_empty_key(path: Path, database: sqlite3.Connection) -> None:
@@ -73,12 +73,12 @@ def test_two_sinks_share_a_database(path: Path) -> None:
     one.close()
     other.close()
     with sqlite3.connect(path) as database:
-        assert database.execute("SELECT max(epoch) FROM one").fetchone() == (2,)
-        assert database.execute("SELECT max(epoch) FROM other").fetchone() == (1,)
+        assert database.execute("SELECT max(epoch) FROM one").fetchone() == (1,)
+        assert database.execute("SELECT max(epoch) FROM other").fetchone() == (0,)
         assert database.execute("SELECT target, epoch FROM penstock_ledger ORDER BY 1, 2").fetchall() == [
+            ("one", 0),
             ("one", 1),
-            ("one", 2),
-            ("other", 1),
+            ("other", 0),
         ]
     database.close()
 
@@ -122,7 +122,7 @@ def test_a_database_that_another_program_holds_loses_the_sink(
     database.execute("ROLLBACK")
     sink.open(second.again().id)
     sink.close()
-    assert database.execute("SELECT count(*) FROM t WHERE epoch = 2").fetchone() == (5,)
+    assert database.execute("SELECT count(*) FROM t WHERE epoch = 1").fetchone() == (5,)
 
 
 def test_a_full_database_is_a_vote_of_no_and_there_may_be_room_later(path: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_ledger_keeps_the_latest_epochs_only(path: Path, monkeypatch: pytest
     with opened(store) as sink:
         for one in example(5):
             one.deliver(sink)
-    assert store.query("SELECT epoch FROM penstock_ledger ORDER BY epoch") == [(3,), (4,), (5,)]
+    assert store.query("SELECT epoch FROM penstock_ledger ORDER BY epoch") == [(2,), (3,), (4,)]
 
 
 def test_a_vote_survives_in_a_database_that_is_not_ours(path: Path, database: sqlite3.Connection) -> None:
@@ -217,3 +217,26 @@ def test_what_is_no_database_is_told(path: Path) -> None:
         sink.open(b"")
     sink.close()
     assert path.read_bytes() == b"precious" * 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("DROP TABLE penstock_format", r"a development version before 0\.1 \(no format version; this version reads"),
+        ("UPDATE penstock_format SET version = 2", r"a newer version of Penstock \(format 2; this version reads"),
+    ],
+)
+def test_bookkeeping_of_another_format_is_refused_and_left_alone(path: Path, change: str, told: str) -> None:
+    store = SqliteStore(str(path))
+    with opened(store) as sink:
+        example(1)[0].deliver(sink)
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute(change)
+    before = [*database.iterdump()]
+    refusing = store.sink()
+    with pytest.raises(SinkLost, match=f"the bookkeeping of sinks in {path} was written by {told}") as refused:
+        refusing.open(b"")
+    refusing.close()
+    assert "penstock_" in refused.value.hint or "version" in refused.value.hint
+    assert [*database.iterdump()] == before
+    database.close()

@@ -35,7 +35,7 @@ def check(scene: Scene) -> None:
     messages = scene.end_sender()
     with SegmentClient(scene.worker.address) as client:
         check_copy(client, messages)
-        check_tally(client, messages, scene.pipeline("tally")["batch"] + 1)
+        check_tally(client, messages, scene.pipeline("tally")["merged"] + 1)
 
 
 def check_copy(client: SegmentClient, messages: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.core.types import NO_EPOCH
 from tests.spark.crashes.places import Place, Victim, Window, wire
 from tests.spark.crashes.sender import SOURCE
 from tests.spark.crashes.tripwire import Tripwire
@@ -68,7 +69,7 @@ class Scene:
     def start_sender(self) -> None:
         """One that has ended may be followed by another one, which goes on where it has stopped."""
         if self._sender is None:
-            self._complete = {name: self.pipeline(name).get("complete", 0) for name in self._pipelines}
+            self._complete = {name: self.pipeline(name).get("complete", NO_EPOCH) for name in self._pipelines}
             self._enough.unlink(missing_ok=True)
             address = f"127.0.0.1:{self.worker.connector_port}"
             command = [sys.executable, "-m", "tests.spark.crashes.sender", address, str(RATE), str(self._sent)]
@@ -163,12 +164,12 @@ class Scene:
 
     def pipeline(self, name: str) -> dict[str, int]:
         known = [pipeline for pipeline in self.get("/pipelines")["pipelines"] if str(pipeline["name"]) == name]
-        return known[0] if known else {"planned": 0}
+        return known[0] if known else {"planned": NO_EPOCH}
 
     def wait_for_progress(self) -> None:
         """Until all pipelines have completed an epoch since the sender was started: then everything runs."""
         before = self._complete
-        self.wait_until(lambda: all(self.pipeline(n).get("complete", 0) > before[n] for n in before), "its end")
+        self.wait_until(lambda: all(self.pipeline(n).get("complete", NO_EPOCH) > before[n] for n in before), "its end")
 
     def end_sender(self) -> int:
         """It ends when everything is acknowledged; returns how many messages there are on each stream."""

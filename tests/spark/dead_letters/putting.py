@@ -39,9 +39,9 @@ class Putting:
             appender.append(b"input")
         self.at = self._client.cut(PIPELINE, self.generation, "in", self.at, wait_ms=5000).offset
         assert self.at.epoch is not None
-        staged = f"staging/{PIPELINE}/{self.generation}/{self.at.epoch - 1}/0-0/{port}"
+        staged = f"staging/{PIPELINE}/{self.generation}/{self.at.epoch}/0-0/{port}"
         with self._segments.appender(staged, create=True) as appender:
             for one in letters:
                 appender.append(one)
         length = self._segments.info(staged).length
-        self._client.merge(PIPELINE, self.at.epoch - 1, [Staged(port, staged, length)], generation=self.generation)
+        self._client.merge(PIPELINE, self.at.epoch, [Staged(port, staged, length)], generation=self.generation)

@@ -81,7 +81,7 @@ class CoordinatorClient(WorkerClient):
         self._pipeline(name, "describe", body)
 
     def initial(self, name: str, generation: int, input: str) -> InputOffset:  # noqa: A002  the contract's word
-        """The offset of epoch 0. Refused when the ledger has epochs: Spark asks this without a checkpoint only."""
+        """Where epoch 0 begins. Refused when the ledger has epochs: Spark asks this without a checkpoint only."""
         return InputOffset.from_json(self._pipeline(name, "initial", {"generation": generation, "input": input}))
 
     def attach(

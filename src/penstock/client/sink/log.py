@@ -15,7 +15,7 @@ import msgpack
 from crc32c import crc32c
 
 from penstock.client.sink.participant import Transaction
-from penstock.core.errors import Damaged, RequestError, StoreInUse
+from penstock.core.errors import Damaged, RequestError, StoreInUse, UnreadableFormat
 from penstock.store.files import File, Files, RealFiles
 
 # What the transaction log says, as a fold over its records. No I/O.
@@ -137,7 +137,8 @@ Record: TypeAlias = LogState | Bound | Voted | Refused | Committed | Aborted | A
 # order of the class. Numbers grow by one, over all files of a log; all records below *durable* were synced when this
 # one was written. The first record of a file is the state. Zeros follow the last one.
 
-FORMAT = 1
+FORMAT = 2
+"""1 was written before 0.1: in its transactions' ids epochs are not numbered as Spark's batches are."""
 
 MAGIC = b"PSNK"
 HEADER = Struct(">4sIQQI")
@@ -154,6 +155,9 @@ KINDS: dict[int, type[Bound | Voted | Refused | Committed | Aborted | Applied]] 
 """Kind 0 is the state, behind the number of the format."""
 
 _KIND_OF = {record: kind for kind, record in KINDS.items()}
+
+
+_START_OVER = "Start with a new state directory, and with no data of the old one."
 
 
 class BadLog(ValueError):
@@ -177,8 +181,9 @@ def encode_record(number: int, durable: int, record: Record) -> bytes:
 
 
 def decode_records(data: bytes) -> Iterator[tuple[int, Record]]:
-    """Numbers and records. What follows the first bad one is a torn tail, of which nobody was told, and is left out.
-    BadLog if it was durable, for a good record behind it says so; and for a file whose first record is bad.
+    """Numbers and records. What follows the first bad one is a torn tail, which nobody relied on, and is left out.
+    Raises BadLog if it was durable, for a good record behind it says so, and for a file whose first record is bad;
+    UnreadableFormat for a log that another version wrote.
     """
     at = 0
     number: int | None = None
@@ -221,16 +226,10 @@ def _decode_body(at: int, body: bytes) -> Record:
         raise BadLog(at, f"a record of kind {kind} that this version does not read: {error}") from None
 
 
-def _state(
-    form: int,
-    instance: str | None,
-    last: tuple[bytes, int, int, int] | None,
-    is_applied: bool,
-    in_doubt: tuple[bytes, int, int, int] | None,
-    ended: tuple[tuple[bytes, bool], ...],
-) -> LogState:
+def _state(form: int, *fields: Any) -> LogState:
     if form != FORMAT:
-        raise ValueError(f"format {form}, this version reads {FORMAT}")
+        raise UnreadableFormat("the transaction log of the sink", form, FORMAT, _START_OVER)
+    instance, last, is_applied, in_doubt, ended = fields
     return LogState(
         instance,
         None if last is None else Voted(*last),

@@ -51,6 +51,7 @@ from penstock.coordinator.machine.epochs import (
 from penstock.coordinator.machine.state import Input, Mark, Pipeline, Retention, State, source_of
 from penstock.coordinator.messages import Limits, Segments
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import output_segment
 
 # Sources that a pipeline reads no more, and perhaps again later: where it was in them is kept beside its cuts.
@@ -165,7 +166,7 @@ def known(state: State, name: str) -> Pipeline:
 
 def check_fresh(name: str, pipeline: Pipeline) -> None:
     """A query without a checkpoint would begin again with what is done already. Raises PipelineError."""
-    if pipeline.batches or pipeline.proved:
+    if pipeline.batches or pipeline.proved > NO_EPOCH:
         raise _no_checkpoint(name, pipeline)
 
 
@@ -173,13 +174,13 @@ def check_initial(name: str, pipeline: Pipeline) -> None:
     """Spark asks where to begin when it has no checkpoint, and also when it runs its first batch again: the entry of
     that one in the commit log is not safe before the sync of the second. Raises PipelineError.
     """
-    if len(pipeline.batches) > 1 or (not pipeline.batches and pipeline.proved > 1):
+    if len(pipeline.batches) > 1 or (not pipeline.batches and pipeline.proved > 0):
         raise _no_checkpoint(name, pipeline)
 
 
 def _no_checkpoint(name: str, pipeline: Pipeline) -> PipelineError:
     return PipelineError(
-        f"pipeline {name!r} has no checkpoint, but has done {max(pipeline.merged, pipeline.proved)} epochs",
+        f"pipeline {name!r} has no checkpoint, but has committed epoch {max(pipeline.merged, pipeline.proved)}",
         f"Give back its checkpoint; or begin anew, with everything it reads: penstock pipeline reset {name}",
     )
 

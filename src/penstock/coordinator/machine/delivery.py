@@ -12,8 +12,8 @@ SINKS_MAX = 100
 
 
 def transaction_id(name: str, batch: int, attempt: int) -> str:
-    """`pipeline:epoch:attempt`; batch 0 is epoch 1."""
-    return f"{name}:{batch + 1}:{attempt}"
+    """`pipeline:epoch:attempt`."""
+    return f"{name}:{batch}:{attempt}"
 
 
 def undelivered(pipeline: Pipeline) -> list[tuple[int, Batch]]:
@@ -130,7 +130,7 @@ def check_park(pipeline: Pipeline, command: Park) -> None:
         raise PipelineError(f"sink {command.sink!r} waits for nothing")
     if command.batch != first:
         raise PipelineError(
-            f"the next epoch for sink {command.sink!r} is {first + 1}, not {command.batch + 1}",
+            f"the next epoch for sink {command.sink!r} is {first}, not {command.batch}",
             "Epochs are delivered, and parked, in their order.",
         )
 

@@ -43,7 +43,7 @@ def check_offset(pipeline: Pipeline, name: str, offset: InputOffset) -> int:
 def answer(pipeline: Pipeline, load: str, start: int) -> int | None:
     """The epoch that a load which asks from `start` is told; None if it is for the leader to decide a new one."""
     if pipeline.leader in (None, load):
-        return start + 1 if start < pipeline.planned else None
+        return next((epoch for epoch in pipeline.cuts if epoch > start), None) if start < pipeline.planned else None
     return max(start, pipeline.running[1])
 
 
@@ -81,13 +81,14 @@ def plan(pipeline: Pipeline, command: Plan) -> Pipeline:
         raise LimitExceeded(f"{CUTS_MAX} epochs wait for completion")
     sources = proven.sources
     before = {name: at for name, at in proven.cuts[epoch].segments.items() if source_of(name) in sources}
-    cuts = {**proven.cuts, epoch + 1: Cut({**before, **command.ends}, command.watermark)}
-    first = min(epoch + 2 - CUTS_MAX, proven.floor)
+    following = proven.next_epoch
+    cuts = {**proven.cuts, following: Cut({**before, **command.ends}, command.watermark)}
+    first = min(following + 1 - CUTS_MAX, proven.floor)
     for old in [*cuts]:
         if old >= first:
             break
         del cuts[old]
-    return replace(proven, cuts=cuts, running=(epoch, epoch + 1))
+    return replace(proven, cuts=cuts, running=(epoch, following))
 
 
 def _check_ends(pipeline: Pipeline, command: Plan) -> None:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from penstock.coordinator.messages import Limits, Segments
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import kind_of
 
 # How long data are kept: until they are complete, for ever, for a time, or up to a size.
@@ -92,18 +93,20 @@ class Pipeline:
     outputs: tuple[str, ...] | None = None
     """Ports; () for Spark's own sinks, None if they are not known yet."""
     limits: Limits = field(default_factory=Limits)
-    cuts: dict[int, Cut] = field(default_factory=lambda: {0: Cut({})})
-    """By epoch, ascending; the last of them is the last one planned. Epoch 0 ends where the inputs start."""
+    cuts: dict[int, Cut] = field(default_factory=lambda: {NO_EPOCH: Cut({})})
+    """By epoch, ascending; the last of them is the last one planned. The cut of NO_EPOCH is where the inputs start. An
+    epoch that Spark runs without new input has no cut: it reads nothing behind the cut before it.
+    """
     batches: dict[int, Batch] = field(default_factory=dict)
     """By number, ascending."""
-    proved: int = 0
+    proved: int = NO_EPOCH
     """The last epoch that Spark is known to have committed."""
-    complete: int = 0
+    complete: int = NO_EPOCH
     """The last epoch whose effect is durable wherever it has to be. Never goes back."""
     leader: str | None = None
     """The first input that has asked in this generation: its asking decides cuts."""
-    running: tuple[int, int] = (0, 0)
-    """The epochs that Spark's current batch begins and ends with."""
+    running: tuple[int, int] = (NO_EPOCH, NO_EPOCH)
+    """The cuts that Spark's current batch begins and ends with."""
     sinks: dict[str, Sink] = field(default_factory=dict)
     attempt: int = 0
     """The number of the round that is open; 0 if there is none, or if it can no longer be decided."""
@@ -123,15 +126,23 @@ class Pipeline:
     @property
     def merged(self) -> int:
         last = self.last_batch
-        return 0 if last is None else self.batches[last].end
+        return NO_EPOCH if last is None else self.batches[last].end
+
+    @property
+    def last_delivered(self) -> int | None:
+        """The last merged epoch that every sink has; where no sink is bound, the last one."""
+        found = (
+            n for n, batch in reversed(self.batches.items()) if not any(s.lacks(batch) for s in self.sinks.values())
+        )
+        return next(found, None)
 
     @property
     def delivered(self) -> int:
-        """The last epoch that every sink has; where no sink is bound, the last one merged."""
-        for batch in reversed(self.batches.values()):
-            if not any(sink.lacks(batch) for sink in self.sinks.values()):
-                return batch.end
-        return next((batch.start for batch in self.batches.values()), 0)
+        """The cut up to which every sink has the output; where no sink is bound, the last one that was merged."""
+        last = self.last_delivered
+        if last is not None:
+            return self.batches[last].end
+        return next((batch.start for batch in self.batches.values()), NO_EPOCH)
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -143,8 +154,17 @@ class Pipeline:
 
     @property
     def floor(self) -> int:
-        """The epoch behind which Spark reads nothing again, whatever a crash takes from its checkpoint."""
-        return max(0, min(self.complete, self.proved - RERUN_EPOCHS - 1))
+        """The last cut behind which Spark reads nothing again, whatever a crash takes from its checkpoint."""
+        bound = min(self.complete, self.proved - RERUN_EPOCHS - 1)
+        if bound in self.cuts:
+            return bound
+        return next((epoch for epoch in reversed(self.cuts) if epoch <= bound), next(iter(self.cuts)))
+
+    @property
+    def next_epoch(self) -> int:
+        """The number of Spark's next batch. Those without new input count too, as far as their merges tell of them."""
+        last = self.last_batch
+        return 1 + (self.planned if last is None else max(self.planned, last))
 
     def proven(self, epoch: int) -> "Pipeline":
         """As it is when Spark has committed all epochs up to this one: of Spark's own sinks these are complete."""

@@ -8,13 +8,23 @@ from contextlib import contextmanager, suppress
 
 import psycopg
 from psycopg import errors
-from psycopg.sql import SQL, Literal
+from psycopg.sql import SQL, Identifier, Literal
 
+from penstock.core.errors import UnreadableFormat
 from penstock.delivery.block import Block
 from penstock.delivery.postgres import ddl
 from penstock.delivery.postgres.copy import encode, message_out_of_range
 from penstock.delivery.postgres.options import PostgresFormat, PostgresOptions
-from penstock.delivery.postgres.statements import RAW_COLUMNS, Statements, TargetColumn
+from penstock.delivery.postgres.statements import (
+    FORMAT,
+    FORMAT_NAME,
+    FORMAT_TABLE,
+    IN_DOUBT_NAME,
+    LEDGER_NAME,
+    RAW_COLUMNS,
+    Statements,
+    TargetColumn,
+)
 from penstock.delivery.postgres.trial import ROW_ERRORS, described, refusal, unknown_field
 from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
 from penstock.delivery.table_ddl import MISSING_TABLE_HINT, UNKNOWN_ROWS_HINT, SchemaOf, UnknownFields, no_schema
@@ -162,11 +172,21 @@ class PostgresSink:
 
     def _make_tables(self, connection: psycopg.Connection) -> None:
         connection.execute(SQL("SELECT pg_advisory_xact_lock({})").format(Literal(TABLES_KEY)))
+        self._check_format(connection)
         for table, statement in self._sql.tables():
             # To ask for one that is there with IF NOT EXISTS would need the right to make it.
-            name = Literal(table.as_string())
-            if connection.execute(SQL("SELECT to_regclass({})").format(name)).fetchone() == (None,):
+            if not _exists(connection, table):
                 connection.execute(statement)
+
+    def _check_format(self, connection: psycopg.Connection) -> None:
+        """Of the tables that all sinks of the database share. They get this version's where there are none yet."""
+        if not _exists(connection, FORMAT_NAME):
+            if any(_exists(connection, table) for table in (IN_DOUBT_NAME, LEDGER_NAME)):
+                raise UnreadableFormat(f"{self._where}: the bookkeeping of sinks", None, FORMAT, _START_OVER)
+            connection.execute(FORMAT_TABLE)
+        (version,) = connection.execute(SQL("SELECT version FROM {}").format(FORMAT_NAME)).fetchone() or (None,)
+        if version != FORMAT:
+            raise UnreadableFormat(f"{self._where}: the bookkeeping of sinks", version, FORMAT, _START_OVER)
 
     def _fit(self, connection: psycopg.Connection) -> str:
         """Look at the table as it is now: it may have been altered because of the last vote. Why it cannot be used, or
@@ -228,6 +248,14 @@ class PostgresSink:
             yield
         except psycopg.Error as error:
             raise SinkLost(f"{self._where}: {described(error)}") from error
+        except UnreadableFormat as error:
+            raise SinkLost(str(error), error.hint) from error
 
 
+def _exists(connection: psycopg.Connection, table: Identifier) -> bool:
+    found = connection.execute(SQL("SELECT to_regclass({})").format(Literal(table.as_string()))).fetchone()
+    return found != (None,)
+
+
+_START_OVER = "Give the sink another database, or drop the tables whose names begin with penstock_."
 _RESTORED = "Is the database older than the worker's data? Restore both from the same copy."

@@ -26,6 +26,15 @@ IDENTIFIER_BYTES_MAX = 63
 LEDGER_EPOCHS_MAX = 10_000
 """Epochs that the ledger keeps of a sink, for people to look at: one would do."""
 
+FORMAT = 1
+"""Of the tables that all sinks of a database share. Those without one were made before 0.1, when epochs were not
+numbered as Spark's batches are.
+"""
+
+FORMAT_NAME, IN_DOUBT_NAME, LEDGER_NAME = map(Identifier, ("penstock_format", "penstock_in_doubt", "penstock_ledger"))
+
+FORMAT_TABLE = SQL("CREATE TABLE penstock_format AS SELECT {}::integer AS version").format(Literal(FORMAT))
+
 IN_DOUBT = SQL("""
     CREATE TABLE penstock_in_doubt (
         sink text PRIMARY KEY, transaction_id text NOT NULL, epoch bigint NOT NULL,
@@ -78,8 +87,8 @@ class Statements:
 
     def tables(self) -> Iterator[tuple[Identifier, SQL | Composed]]:
         """Those that are made where they are missing, and how."""
-        yield Identifier("penstock_in_doubt"), IN_DOUBT
-        yield Identifier("penstock_ledger"), LEDGER
+        yield IN_DOUBT_NAME, IN_DOUBT
+        yield LEDGER_NAME, LEDGER
         staged = "number bigint, message_id bigint, event_time timestamptz, key bytea, value bytea"
         yield self.staged, SQL("CREATE TABLE {} ({})").format(self.staged, SQL(staged))
         if self.format is PostgresFormat.RAW:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from penstock.core.errors import StoreInUse
+from penstock.core.errors import StoreInUse, UnreadableFormat
 from penstock.delivery.block import Block
 from penstock.delivery.file.rotating_file import make_directory
 from penstock.delivery.sink import YES, SinkLost, Transaction, Vote
@@ -13,7 +13,7 @@ from penstock.delivery.sink_lock import SinkLock
 from penstock.delivery.sqlite.json_rows import JsonRows
 from penstock.delivery.sqlite.last_values import LastValues
 from penstock.delivery.sqlite.options import SqliteFormat, SqliteOptions
-from penstock.delivery.sqlite.statements import IN_DOUBT, LEDGER
+from penstock.delivery.sqlite.statements import FORMAT, FORMAT_TABLE, IN_DOUBT, LEDGER
 from penstock.delivery.table_ddl import SchemaOf, no_schema
 
 __all__ = ["SqliteFormat", "SqliteOptions", "SqliteSink"]
@@ -75,6 +75,7 @@ class SqliteSink:
             self._lock = SinkLock(self._options.lock_path)
             self._database = database = self._connect()
             with _transaction(database):
+                self._check_format(database)
                 for statement in (IN_DOUBT, LEDGER):
                     database.execute(statement)
                 self._layout.make_tables(database)
@@ -149,6 +150,18 @@ class SqliteSink:
             raise
         return database
 
+    def _check_format(self, database: sqlite3.Connection) -> None:
+        """Of the tables that all sinks of the database share. They get this version's where there are none yet."""
+        found = database.execute("SELECT 1 FROM sqlite_master WHERE name IN ('penstock_in_doubt', 'penstock_ledger')")
+        is_new = found.fetchone() is None
+        database.execute(FORMAT_TABLE)
+        if is_new:
+            database.execute("DELETE FROM penstock_format")
+            database.execute("INSERT INTO penstock_format VALUES (?)", (FORMAT,))
+        (version,) = database.execute("SELECT version FROM penstock_format").fetchone() or (None,)
+        if version != FORMAT:
+            raise UnreadableFormat(f"the bookkeeping of sinks in {self._options.path}", version, FORMAT, _START_OVER)
+
     def _opened(self) -> sqlite3.Connection:
         if self._database is None:
             raise SinkLost(f"{self._where}: it is not open")
@@ -219,6 +232,8 @@ class SqliteSink:
             yield
         except (sqlite3.Error, OSError, StoreInUse) as error:
             raise SinkLost(f"{self._where}: {error}") from error
+        except UnreadableFormat as error:
+            raise SinkLost(str(error), error.hint) from error
 
 
 @contextmanager
@@ -233,4 +248,5 @@ def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
+_START_OVER = "Give the sink another database, or drop the tables whose names begin with penstock_."
 _RESTORED = "Is the database older than the worker's data? Restore both from the same copy."

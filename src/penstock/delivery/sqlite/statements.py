@@ -2,7 +2,13 @@
 
 penstock_in_doubt         votes of yes that are not decided, one at most for each table
 penstock_ledger           the latest transactions that were committed
+penstock_format           one row: the version of the format of these tables
 """
+
+FORMAT = 1
+"""Tables without one were made before 0.1, when epochs were not numbered as Spark's batches are."""
+
+FORMAT_TABLE = "CREATE TABLE IF NOT EXISTS penstock_format (version INTEGER NOT NULL)"
 
 IN_DOUBT = """
     CREATE TABLE IF NOT EXISTS penstock_in_doubt (

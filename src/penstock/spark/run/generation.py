@@ -9,6 +9,7 @@ from typing import Self
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec, Limits, Starting
 from penstock.core.errors import Fenced, PenstockError, RequestError
+from penstock.core.types import NO_EPOCH
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
 from penstock.spark.run.checkpoints import Checkpoint, LocalCheckpoint, incarnation_of, is_fresh, local_path
 
@@ -41,7 +42,7 @@ class Generation:
         self.fenced: Fenced | None = None
         self._worker = worker
         self._inputs = inputs
-        self._committed = self._told = -1
+        self._committed = self._told = NO_EPOCH
         self._ended = self._failed = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._talk, name=f"heartbeat of {name}", daemon=True)

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 class Progress:
     """The last batch of a query."""
 
-    epoch: int | None
-    """The last one that the batch holds; None where no load names a pipeline."""
+    epoch: int
+    cut: int | None
+    """The last epoch whose cut the loads have read: an earlier one, if this epoch had no new input. None where no load
+    names a pipeline.
+    """
     watermark_us: int | None
     rows: int
     rows_per_second: float
@@ -37,11 +40,12 @@ class Progress:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Progress:
-        """From Spark's progress; the loads go in lockstep, so the lowest of their epochs is the batch's."""
+        """From Spark's progress; the loads go in lockstep, so the lowest of their epochs counts."""
         offsets = list(_offsets(source["endOffset"] for source in told["sources"]))
         marks = [offset["watermark"] for offset in offsets if offset["watermark"] is not None]
         return cls(
-            epoch=min((offset["epoch"] for offset in offsets), default=None),
+            epoch=told["batchId"],
+            cut=min((offset["epoch"] for offset in offsets), default=None),
             watermark_us=min(marks) if len(marks) == len(offsets) and marks else None,
             rows=sum(source["numInputRows"] for source in told["sources"] if not _is_control(source["endOffset"])),
             rows_per_second=told["processedRowsPerSecond"] or 0.0,
@@ -91,8 +95,8 @@ def watch(spark: SparkSession, query: StreamingQuery, generation: Generation) ->
     watched = query.id
 
     def on_progress(query_id: str, progress: Progress) -> None:
-        if query_id == watched and progress.epoch is not None:
-            generation.committed(progress.epoch)
+        if query_id == watched and progress.cut is not None:
+            generation.committed(progress.cut)
 
     spark.streams.addListener(Listener(on_progress))
     if (last := query.lastProgress) is not None:  # it may have ended its only batch before we listened

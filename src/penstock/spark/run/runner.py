@@ -197,8 +197,8 @@ class RunningPipeline:
 
 def _tell(attempt: Attempt, progress: Progress) -> None:
     """Spark's own sinks: the batch is committed. With ports, the merge has said so."""
-    if not attempt.ports and progress.epoch is not None:
-        attempt.generation.committed(progress.epoch)
+    if not attempt.ports and progress.cut is not None:
+        attempt.generation.committed(progress.cut)
 
 
 def planned_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
