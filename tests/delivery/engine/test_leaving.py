@@ -22,6 +22,7 @@ class HangingSink:
     """A BlockingSink whose vote never comes while `goes_on` is not set."""
 
     def __init__(self, goes_on: threading.Event) -> None:
+        self.is_asked = threading.Event()
         self.is_closed = threading.Event()
         self._goes_on = goes_on
 
@@ -30,6 +31,7 @@ class HangingSink:
     def write(self, block: Block) -> None: ...
 
     def prepare(self, transaction: Transaction) -> Vote:
+        self.is_asked.set()
         self._goes_on.wait(30)
         return YES
 
@@ -71,7 +73,7 @@ async def test_a_voting_sink_that_hangs_is_left_behind_when_it_is_removed(
     hangs(stage, "b", Threaded(sink, "b"), monkeypatch)
     await stage.bind(voting="a b")
     await stage.put_out()
-    await stage.scene.until(lambda: bool(stage.disks["a"].in_doubt))
+    await stage.scene.until(lambda: bool(stage.disks["a"].in_doubt) and sink.is_asked.is_set())
     assert stage.delivery is not None
     await stage.delivery.unbind(PIPELINE, "b")
     await stage.delivered()
