@@ -27,6 +27,7 @@ SHORT = Effort(rounds=1, warm_s=0.5, measure_s=1, batches=2, skip=1, fsyncs=5, t
 PACED = Paced(first=0, count=4, began_ns=1_000_000_000, behind_ms_max=0.0, rate=1000)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_every_message_has_its_latency_beside_the_floor(spark: SparkSession, tmp_path: Path) -> None:
     """`measure` itself compares what was committed with what was sent."""
@@ -45,6 +46,7 @@ def test_every_message_has_its_latency_beside_the_floor(spark: SparkSession, tmp
     assert parts["delivery"] >= 0
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_messages_that_are_never_committed_fail_the_benchmark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def test_what_the_sink_has_committed_is_the_independent_count(spark: SparkSessio
     assert min(report.peak_rss_mb.values()) > 10
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_another_count_fails_the_benchmark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,7 +59,6 @@ def test_another_count_fails_the_benchmark(
         measure(spark, SHORT, tmp_path, *find_others(SHORT))
 
 
-@pytest.mark.spark
 def test_a_quick_run_does_less() -> None:
     assert QUICK.rounds < FULL.rounds
     assert QUICK.events < FULL.events

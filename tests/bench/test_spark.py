@@ -22,6 +22,7 @@ SHORT = Effort(rounds=1, batch_rows=100_000, batches=1, small_batches=3, small_s
 """One round: the time is over before a second one."""
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_all_flows_are_measured_and_compared(spark: SparkSession, tmp_path: Path) -> None:
     report = measure(spark, SHORT, tmp_path)
@@ -37,7 +38,6 @@ def test_all_flows_are_measured_and_compared(spark: SparkSession, tmp_path: Path
     assert 0 < stages["addBatch"] < stages["triggerExecution"]
 
 
-@pytest.mark.spark
 def test_rows_that_are_missing_fail_the_benchmark() -> None:
     from bench.flows import SmallestFlow
 
@@ -48,7 +48,6 @@ def test_rows_that_are_missing_fail_the_benchmark() -> None:
         flow.check(Run(told))
 
 
-@pytest.mark.spark
 def test_a_quick_run_does_less() -> None:
     assert QUICK.rounds < FULL.rounds
     assert FULL.batches * FULL.batch_rows == 5_000_000

@@ -43,6 +43,7 @@ SHORT = Effort(
 """One round: the time is over before a second one."""
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_all_flows_are_measured_and_compared(spark: SparkSession, tmp_path: Path) -> None:

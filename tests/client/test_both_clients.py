@@ -222,6 +222,7 @@ async def test_numbers_go_on_where_the_writer_stopped(client: Any) -> None:
     assert data(await client.collect("s")) == [b"1", b"2", b"3", b"4", b"5", b"9", b"10"]
 
 
+@pytest.mark.slow
 async def test_many_events_fill_many_blocks_within_the_window(client: Any) -> None:
     events = [b"%06d" % n * 20 for n in range(20_000)]
     async with await client.appender("s", window_bytes=64 << 10, block_bytes=4 << 10) as appender:

@@ -73,6 +73,7 @@ def loaded(text: str) -> Loaded | ConfigErrors:
         return error
 
 
+@pytest.mark.slow
 @given(files)
 @example({"connector": {"id": "a", "type": "tcp-server", "config": {"port": "${SECRET}", "token": "${SECRET}"}}})
 @example({"connector": "${SECRET}"})

@@ -1,5 +1,6 @@
 """Any sequence of commands keeps the coordinator's promises."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
@@ -221,5 +222,5 @@ class Machine(EpochsMachine):
         self.model.check(self.state)
 
 
-TestMachine = Machine.TestCase
+TestMachine = pytest.mark.slow(Machine.TestCase)
 TestMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def _times(record: Record) -> dict[int, int]:
     return {stream_id: NO_TIME if time is None else time for stream_id, time in record.events.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(records)
 def test_a_table_gives_the_watermark_of_the_definition(came: list[Record]) -> None:

@@ -203,6 +203,7 @@ async def test_who_ends_a_stream_and_goes_finds_it_again_and_is_acknowledged_whe
     await again.until(lambda: sum(running.sources.registry.counts().values()) == 0)
 
 
+@pytest.mark.slow
 async def test_very_many_streams_are_acknowledged_in_bulk(running: RunningGateway, connect: Connect) -> None:
     completion(running).hold({})
     sources = [Listener(await connect(running)) for _ in range(3)]

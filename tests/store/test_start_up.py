@@ -31,6 +31,7 @@ def test_start_up_reads_no_more_from_a_journal_ten_times_as_large() -> None:
 SEGMENTS = 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used", [False, True])
 def test_a_segment_costs_at_most_about_a_kibibyte_also_after_a_restart(used: bool, tmp_path: Path) -> None:
     store = open_store(RealFiles(tmp_path), chapter_bytes=4096 * KIB, reserve_bytes=0)

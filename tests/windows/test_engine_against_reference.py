@@ -41,6 +41,7 @@ def scenario_of(window: Window, lateness: tuple[Any, int], epochs: list[Any]) ->
     return Scenario(window, lateness[1], lateness[0], tuple(made))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [TUMBLING, SLIDING, SESSION], ids=["tumbling", "sliding", "session"])
 def test_all_panes_and_late_events_are_those_of_the_reference(windows: st.SearchStrategy[Window]) -> None:
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

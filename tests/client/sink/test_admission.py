@@ -185,6 +185,7 @@ def test_an_error_from_the_worker_ends_the_session_and_what_it_sent(serve: Serve
             assert recorder.staged == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_read_its_answers_is_not_read_either(serve: Serve) -> None:
     with serve(Recorder()) as address, ScriptedWorker(address) as worker:
         worker.greet()

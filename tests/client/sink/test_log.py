@@ -103,6 +103,7 @@ def ends_of(data: bytes) -> list[int]:
     return ends
 
 
+@pytest.mark.slow
 @given(st.lists(records, min_size=1, max_size=5), st.integers(0, 2**32))
 def test_records_come_back_as_they_were(given_records: list[Record], number: int) -> None:
     data = b"".join(encode_record(number + n, number, record) for n, record in enumerate(given_records))

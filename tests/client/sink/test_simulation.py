@@ -20,6 +20,7 @@ steps = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_table", [False, True])
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.lists(steps, max_size=25))
@@ -27,6 +28,7 @@ def test_the_committed_prefix_is_always_what_was_decided(has_table: bool, seed: 
     Simulation(seed, has_table).run(script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_table", [False, True])
 @pytest.mark.parametrize("is_power_cut", [False, True])
 def test_a_crash_in_each_operation_of_a_round_and_of_the_recovery_after_it(has_table: bool, is_power_cut: bool) -> None:

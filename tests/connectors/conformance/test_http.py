@@ -25,6 +25,7 @@ class TestHttpServerRequests(ConnectorConformance):
     def make_peer(self, folder: Path) -> Peer:
         return HttpClients("epoch")
 
+    @pytest.mark.slow
     def test_at_the_quota_nobody_reads_and_nothing_is_lost(self, tmp_path: Path) -> None:
         self.ack = "durable"  # else a client waits for its answer until nothing counts against the quota
         super().test_at_the_quota_nobody_reads_and_nothing_is_lost(tmp_path)

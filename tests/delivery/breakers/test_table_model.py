@@ -6,6 +6,7 @@ The model keeps no state of its own but what was said: it looks the answer up in
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -242,5 +243,5 @@ class BreakersAgainstModel(RuleBasedStateMachine):
                 assert self.breakers.admits(sink, stream) is (takes or (probed and not paused))
 
 
-TestBreakersAgainstModel = BreakersAgainstModel.TestCase
+TestBreakersAgainstModel = pytest.mark.slow(BreakersAgainstModel.TestCase)
 TestBreakersAgainstModel.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

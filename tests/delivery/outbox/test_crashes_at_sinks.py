@@ -127,6 +127,7 @@ def check_once(scene: SinkScene) -> None:
     assert len(values) == len(set(values)) == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("is_durable", [True, False], ids=["on disk", "not on disk"])
 async def test_wherever_the_worker_dies_nothing_is_lost_held_twice_or_twice_a_letter(
@@ -152,6 +153,7 @@ async def test_wherever_the_worker_dies_nothing_is_lost_held_twice_or_twice_a_le
     assert died > 0.8 * count, "some steps behind the last row, and of rows that wait for others, come or do not"
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_again_and_again_gets_on() -> None:
     """Each life dies a few steps after the one before: what each has done stays done."""
     for seed in range(20):

@@ -77,6 +77,7 @@ async def test_ids_are_never_used_again_by_processes_that_are_killed_also_before
     assert [number >> 32 for number in said] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 async def test_many_short_connections_leave_a_table_of_bounded_size_also_after_a_restart(tmp_path: Path) -> None:
     life = Life(tmp_path, FileJournal)
     host = await life.host()

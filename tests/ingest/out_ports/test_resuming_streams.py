@@ -87,6 +87,7 @@ async def travel(
     return [event.payload for event in found]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(journeys())
 def test_every_record_is_stored_once_with_any_chunking_and_a_crash_at_any_point(

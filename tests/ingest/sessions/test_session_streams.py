@@ -278,6 +278,7 @@ async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Se
     assert running.sources.log("source").data_segments.retained_bytes < 100_000
 
 
+@pytest.mark.slow
 async def test_a_source_that_opens_very_many_streams_at_once_leaves_the_others_their_turn(
     running: RunningGateway, connect: Connect
 ) -> None:

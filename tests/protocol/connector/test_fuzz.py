@@ -14,6 +14,7 @@ def fuzzed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=250, check=False)
 
 
+@pytest.mark.slow
 def test_the_decoders_agree_on_mutated_frames_and_the_kernels_stay_in_their_buffers() -> None:
     done = fuzzed("-m", "tests.protocol.connector.fuzz", "1", str(FRAMES))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from . import fuzz
 EVENTS = 30_000
 
 
+@pytest.mark.slow
 def test_the_decoders_agree_on_mutated_events_and_the_kernels_stay_in_their_buffers() -> None:
     # In a process of its own: a kernel that leaves its buffer is killed for it.
     command = [sys.executable, "-m", "tests.protocol.stored.fuzz", "1", str(EVENTS)]

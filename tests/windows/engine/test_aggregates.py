@@ -248,6 +248,7 @@ def _hashes(count: int, seed: int) -> list[int]:
     return [rng.randrange(-(2**63), 2**63) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 100, 1000, 5000, 12_000, 50_000])
 @pytest.mark.parametrize("error", [0.02, 0.1])
 def test_approx_distinct_is_near_the_truth_for_few_values_and_for_many(count: int, error: float) -> None:

@@ -155,6 +155,7 @@ _plain = st.recursive(
 _metadata = st.dictionaries(st.sampled_from(["source", "stream", "other", "sourcf"]), _plain, max_size=4)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(u64s, u64s, i64s, blobs, blobs, _metadata), max_size=10), st.integers(0, 2**60))
 def test_both_decode_the_same_and_find_what_msgpack_finds(rows: list[tuple], offset: int) -> None:  # type: ignore[type-arg]
     data = b"".join(stored(*row) for row in rows)

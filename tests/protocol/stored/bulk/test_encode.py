@@ -171,6 +171,7 @@ def columns_of(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @given(_rows)
 def test_both_encode_the_same_and_what_they_encode_is_read_back(rows: list[tuple[Any, ...]]) -> None:
     columns = columns_of(rows)
