@@ -184,7 +184,7 @@ class TestReplaying:
     @staticmethod
     async def position(scene: Scene) -> InputOffset:
         pipeline = scene.coordinator._shared.state.pipelines["p"]
-        return InputOffset(pipeline.offset("one", 1), 1, pipeline.incarnation, None)
+        return InputOffset(pipeline.offset("one", 0), 0, pipeline.incarnation, None)
 
     async def test_a_letter_of_a_replayed_event_can_be_replayed_again(self, scene: Scene) -> None:
         at = await begun(scene, letter(1))

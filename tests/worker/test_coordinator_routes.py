@@ -15,6 +15,7 @@ from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, Inp
 from penstock.client.segments import SegmentClient
 from penstock.client.source import Message, Source
 from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.connector import stream_id_of
 from tests.running_worker import RunningWorker, running_worker
 
@@ -67,13 +68,13 @@ def test_the_tasks_of_a_batch_learn_its_epochs_and_watermarks(worker: RunningWor
     program.stream("a", sent)
     program.run()
     run = client.start("p", {"in": InputSpec(["s"])}, ["out"])
-    assert client.running("p", run.generation) == Running(0, 0, None, None)
+    assert client.running("p", run.generation) == Running(NO_EPOCH, NO_EPOCH, None, None)
     start = client.initial("p", run.generation, "in")
     end = client.cut("p", run.generation, "in", start, wait_ms=1000).offset
-    assert client.running("p", run.generation) == Running(0, 1, None, end.watermark)
-    assert client.running("p") == Running(0, 1, None, end.watermark)
+    assert client.running("p", run.generation) == Running(NO_EPOCH, 0, None, end.watermark)
+    assert client.running("p") == Running(NO_EPOCH, 0, None, end.watermark)
     client.reading("p", run.generation, "in", end, end)
-    assert client.running("p") == Running(1, 1, end.watermark, end.watermark)
+    assert client.running("p") == Running(0, 0, end.watermark, end.watermark)
     client.start("p", {"in": InputSpec(["s"])})
     with pytest.raises(Fenced):
         client.running("p", run.generation)
