@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from penstock.config.deployment import ConnectorSpec, Deployment, End, Link, PipelineSpec
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End, Link, PipelineSpec
 
 _CONNECTORS = ("a", "b", "c", "d")
 _PIPELINES = ("p", "q", "r")

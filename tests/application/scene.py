@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.client.coordinator.application import ApplicationClient
-from penstock.config.deployment import ConnectorSpec, Deployment, InterceptorSpec, ReconnectSpec
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment, InterceptorSpec, ReconnectSpec
 from tests.application.deployments import connector
 from tests.application.peers import until
 from tests.application.stand_in import StandIn, standing_in

@@ -10,8 +10,8 @@ import msgpack
 from penstock.application.instance import make
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, SinkSpec, Staged, Started
 from penstock.client.segments import SegmentClient
-from penstock.config.deployment import Deployment
 from penstock.core.errors import Fenced, Unavailable
+from penstock.protocol.api.deployment import Deployment
 from penstock.protocol.stored import StoredEvent, parse_event
 from penstock.protocol.stored.event import NO_TIME
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
-from penstock.config.deployment import BreakerSpec, Deployment, Link
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import BreakerSpec, Deployment, Link
 from penstock.protocol.stored import parse_event
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Sender, Taker, until

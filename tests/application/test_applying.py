@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.application import ApplicationClient
-from penstock.config.deployment import Deployment, End, Link
+from penstock.protocol.api.deployment import Deployment, End, Link
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Sender, until
 from tests.application.scene import listening

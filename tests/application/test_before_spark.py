@@ -9,7 +9,7 @@ import httpx
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.coordinator.application import ApplicationClient
-from penstock.config.deployment import Deployment
+from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import until
 from tests.application.stand_in import standing_in

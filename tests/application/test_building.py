@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import dead_letters
-from penstock.application.building import FUNCTION_COLUMNS, Coded
-from penstock.application.functions import UserFunction
+from penstock.application.functions import FUNCTION_COLUMNS, Coded, UserFunction
 from penstock.core.errors import RequestError
 from penstock.spark.codecs.codec import Coding
 from penstock.spark.codecs.outputs import Outlet

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.application.diff import changes, links_of, pipeline_view, rebinding
-from penstock.config.deployment import Deployment
 from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import connector, deployed, deployments, link, pipeline
 
 _OUT = link("connector/a/out", "pipeline/p/in")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.application.deployments import FILE, Application, Kept, Phase
-from penstock.config.deployment import ConnectorSpec, Deployment, End, Link, PipelineSpec
 from penstock.core.errors import Damaged
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End, Link, PipelineSpec
 
 DEPLOYMENT = Deployment(
     connectors={"in.eu": ConnectorSpec(name="in.eu", id="in", instance="eu", type="tcp-server", config={"port": 1})},

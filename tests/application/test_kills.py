@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.deployment import BreakerSpec, Deployment
+from penstock.protocol.api.deployment import BreakerSpec, Deployment
 from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker, until
 from tests.application.scene import KilledScene, dialling, killed_scene, listening

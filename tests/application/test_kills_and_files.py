@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from penstock.config.deployment import InterceptorSpec
 from penstock.delivery.file.sink import read_committed_parts
+from penstock.protocol.api.deployment import InterceptorSpec
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker, until
 from tests.application.scene import dialling, killed_scene

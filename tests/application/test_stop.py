@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.config.deployment import Deployment, InterceptorSpec
+from penstock.protocol.api.deployment import Deployment, InterceptorSpec
 from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker, until
 from tests.application.scene import KilledScene, Scene, dialling, killed_scene, listening, scene_of

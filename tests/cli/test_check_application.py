@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.application.known_types import KnownTypes
+from penstock.application.config import ConfigErrors, load
+from penstock.application.config.types import KnownTypes
 from penstock.cli.app import app
 from penstock.cli.check import windows_over_connectors
-from penstock.config import ConfigErrors, load
 from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from tests.config.test_deploying import RFC
+from tests.application.config.test_deploying import RFC
 
 
 def check(folder: Path, text: str, *arguments: str, **environ: str) -> Result:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from penstock.application.known_types import KnownTypes
+from penstock.application.config.types import KnownTypes
 from penstock.application.type_pages import pages, write_pages
 from penstock.cli.app import app
 from penstock.core.errors import RequestError

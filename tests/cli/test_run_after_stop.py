@@ -8,7 +8,7 @@ from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.run import _open_for_programs
 from penstock.client import Message, Source
 from penstock.client.coordinator.application import ApplicationClient
-from penstock.config.deployment import Deployment
+from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import deployed
 from tests.application.scene import listening
 from tests.running_worker import RunningWorker

@@ -18,8 +18,8 @@ from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.client.segments import SegmentClient
-from penstock.config.deployment import Deployment
 from penstock.core.errors import PenstockError, RequestError, Unavailable
+from penstock.protocol.api.deployment import Deployment
 from tests.running_worker import RunningWorker, running_worker
 
 CHANGING = [

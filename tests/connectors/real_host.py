@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from penstock.config.deployment import ConnectorSpec, InterceptorSpec
 from penstock.connectors.api import Connector, Outgoing, StreamRef
 from penstock.connectors.making import make_chains, make_connector
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.api.deployment import ConnectorSpec, InterceptorSpec
 from penstock.protocol.stored.names import connector_segment
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from penstock.config.values import SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options
 from penstock.connectors.streaming import until_draining
+from penstock.connectors.values import SomeSeconds
 from penstock.core.types import Guarantee
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame

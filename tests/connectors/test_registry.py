@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.config.deployment import InterceptorSpec
 from penstock.connectors import registry
 from penstock.connectors.api import Connector
 from penstock.connectors.making import make_chains, make_connector
 from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, Registry
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import InterceptorSpec
 
 
 @pytest.mark.parametrize("name", CONNECTORS.names())

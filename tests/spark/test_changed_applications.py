@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.application.known_types import KnownTypes
+from penstock.application.config import load
+from penstock.application.config.types import KnownTypes
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.client.coordinator.application import ApplicationClient
-from penstock.config import load
 from tests.application.peers import Sender
 from tests.running_worker import RunningWorker
 from tests.worker_process import free_port

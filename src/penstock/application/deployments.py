@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from penstock.config.deployment import Deployment
 from penstock.core.errors import Damaged, NoRoom
+from penstock.protocol.api.deployment import Deployment
 
 FILE = "application.json"
 

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.config.deployment import ConnectorSpec, Deployment, End
 from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.application.building import Coded
+from penstock.application.functions import Coded
 from penstock.application.pipelines import pipeline_of, plan_of
 from penstock.client.coordinator.application import ApplicationClient, Deployed
-from penstock.config.deployment import Deployment
 from penstock.core.errors import PenstockError, RequestError, Unavailable
+from penstock.protocol.api.deployment import Deployment
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline

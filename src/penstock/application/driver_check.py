@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.config.deployment import Deployment
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import Deployment
 
 FOLLOWED_SECONDS = 30.0
 """A driver looks at what is deployed twice a second, unless it is busy starting queries. One that is silent for longer

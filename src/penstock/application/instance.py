@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.application.diff import has_in, has_out
-from penstock.config.deployment import ConnectorSpec, Deployment
-from penstock.config.secrets import has_files
 from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines
 from penstock.connectors.making import Chains, make_chains, make_connector
+from penstock.connectors.secrets import has_files
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
 # A deployment's connectors as objects: made and checked before anything that runs is touched.
 

@@ -4,11 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.application.building import FUNCTION_COLUMNS, OUT, PASSING_COLUMNS, Coded, Passing
-from penstock.application.functions import load_function
+from penstock.application.functions import FUNCTION_COLUMNS, OUT, PASSING_COLUMNS, Coded, Passing, load_function
 from penstock.application.instance import HOSTED_SCHEME
 from penstock.application.registration import starting_in
-from penstock.config.deployment import (
+from penstock.connectors.api import Connector, Options
+from penstock.connectors.making import parse_options
+from penstock.connectors.registry import CONNECTORS, Registry
+from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.core.durations import parse_duration_ms
+from penstock.protocol.api.deployment import (
     PASSTHROUGH,
     PLAIN_CODECS,
     SYSTEM_STREAMS,
@@ -17,11 +21,6 @@ from penstock.config.deployment import (
     PipelineSpec,
     port_for,
 )
-from penstock.connectors.api import Connector, Options
-from penstock.connectors.making import parse_options
-from penstock.connectors.registry import CONNECTORS, Registry
-from penstock.coordinator.delivery_messages import SinkSpec
-from penstock.core.durations import parse_duration_ms
 from penstock.spark.codecs.codec import AS_IT_IS, CODECS, Coding
 from penstock.spark.codecs.outputs import Outlet
 from penstock.spark.dead_letters.column import LETTER_PORTS

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.config.deployment import Deployment, End
 from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.messages import AtSegments, AtTime, InputSpec, Starting
 from penstock.core.errors import PenstockError
+from penstock.protocol.api.deployment import Deployment, End
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from penstock.config.options import Option, options_of
-from penstock.config.types import AboutConnector, CapabilitiesOf, Types
+from penstock.application.config.schema import Option, options_of
+from penstock.application.config.types import Types
+from penstock.connectors.api import About, Capabilities
 from penstock.core.errors import RequestError
 
 _PAUSES = {
@@ -69,11 +70,11 @@ def _ways(types: Types, name: str, options: type[BaseModel]) -> dict[str, str]:
     return {"stands under": ", ".join(sorted(types.directions(name, options())))}
 
 
-def _ports(can: CapabilitiesOf) -> tuple[str, ...]:
+def _ports(can: Capabilities) -> tuple[str, ...]:
     return (*(("out", "err") if can.source is not None else ()), *(("in",) if can.sink is not None else ()))
 
 
-def _facts(can: CapabilitiesOf) -> Iterator[tuple[str, str]]:
+def _facts(can: Capabilities) -> Iterator[tuple[str, str]]:
     if can.source is not None:
         yield "as a source", f"{can.source.value}"
         yield "a stream", "resumes where it was" if can.resumes else "is over with its connection"
@@ -87,7 +88,7 @@ def _facts(can: CapabilitiesOf) -> Iterator[tuple[str, str]]:
     yield "codec", "must be named" if can.has_codec else "need not be named"
 
 
-def _example(about: AboutConnector) -> str:
+def _example(about: About) -> str:
     connector: dict[str, Any] = {"id": f"my-{about.name}", "type": about.name}
     connector |= {"config": dict(about.example)} if about.example else {}
     connector |= {"codec": "json"} if about.capabilities.has_codec else {}

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from penstock.application.known_types import KnownTypes
+from penstock.application.config.loading import load
+from penstock.application.config.types import KnownTypes
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
 from penstock.client.coordinator.application import ApplicationClient
-from penstock.config.loading import load
 from penstock.core.errors import RequestError
 
 _RETRY_SECONDS = 10.0

@@ -14,14 +14,14 @@ from rich.text import Text
 
 from penstock.cli.pipeline_sinks import CheckedSink, SinkOption, bound_to, checked
 from penstock.cli.texts import printable
-from penstock.config.deployment import PASSTHROUGH
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import PASSTHROUGH
 from penstock.protocol.stored.names import Form, Source
 from penstock.spark.run.user_code import load_pipelines
 
 if TYPE_CHECKING:
-    from penstock.config import Loaded
-    from penstock.config.deployment import ConnectorSpec, Deployment, End
+    from penstock.application.config import Loaded
+    from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End
     from penstock.spark.pipelines import Pipeline
 
 # What closes windows over each source, for `penstock check`.
@@ -83,8 +83,8 @@ SUFFIXES = (".yaml", ".yml")
 
 def check_application(file: Path) -> None:
     """Raises ConfigErrors. Nothing of what stands in a `config` is printed: it may be secret."""
-    from penstock.application.known_types import KnownTypes
-    from penstock.config import load
+    from penstock.application.config import load
+    from penstock.application.config.types import KnownTypes
 
     loaded = load(file, KnownTypes(), os.environ)
     console = Console(highlight=False)

@@ -15,7 +15,7 @@ from penstock.cli.connect import JsonOption
 from penstock.core.errors import RequestError
 
 if TYPE_CHECKING:
-    from penstock.application.known_types import KnownTypes
+    from penstock.application.config.types import KnownTypes
     from penstock.application.type_pages import TypePage
 
 _WIDTH = 140
@@ -35,7 +35,7 @@ def connectors(
     as_json: JsonOption = False,
 ) -> None:
     """List the types of connectors and interceptors, what they promise, and the options of one."""
-    from penstock.application.known_types import KnownTypes
+    from penstock.application.config.types import KnownTypes
     from penstock.application.type_pages import page_of, write_pages
 
     types = KnownTypes()
@@ -73,10 +73,10 @@ def schema() -> None:
     penstock.schema.json, and in the first line of the file:
     # yaml-language-server: $schema=penstock.schema.json
     """
-    from penstock.application.known_types import KnownTypes
-    from penstock.config import json_schema
+    from penstock.application.config import schema
+    from penstock.application.config.types import KnownTypes
 
-    typer.echo(json.dumps(json_schema.schema(KnownTypes()), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(schema.schema(KnownTypes()), indent=2, ensure_ascii=False))
 
 
 def _console() -> Console:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from penstock.application.config.loading import load
+from penstock.application.config.types import KnownTypes
 from penstock.application.driver import Driver, carry_by_value
-from penstock.application.known_types import KnownTypes
 from penstock.application.pipelines import pipelines_of
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.open_windows import say_staying_open
@@ -17,8 +18,7 @@ from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, say_drained, stopped_by_signals, worker_of
 from penstock.cli.run_view import announced
 from penstock.client.coordinator.application import ApplicationClient, Deployed
-from penstock.config.deployment import PASSTHROUGH, Deployment
-from penstock.config.loading import load
+from penstock.protocol.api.deployment import PASSTHROUGH, Deployment
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline

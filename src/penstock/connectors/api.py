@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-from penstock.config.values import refuse_truths
+from penstock.connectors.values import refuse_truths
 from penstock.coordinator.readiness import NotReady
 from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer, Guarantee

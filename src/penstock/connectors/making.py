@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from penstock.config.deployment import InterceptorSpec
-from penstock.config.secrets import resolve
 from penstock.connectors.api import Connector, Options
 from penstock.connectors.interceptors.api import Incoming, Interceptor, OutgoingInterceptor
 from penstock.connectors.interceptors.chain import IncomingChain, OutgoingChain
 from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, require
+from penstock.connectors.secrets import resolve
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import InterceptorSpec
 
 O = TypeVar("O", bound=Options)  # noqa: E741  options
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ssl import SSLContext
 
-from penstock.config.deployment import ConnectorSpec
+from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.connector.frames import EventTimeUnit
 
 MIB = 1 << 20

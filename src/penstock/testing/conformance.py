@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
-from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.api import Capabilities, Connector, Pause, Port
 from penstock.connectors.making import parse_options
 from penstock.core.types import Guarantee
+from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.testing.frame import Event, Frame, Setup
 from penstock.testing.peer import Line, Peer
 

@@ -21,15 +21,6 @@ from typing import Any, NamedTuple
 import msgpack
 
 from penstock.application.instance import HOSTED_SCHEME, Instance, Made, Surroundings
-from penstock.config.deployment import (
-    BreakerSpec,
-    ConnectorSpec,
-    Deployment,
-    End,
-    InterceptorSpec,
-    Link,
-    PipelineSpec,
-)
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
 from penstock.connectors.making import make_chains, parse_options
 from penstock.core.types import NO_EPOCH, Guarantee
@@ -42,6 +33,15 @@ from penstock.delivery.sink import PLAIN, SinkLost, Transaction
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.api.deployment import (
+    BreakerSpec,
+    ConnectorSpec,
+    Deployment,
+    End,
+    InterceptorSpec,
+    Link,
+    PipelineSpec,
+)
 from penstock.protocol.stored.bulk import Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, parse_event
 from penstock.protocol.stored.names import Kind, connector_segment

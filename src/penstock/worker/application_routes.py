@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from penstock.application.service import Hosting
-from penstock.config.deployment import Deployment
+from penstock.application.runtime import Hosting
 from penstock.core.errors import PenstockError, RequestError
+from penstock.protocol.api.deployment import Deployment
 from penstock.worker.coordinator_routes import failure
 from penstock.worker.json_body import Body, read_body
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
-from penstock.application.service import Hosting
+from penstock.application.runtime import Hosting
 from penstock.coordinator.delivery_messages import SinkSpec, SinkStatus
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.messages import PipelineStatus, StartingPipeline

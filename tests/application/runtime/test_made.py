@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.application.instance import make
-from penstock.config.deployment import ConnectorSpec
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import ConnectorSpec
 
 
 def spec(kind: str, **config: object) -> ConnectorSpec:

@@ -12,11 +12,11 @@ import httpx
 import pytest
 import trustme
 
-from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.api import StreamGone
 from penstock.connectors.making import make_connector
 from penstock.connectors.types.http_server import HttpServer
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.real_host import LINES, Hosted, eventually, hosting
 
 

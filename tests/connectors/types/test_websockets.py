@@ -8,12 +8,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
 from penstock.connectors.making import make_chains, make_connector
 from penstock.connectors.types.ws_client import WsClient, WsClientOptions
 from penstock.connectors.types.ws_server import WsServer, WsServerOptions
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.recording_host import RecordingHost, running, until
 
 A = StreamRef("source", 1)

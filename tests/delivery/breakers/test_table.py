@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
 from penstock.delivery.breakers.table import Breakers
+from penstock.protocol.api.deployment import BreakerSpec
 
 A, B, C = StreamRef("src", 1), StreamRef("src", 2), StreamRef("src", 3)
 

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
 from penstock.delivery.breakers.table import Breakers
+from penstock.protocol.api.deployment import BreakerSpec
 
 SOURCES = ("a", "b")
 SINKS = ("x", "y")

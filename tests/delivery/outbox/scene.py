@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from penstock.config.deployment import BreakerSpec, ConnectorSpec
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, StreamRef
 from penstock.coordinator.messages import Staged
 from penstock.core.types import Guarantee
@@ -17,6 +16,7 @@ from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.rows import MakeChain
 from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.service import Delivery
+from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec
 from penstock.protocol.stored.bulk import encode
 from penstock.protocol.stored.dead_letters import Letter, letters_in
 from penstock.store.files import Files

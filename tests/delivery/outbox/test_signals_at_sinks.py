@@ -1,7 +1,7 @@
 """Signals to sinks when they fail, when links change, and of sinks that delivery serves by itself."""
 
-from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
+from penstock.protocol.api.deployment import BreakerSpec
 from tests.delivery.outbox.scene import A, SinkScene
 
 

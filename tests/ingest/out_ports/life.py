@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from penstock.config.deployment import ConnectorSpec
 from penstock.connectors.making import make_chains
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.stored.event import StoredEvent
 from penstock.store.file_journal import Committer, FileJournal
 from penstock.store.files import RealFiles

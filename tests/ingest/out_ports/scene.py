@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.config.deployment import ConnectorSpec, InterceptorSpec
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Pause, StreamRef
 from penstock.connectors.making import make_chains
 from penstock.core.types import Guarantee
 from penstock.ingest.gate import Changed
 from penstock.ingest.out_ports.host import SourceHost
+from penstock.protocol.api.deployment import ConnectorSpec, InterceptorSpec
 from penstock.protocol.stored.event import StoredEvent, parse_event
 from penstock.protocol.stored.head import Head, Mark, decode_head
 from penstock.store.file_journal import FileJournal

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.deployment import ConnectorSpec
 from penstock.connectors.api import Capabilities, Options, Pause
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import LimitExceeded, RequestError, StoreFailed
@@ -14,6 +13,7 @@ from penstock.core.types import Guarantee
 from penstock.ingest import worker_sources
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.out_ports.stream import OutStream
+from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.connector import Ack, EndOfStream, Message, stream_id_of
 from penstock.protocol.stored.head import MarkKind
 from penstock.store.file_journal import Committer

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config.deployment import InterceptorSpec
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import DiskFull, StoreFailed
 from penstock.ingest import batch
+from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.store.file_journal import FileJournal
 from tests.ingest.conftest import CrashingJournal
 from tests.ingest.out_ports.life import Life

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.config.deployment import ReconnectSpec
 from penstock.connectors.api import Host, Lost, Stream, StreamRef
 from penstock.core.errors import RequestError
 from penstock.ingest.out_ports.supervision import Supervision
+from penstock.protocol.api.deployment import ReconnectSpec
 from penstock.protocol.stored.head import MarkKind
 from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting, until
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.errors import RequestError
 from penstock.spark.dead_letters.frame import fields_of
-from tests.config.test_ddl import BAD, GOOD
+from tests.application.config.test_ddl import BAD, GOOD
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from penstock.client.coordinator.connection import WorkerClient
-from penstock.config.deployment import Deployment
+from penstock.protocol.api.deployment import Deployment
 
 _CHECK_SECONDS_MAX = 60.0
 """The worker asks the driver of the pipelines before it answers."""

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.config.values import SomeSeconds
 from penstock.connectors.api import Options
+from penstock.connectors.values import SomeSeconds
 from penstock.core.errors import RequestError
 
 CONNECTIONS_MAX = 10_000

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from penstock.config.values import SecondsOrOff
 from penstock.connectors.api import Options
 from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.values import SecondsOrOff
 
 _QUEUED_MESSAGES = 4
 """That the library has taken from the socket and nobody has asked for yet: each may be of `message_bytes_max`."""

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 from pydantic import Field, model_validator
 
-from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Options, Pause
+from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.types import Guarantee
 from penstock.protocol.connector import FRAME_SIZE_CEILING
 

@@ -14,11 +14,11 @@ from urllib.parse import quote, urlencode
 
 from pydantic import Field, model_validator
 
-from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing
 from penstock.connectors.files.appending import append, encode
 from penstock.connectors.files.reading import Reading
 from penstock.connectors.files.tailing import Tailing
+from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.types import Guarantee
 
 _OF_MODES = {

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream, StreamGone
 from penstock.connectors.http.responses import Verdict, reason_of, verdict_of, wait_of
 from penstock.connectors.sockets.addresses import Headers, HeaderValue, check_url, is_header_value
 from penstock.connectors.sockets.options import ClientTls, client_context
+from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.errors import NoRoom, RequestError
 from penstock.core.types import Guarantee
 

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, StreamGone
 from penstock.connectors.http.clients import Clients
 from penstock.connectors.http.protocol import protocol_factory
@@ -15,6 +14,7 @@ from penstock.connectors.sockets.addresses import HeaderValue
 from penstock.connectors.sockets.connection import address_of
 from penstock.connectors.sockets.listening import claims_of, told_where
 from penstock.connectors.sockets.options import CONNECTIONS_MAX, HostName, Port, ServerTls, server_context
+from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.types import Guarantee
 
 log = logging.getLogger(__name__)

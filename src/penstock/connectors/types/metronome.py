@@ -3,9 +3,9 @@
 import json
 import time
 
-from penstock.config.values import SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options
 from penstock.connectors.streaming import ready_or_draining, until_draining
+from penstock.connectors.values import SomeSeconds
 from penstock.core.types import Guarantee
 
 

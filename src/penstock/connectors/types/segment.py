@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 
 from penstock.client.segments import AsyncAppender, AsyncSegmentClient
 from penstock.client.segments.appenders import batches
-from penstock.config.values import Size, SomeSeconds
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
+from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.address import Address
 from penstock.core.errors import NoRoom, PenstockError, Unavailable
 from penstock.core.types import Guarantee

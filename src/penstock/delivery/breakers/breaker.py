@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
-from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
+from penstock.protocol.api.deployment import BreakerSpec
 
 UNOPENED = "it has not opened the stream yet"
 

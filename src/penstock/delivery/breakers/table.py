@@ -8,9 +8,9 @@ Pure: time is an argument, and watchers are called with what has changed.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from penstock.config.deployment import BreakerSpec
 from penstock.connectors.api import StreamRef
 from penstock.delivery.breakers.breaker import Breaker, Probe, SinkBreakers, State
+from penstock.protocol.api.deployment import BreakerSpec
 
 StreamWatcher = Callable[[StreamRef, bool], None]
 """The stream, and whether it may send now."""

@@ -16,7 +16,6 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Protocol
 
-from penstock.config.deployment import ConnectorSpec
 from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, StreamRef
 from penstock.connectors.making import Chains
 from penstock.core.errors import RequestError
@@ -29,6 +28,7 @@ from penstock.ingest.out_ports.supervision import Supervision, text_of
 from penstock.ingest.settings import AckMode, SourceSettings, settings_of
 from penstock.ingest.source_log import SourceCounters, SourceLog
 from penstock.ingest.worker_sources import DeadLetters
+from penstock.protocol.api.deployment import ConnectorSpec
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from penstock.config.deployment import ReconnectSpec
 from penstock.core.errors import PenstockError
+from penstock.protocol.api.deployment import ReconnectSpec
 
 log = logging.getLogger(__name__)
 

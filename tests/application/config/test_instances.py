@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import loads
-from penstock.config.deployment import Deployment
-from tests.config.small_types import SmallTypes
-from tests.config.test_deploying import ends
+from penstock.application.config import loads
+from penstock.protocol.api.deployment import Deployment
+from tests.application.config.small_types import SmallTypes
+from tests.application.config.test_deploying import ends
 
 TEXT = """
 connector:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.config.document import (
+from penstock.application.config.document import (
     ERR_SUFFIX,
     NAME_PATTERN,
     PASSTHROUGH_NAME,
@@ -20,7 +20,7 @@ from penstock.config.document import (
     KeyPath,
     nearest,
 )
-from penstock.config.models import BindingSection
+from penstock.application.config.sections import BindingSection
 
 M = TypeVar("M", bound=BaseModel)
 Errors: TypeAlias = list[ErrorDetails]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, field_validator
 
-from penstock.config import ConfigErrors, loads
-from penstock.config.deployment import ConnectorSpec
-from penstock.config.secrets import SECRET_BYTES_MAX, NoSecret, Secret, resolve
+from penstock.application.config import ConfigErrors, loads
 from penstock.connectors.api import Options
 from penstock.connectors.making import parse_options
+from penstock.connectors.secrets import SECRET_BYTES_MAX, NoSecret, Secret, resolve
 from penstock.core.errors import RequestError
-from tests.config.small_types import SmallTypes
+from penstock.protocol.api.deployment import ConnectorSpec
+from tests.application.config.small_types import SmallTypes
 
 SECRET = "correct-horse"
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 
-from penstock.config.document import Name, PortName
-from penstock.config.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, refuse_truths, unexpected
+from penstock.application.config.document import Name, PortName
+from penstock.connectors.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, refuse_truths, unexpected
 from penstock.core.types import Guarantee
 
 SEGMENTS_MAX = 1000

@@ -7,13 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from penstock.config.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
-from penstock.config.document import Document, KeyPath, nearest
-from penstock.config.lint import Item, validated
-from penstock.config.models import ConnectorSection, InterceptorSection
-from penstock.config.secrets import NoSecret, resolve
-from penstock.config.types import CapabilitiesOf, Types
+from penstock.application.config.document import Document, KeyPath, nearest
+from penstock.application.config.lint import Item, validated
+from penstock.application.config.sections import ConnectorSection, InterceptorSection
+from penstock.application.config.types import Types
+from penstock.connectors.api import Capabilities
+from penstock.connectors.secrets import NoSecret, resolve
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
 
 # Schemas of columns as Spark writes them (`id INT, name STRING NOT NULL`), looked through without Spark: mistakes are
 # told where the file is checked, and not when its pipelines start.
@@ -166,7 +167,7 @@ _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
 class CheckedConnector:
     spec: ConnectorSpec | None
     """None: it has mistakes."""
-    capabilities: CapabilitiesOf
+    capabilities: Capabilities
     """Of its options; where those have mistakes, all that its type can."""
 
 
@@ -218,7 +219,7 @@ class ConnectorCheck:
         text = f"{self._item.what}: when_all_idle: clock needs an idle_timeout: without one no stream is ever idle"
         self._document.complain(path, text, "Add idle_timeout: 1m, or leave when_all_idle out.")
 
-    def _capabilities(self) -> CapabilitiesOf | None:
+    def _capabilities(self) -> Capabilities | None:
         kind = self._value.get("type")
         if not isinstance(kind, str):
             return None
@@ -263,7 +264,7 @@ class ConnectorCheck:
             return False
         return True
 
-    def _check_interceptors(self, way: str, capabilities: CapabilitiesOf | None) -> None:
+    def _check_interceptors(self, way: str, capabilities: Capabilities | None) -> None:
         given = self._value.get("interceptors")
         chain = given.get(way) if isinstance(given, dict) else None
         if chain and capabilities is not None and way not in capabilities.interceptors:
@@ -292,7 +293,7 @@ class ConnectorCheck:
         found |= {("codec_map", key): codec for key, codec in (chosen if isinstance(chosen, dict) else {}).items()}
         return {key: codec for key, codec in found.items() if isinstance(codec, str)}
 
-    def _check_codecs(self, capabilities: CapabilitiesOf | None) -> None:
+    def _check_codecs(self, capabilities: Capabilities | None) -> None:
         known = self._types.codecs()
         for key, codec in self._codecs().items():
             if codec not in known:

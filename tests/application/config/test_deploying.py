@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.application.known_types import KnownTypes
-from penstock.config import ConfigErrors, Loaded, loads
-from penstock.config.deployment import (
+from penstock.application.config import ConfigErrors, Loaded, loads
+from penstock.application.config.types import KnownTypes, Types
+from penstock.protocol.api.deployment import (
     PASSTHROUGH,
     BreakerSpec,
     ConnectorSpec,
@@ -20,8 +20,7 @@ from penstock.config.deployment import (
     PipelineSpec,
     ReconnectSpec,
 )
-from penstock.config.types import Types
-from tests.config.small_types import SmallTypes
+from tests.application.config.small_types import SmallTypes
 
 RFC_CONNECTOR = """
 connector:

@@ -2,13 +2,10 @@
 one document; only `true` and `false` are truths, `01` and `no` are texts, and a date is one too.
 """
 
-import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import yaml
@@ -341,27 +338,3 @@ PORT_PATTERN = r"^[A-Za-z0-9_-]{1,100}$"
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 PortName = Annotated[str, Field(pattern=PORT_PATTERN)]
-
-
-# Files that people name: read no further than what can be meant, and never waited for.
-
-
-class TooLarge(Exception):
-    """The file goes on behind the limit."""
-
-
-def read_bounded(path: Path, bytes_max: int) -> str:
-    """Its text, as UTF-8. A pipe or a device is refused before it is read: the one may never end, the other never
-    begin. Raises OSError, TooLarge, UnicodeDecodeError.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:  # noqa: PTH123  of a descriptor
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(None, "Is a directory")
-        if not stat.S_ISREG(mode):
-            raise OSError(None, "it is no plain file")
-        data = file.read(bytes_max + 1)
-    if len(data) > bytes_max:
-        raise TooLarge
-    return data.decode()

@@ -1,14 +1,13 @@
 """Some types for files in tests: the configuration knows no others than those that it is given."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from penstock.config.values import Size, SomeSeconds
-from penstock.connectors.api import Capabilities, Options
+from penstock.connectors.api import About, Capabilities, Options
+from penstock.connectors.interceptors.api import AboutInterceptor
+from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
 
@@ -61,29 +60,20 @@ class Batches(Delimiter):
     max_wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    name: str
-    options: type[BaseModel]
-    capabilities: Capabilities = field(default_factory=Capabilities)
-    text: str = "One for tests."
-    extra: str = ""
-    example: Mapping[str, Any] = field(default_factory=dict)
-
-
+_TEXT = "One for tests."
 _ONCE, _LEAST, _MOST = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE
 CONNECTORS = {
     about.name: about
     for about in (
-        About("ws-server", Server, Capabilities(source=_MOST, sink=_LEAST, is_linked=True)),
-        About("tcp-server", Server, Capabilities(source=_MOST, sink=_LEAST)),
-        About("metronome", Clock, Capabilities(source=_LEAST, has_codec=False)),
-        About("null", Nothing, Capabilities(sink=_ONCE, has_codec=False)),
-        About("file", Archive, Capabilities(source=_ONCE, sink=_ONCE, resumes=True)),
-        About("queue", Nothing, Capabilities(source=_ONCE, sink=_LEAST, interceptors=frozenset({"out"}))),
+        About("ws-server", _TEXT, Server, Capabilities(source=_MOST, sink=_LEAST, is_linked=True)),
+        About("tcp-server", _TEXT, Server, Capabilities(source=_MOST, sink=_LEAST)),
+        About("metronome", _TEXT, Clock, Capabilities(source=_LEAST, has_codec=False)),
+        About("null", _TEXT, Nothing, Capabilities(sink=_ONCE, has_codec=False)),
+        About("file", _TEXT, Archive, Capabilities(source=_ONCE, sink=_ONCE, resumes=True)),
+        About("queue", _TEXT, Nothing, Capabilities(source=_ONCE, sink=_LEAST, interceptors=frozenset({"out"}))),
     )
 }
-INTERCEPTORS = {"split": ("in", Delimiter), "join": ("out", Batches)}
+INTERCEPTORS: dict[str, tuple[str, type[Options]]] = {"split": ("in", Delimiter), "join": ("out", Batches)}
 
 
 class SmallTypes:
@@ -104,8 +94,8 @@ class SmallTypes:
     def interceptors(self) -> list[str]:
         return list(INTERCEPTORS)
 
-    def interceptor(self, name: str) -> About:
-        return About(name, INTERCEPTORS[name][1])
+    def interceptor(self, name: str) -> AboutInterceptor:
+        return AboutInterceptor(name, _TEXT, INTERCEPTORS[name][1])
 
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
         return frozenset({INTERCEPTORS[name][0]})

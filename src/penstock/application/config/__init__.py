@@ -1,6 +1,6 @@
 """Applications in YAML: what stands in the file, every mistake in it at once, and what is deployed of it."""
 
-from penstock.config.document import ConfigErrors, Mistake, Place
-from penstock.config.loading import Loaded, load, loads
+from penstock.application.config.document import ConfigErrors, Mistake, Place
+from penstock.application.config.loading import Loaded, load, loads
 
 __all__ = ["ConfigErrors", "Loaded", "Mistake", "Place", "load", "loads"]

@@ -7,11 +7,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from penstock.config.deployment import PASSTHROUGH, PipelineSpec
-from penstock.config.document import Document, nearest
-from penstock.config.lint import Item, validated
-from penstock.config.models import PipelineSection
+from penstock.application.config.document import Document, nearest
+from penstock.application.config.lint import Item, validated
+from penstock.application.config.sections import PipelineSection
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import PASSTHROUGH, PipelineSpec
 
 # What a pipeline's function takes, read from its file without running it.
 

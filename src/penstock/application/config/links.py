@@ -5,15 +5,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.config.connectors import CheckedConnector
-from penstock.config.deployment import DEFAULT_INSTANCE, PASSTHROUGH, SYSTEM_STREAMS, Deployment, End, Link
-from penstock.config.document import ERR_SUFFIX, NAME_LENGTH_MAX, PASSTHROUGH_NAME, Document, KeyPath, nearest
-from penstock.config.lint import Binding, Instance, Item, Sections
-from penstock.config.models import STRENGTH
-from penstock.config.pipelines import CheckedPipeline
-from penstock.config.types import CapabilitiesOf
+from penstock.application.config.connectors import CheckedConnector
+from penstock.application.config.document import (
+    ERR_SUFFIX,
+    NAME_LENGTH_MAX,
+    PASSTHROUGH_NAME,
+    Document,
+    KeyPath,
+    nearest,
+)
+from penstock.application.config.lint import Binding, Instance, Item, Sections
+from penstock.application.config.pipelines import CheckedPipeline
+from penstock.application.config.sections import STRENGTH
+from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
+from penstock.protocol.api.deployment import DEFAULT_INSTANCE, PASSTHROUGH, SYSTEM_STREAMS, Deployment, End, Link
 
 # Ends of links as people write them.
 #
@@ -327,7 +334,7 @@ def _unable(reached: Reached, role: str) -> str:
     )
 
 
-def _ports(capabilities: CapabilitiesOf) -> list[str]:
+def _ports(capabilities: Capabilities) -> list[str]:
     return [*(_BEGINS if capabilities.source is not None else ()), *(_ENDS if capabilities.sink is not None else ())]
 
 

@@ -16,7 +16,6 @@ from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import Instance, Made, Surroundings, make, make_all
 from penstock.application.registration import register
 from penstock.application.report import ConnectorStatus, failed, report
-from penstock.config.deployment import Deployment, End
 from penstock.connectors.api import Downstream
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.messages import PipelineStatus
@@ -29,6 +28,7 @@ from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.known_streams import KnownStream, Standing
 from penstock.ingest.sessions.gateway import Gateway
+from penstock.protocol.api.deployment import Deployment, End
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 

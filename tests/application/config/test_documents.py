@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from penstock.application.known_types import KnownTypes
-from penstock.config import ConfigErrors, load
-from penstock.config.lint import keys_of
-from penstock.config.models import BindingSection, BreakerSection, ConnectorSection, PipelineSection, ReconnectSection
+from penstock.application.config import ConfigErrors, load
+from penstock.application.config.lint import keys_of
+from penstock.application.config.sections import (
+    BindingSection,
+    BreakerSection,
+    ConnectorSection,
+    PipelineSection,
+    ReconnectSection,
+)
+from penstock.application.config.types import KnownTypes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FUNCTION = re.compile(r"spark: *['\"]?([\w./-]+\.py):(\w+)")

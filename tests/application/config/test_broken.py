@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import ConfigErrors, load
-from tests.config.broken import ENVIRON, FILES, Case, cases
-from tests.config.small_types import SmallTypes
+from penstock.application.config import ConfigErrors, load
+from tests.application.config.broken import ENVIRON, FILES, Case, cases
+from tests.application.config.small_types import SmallTypes
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.title)

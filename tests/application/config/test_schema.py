@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from penstock.application.known_types import KnownTypes
-from penstock.config.document import parse
-from penstock.config.json_schema import DIALECT, schema
-from penstock.config.types import Types
-from tests.config.schema_checker import SchemaChecker
-from tests.config.small_types import SmallTypes
-from tests.config.test_deploying import EVERYTHING, RFC
-from tests.config.test_instances import TEXT as INSTANCES
+from penstock.application.config.document import parse
+from penstock.application.config.schema import DIALECT, schema
+from penstock.application.config.types import KnownTypes, Types
+from tests.application.config.schema_checker import SchemaChecker
+from tests.application.config.small_types import SmallTypes
+from tests.application.config.test_deploying import EVERYTHING, RFC
+from tests.application.config.test_instances import TEXT as INSTANCES
 
 
 def wrong(text: str, types: Types | None = None) -> list[str]:

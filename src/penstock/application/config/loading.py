@@ -1,27 +1,82 @@
 """`load`: from a file to a Deployment, or all that is wrong with it."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.config.connectors import CheckedConnector, ConnectorCheck
-from penstock.config.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
-from penstock.config.document import (
+from penstock.application.config.connectors import CheckedConnector, ConnectorCheck
+from penstock.application.config.document import (
     FILE_BYTES_MAX,
     TOO_LARGE,
     ConfigErrors,
     Document,
     Mistake,
     Place,
-    TooLarge,
+    Unset,
+    nearest,
     parse,
-    read_bounded,
 )
-from penstock.config.links import Linking, Reached, Route, check_guarantees, expand, fill
-from penstock.config.lint import Instance, Item, Sections, cut
-from penstock.config.pipelines import CheckedPipeline, check_pipeline, passthrough
-from penstock.config.secrets import from_environment
-from penstock.config.types import CapabilitiesOf, Types
+from penstock.application.config.links import Linking, Reached, Route, check_guarantees, expand, fill
+from penstock.application.config.lint import Instance, Item, Sections, cut
+from penstock.application.config.pipelines import CheckedPipeline, check_pipeline, passthrough
+from penstock.application.config.types import Types
+from penstock.connectors.api import Capabilities
+from penstock.connectors.secrets import FILE, REFERENCE, TooLarge, read_bounded
+from penstock.protocol.api.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
+
+# Variables of the environment in an application's file: `${NAME}` and `${NAME:-default}`, taken when the file is
+# read.
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${."
+
+
+def from_environment(text: str, environ: Mapping[str, str], folder: Path) -> str | Unset:
+    """The text with what the environment has; `${file:…}` stays, with the whole path, begun in `folder`."""
+    unset: list[Unset] = []
+
+    def put(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[0] if match[2].startswith(FILE) else match[0][1:]
+        found = _reference(match[2], environ, folder)
+        if isinstance(found, Unset):
+            unset.append(found)
+            return ""
+        return found
+
+    made = REFERENCE.sub(put, text)
+    if "${" in REFERENCE.sub("", text):
+        unset.append(Unset(f'"{text}" has a "${{" that begins no variable', _EXPECTED))
+    return unset[0] if unset else made
+
+
+def _reference(inside: str, environ: Mapping[str, str], folder: Path) -> str | Unset:
+    if inside.startswith(FILE):
+        return _file_reference(inside.removeprefix(FILE).strip(), folder)
+    name, has_default, default = inside.partition(":-")
+    if not _NAME.fullmatch(name):
+        return Unset(f'"${{{inside}}}" is no variable', _EXPECTED)
+    if "${" in default:
+        return Unset(f'"${{{inside}}}" has a variable in its default', "A default is a plain text.")
+    if environ.get(name) or (name in environ and not has_default):
+        return environ[name]
+    if has_default:
+        return default
+    return Unset(
+        f'"${{{name}}}" is not set in the environment', f"Set it, or write ${{{name}:-default}}. {_near(name, environ)}"
+    )
+
+
+def _near(name: str, environ: Mapping[str, str]) -> str:
+    hint = nearest(name, environ)
+    return hint if hint.startswith("Did") else ""
+
+
+def _file_reference(path: str, folder: Path) -> str | Unset:
+    if not path:
+        return Unset('"${file:}" names no file', "Write ${file:PATH}.")
+    return f"${{{FILE}{(folder / Path(path).expanduser()).absolute()}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +85,7 @@ class Loaded:
 
     file: Path
     deployment: Deployment
-    capabilities: Mapping[str, CapabilitiesOf]
+    capabilities: Mapping[str, Capabilities]
     """Of each connector of the deployment, by its name."""
     notes: tuple[str, ...] = ()
     """What is no mistake, and may still be none of what was meant."""

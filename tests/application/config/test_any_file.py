@@ -10,11 +10,11 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.config import ConfigErrors, Loaded, loads
-from penstock.config.deployment import Deployment
-from tests.config.small_types import CONNECTORS, INTERCEPTORS, SmallTypes
-from tests.config.test_deploying import EVERYTHING, RFC
-from tests.config.test_instances import TEXT as INSTANCES
+from penstock.application.config import ConfigErrors, Loaded, loads
+from penstock.protocol.api.deployment import Deployment
+from tests.application.config.small_types import CONNECTORS, INTERCEPTORS, SmallTypes
+from tests.application.config.test_deploying import EVERYTHING, RFC
+from tests.application.config.test_instances import TEXT as INSTANCES
 
 SECRET = "never-to-be-seen"
 ENVIRON = {"SECRET": SECRET, "PORT": "7000"}

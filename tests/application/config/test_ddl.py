@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.config.connectors import check_ddl
+from penstock.application.config.connectors import check_ddl
 from penstock.core.errors import RequestError
 
 GOOD = (

@@ -1,0 +1,68 @@
+"""The connectors, interceptors and codecs that a file can name: an argument of `load`, so tests can have their own."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from penstock.connectors.api import About, Capabilities
+from penstock.connectors.interceptors.api import AboutInterceptor
+from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, require
+from penstock.spark import codecs
+
+
+class Types(Protocol):
+    """Methods raise RequestError for a name that does not exist."""
+
+    def names(self) -> Collection[str]:
+        """Of connectors."""
+
+    def about(self, name: str) -> About: ...
+
+    def capabilities(self, name: str, options: BaseModel) -> Capabilities:
+        """Of a connector with these options, an instance of its type's own model."""
+
+    def interceptors(self) -> Collection[str]: ...
+
+    def interceptor(self, name: str) -> AboutInterceptor: ...
+
+    def directions(self, name: str, options: BaseModel) -> frozenset[str]:
+        """`in`, `out`, or both: the directions that the interceptor works in."""
+
+    def codecs(self) -> Collection[str]: ...
+
+    def needs_schema(self, codec: str) -> bool:
+        """Whether the codec can only decode with a `schema`."""
+
+
+class KnownTypes:
+    """The connectors, interceptors and codecs that are installed. Types are imported when they are needed."""
+
+    def names(self) -> list[str]:
+        return CONNECTORS.names()
+
+    def about(self, name: str) -> About:
+        return CONNECTORS.get(name).about
+
+    def capabilities(self, name: str, options: BaseModel) -> Capabilities:
+        """Raises RequestError if the type needs a package that is not installed."""
+        found = CONNECTORS.get(name)
+        require(found)
+        return found.capabilities(options)
+
+    def interceptors(self) -> list[str]:
+        return INTERCEPTORS.names()
+
+    def interceptor(self, name: str) -> AboutInterceptor:
+        return INTERCEPTORS.get(name).about
+
+    def directions(self, name: str, options: BaseModel) -> frozenset[str]:
+        made = INTERCEPTORS.get(name)(options)
+        ways = {"in": made.incoming(), "out": made.outgoing()}
+        return frozenset(way for way, found in ways.items() if found is not None)
+
+    def codecs(self) -> tuple[str, ...]:
+        return codecs.names()
+
+    def needs_schema(self, codec: str) -> bool:
+        return codecs.CODECS[codec].needs_schema

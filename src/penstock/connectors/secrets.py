@@ -1,0 +1,108 @@
+"""`${file:PATH}` in a connector's options: the worker reads the file when it makes the connector, and stores nothing of
+it. `$${` stands for a plain `${`.
+
+No such value is in any text that Penstock prints, logs or raises: those show what was written.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.core.errors import RequestError
+
+SECRET_BYTES_MAX = 1 << 20
+"""A password, a token, a certificate with its chain: a larger file was named by mistake."""
+
+REFERENCE = re.compile(r"\$(\$)?\{((?:[^{}]|\{[^{}]*\})*)\}")
+"""With an instance's variables in it: `${file:/run/{instance}/password}`."""
+FILE = "file:"
+_HIDDEN = "…"
+
+
+class Secret(str):
+    """A text that `repr`, and so logs and errors of what holds it, do not show."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(_HIDDEN)
+
+
+class NoSecret(RequestError):
+    """A file that `${file:…}` names cannot be read."""
+
+
+def files_in(text: str) -> list[Path]:
+    """Those that it refers to."""
+    return [Path(m[2].removeprefix(FILE)) for m in REFERENCE.finditer(text) if not m[1] and m[2].startswith(FILE)]
+
+
+def has_files(config: Any) -> bool:
+    """Whether `resolve` would read any."""
+    if isinstance(config, str):
+        return bool(files_in(config))
+    inner = config.values() if isinstance(config, Mapping) else config if isinstance(config, list | tuple) else ()
+    return any(map(has_files, inner))
+
+
+def resolve(config: Any) -> Any:
+    """The same with what the files hold in the place of `${file:…}`, as Secret, without the newline at the end. Raises
+    NoSecret. The worker does it when it makes the connector: nothing of it is stored.
+    """
+    if isinstance(config, str):
+        return _resolved(config)
+    if isinstance(config, Mapping):
+        return {key: resolve(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [resolve(value) for value in config]
+    return config
+
+
+def _resolved(text: str) -> str:
+    if f"{{{FILE}" not in text:
+        return text
+    made = REFERENCE.sub(_content, text)
+    return Secret(made) if files_in(text) else made
+
+
+def _content(match: re.Match[str]) -> str:
+    if not match[2].startswith(FILE):
+        return match[0]
+    if match[1]:
+        return match[0][1:]
+    path = Path(match[2].removeprefix(FILE))
+    try:
+        return read_bounded(path, SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
+    except TooLarge:
+        raise NoSecret(f"{path} is too large for a secret", f"At most {SECRET_BYTES_MAX >> 20} MiB.") from None
+    except OSError as error:
+        raise NoSecret(f"{path} cannot be read: {error.strerror}", "It is named by ${file:…}.") from None
+    except UnicodeDecodeError:
+        raise NoSecret(f"{path} is no text", "It is named by ${file:…}, and must be UTF-8.") from None
+
+
+# Files that people name: read no further than what can be meant, and never waited for.
+
+
+class TooLarge(Exception):
+    """The file goes on behind the limit."""
+
+
+def read_bounded(path: Path, bytes_max: int) -> str:
+    """Its text, as UTF-8. A pipe or a device is refused before it is read: the one may never end, the other never
+    begin. Raises OSError, TooLarge, UnicodeDecodeError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123  of a descriptor
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(None, "Is a directory")
+        if not stat.S_ISREG(mode):
+            raise OSError(None, "it is no plain file")
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise TooLarge
+    return data.decode()

@@ -1,0 +1,1 @@
+"""The messages of the worker's HTTP API, one definition for client and server."""
