@@ -1,4 +1,4 @@
-"""What tests of held acknowledgements share: where messages are stored, and what was acknowledged."""
+"""What tests of waiting acknowledgements share: where messages are stored, and what was acknowledged."""
 
 import asyncio
 from collections.abc import Callable, Iterable

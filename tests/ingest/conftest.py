@@ -39,7 +39,7 @@ class CrashingJournal(FileJournal):
     _records_left: int | None = None
 
     def crash_after(self, records: int) -> None:
-        """So many more are written; nobody is told of the last one."""
+        """So many more are written; nobody learns of the last one."""
         with self._changed:
             self._records_left = records
 
@@ -70,7 +70,7 @@ class RunningGateway:
 
     @property
     def sessions(self) -> list[SourceSession]:
-        return [cast("SourceSession", session) for session in self.gateway.sessions]
+        return [*self.gateway.sessions]
 
     @property
     def connections(self) -> list[Connection]:
@@ -162,7 +162,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     async def start(
         store_settings: StoreSettings = SMALL, gate: Gate | None = None, **settings: object
     ) -> RunningGateway:
-        """`gate` guards it from the start, so it is told also of the streams that ended with the last one."""
+        """`gate` guards it from the start, so it also gets the streams that ended with the last one."""
         if started:
             await started.pop().stop()
         journal = CrashingJournal(RealFiles(tmp_path / "journal"), store_settings)
@@ -189,7 +189,7 @@ async def running(serve: Serve) -> RunningGateway:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connects, and says HELLO unless told not to."""
+    """Connects, and sends HELLO unless `hello` is false."""
     peers: list[Peer] = []
 
     async def open_peer(running: RunningGateway, source: str = "source", *, hello: bool = True) -> Peer:

@@ -53,7 +53,7 @@ class ClockScene:
         self.journal = FileJournal(self._files, STORE)
         self.store = SegmentStore(self.journal, STORE)
         self.clock = ArrivalClock(lambda: self.now)
-        self.connector = SourceLog("s", self.store, self.settings, 1 << 20, self.clock)
+        self.log = SourceLog("s", self.store, self.settings, 1 << 20, self.clock)
         self.marks = ClockMarks(self.clock)
         self.marks.demand = lambda: {"s": self.demand, "t": Demand(is_unknown=True)}
 
@@ -63,19 +63,19 @@ class ClockScene:
         self.open()
 
     def begin(self, stream_id: int) -> None:
-        known = self.connector.find(stream_id, f"stream {stream_id}")
-        self.connector.append([Batch(known.route, [started(stream_id, known)])])
+        known = self.log.find(stream_id, f"stream {stream_id}")
+        self.log.append([Batch(known.route, [started(stream_id, known)])])
 
     def event(self, stream_id: int, number: int = 1, time_us: int | None = None) -> None:
         at = self.clock.now() if time_us is None else time_us
-        batch = stored_batch(self.connector.streams[stream_id].route, stream_id, Values([b"v"], [number], at))
-        waking = [active_again(stream_id)] if stream_id in self.connector.streams.idle else []
-        self.connector.append([batch._replace(marks=waking)])
+        batch = stored_batch(self.log.streams[stream_id].route, stream_id, Values([b"v"], [number], at))
+        waking = [active_again(stream_id)] if stream_id in self.log.streams.idle else []
+        self.log.append([batch._replace(marks=waking)])
 
     def pass_time(self, seconds: float, step: float = 0.2) -> None:
         for _ in range(round(seconds / step)):
             self.now += round(step * SECOND_US)
-            self.marks.tick([self.connector])
+            self.marks.tick([self.log])
 
     def marked(self, route: int = 0, kind: MarkKind = MarkKind.CLOCK) -> list[int]:
         """The times of the marks in a segment, in order."""
@@ -107,7 +107,7 @@ def test_a_window_s_end_that_the_clock_has_passed_is_marked_once_in_each_segment
     (time,) = scene.marked(0)
     assert START + 5 * SECOND_US <= time <= START + 5.2 * SECOND_US
     assert scene.marked(1) == [time]
-    assert scene.connector.clock_us == time
+    assert scene.log.clock_us == time
 
 
 def test_a_pipeline_that_lags_keeps_no_mark_from_another() -> None:
@@ -150,13 +150,13 @@ def test_a_source_that_has_ended_or_brings_its_own_times_is_not_marked() -> None
     for has_ended in (True, False):
         scene = ClockScene(demand=Demand(is_unknown=True))
         if has_ended:
-            scene.connector.finish()
+            scene.log.finish()
         else:
-            scene.connector.times.record(own_times=True)
+            scene.log.times.record(own_times=True)
         scene.pass_time(10)
         assert scene.marked() == []
     scene.reopen()
-    assert scene.connector.times.has_own_times, "the worker remembers it"
+    assert scene.log.times.has_own_times, "the worker remembers it"
     plain = ClockScene(replace(ARRIVAL, arrival_time=False), demand=Demand(is_unknown=True))
     plain.pass_time(10)
     assert plain.marked() == []
@@ -173,7 +173,7 @@ def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_h
     scene.reopen()
     scene.pass_time(10)
     assert scene.marked() == [], "what the program sends next may be older"
-    scene.connector.times.record(own_times=False)
+    scene.log.times.record(own_times=False)
     scene.event(1, 2)
     scene.pass_time(10)
     marked = len(scene.marked())
@@ -181,10 +181,10 @@ def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_h
     scene.reopen()
     scene.pass_time(10)
     assert len(scene.marked()) > marked, "the worker remembers it"
-    scene.connector.times.record(own_times=True)
+    scene.log.times.record(own_times=True)
     marked = len(scene.marked())
     scene.pass_time(10)
-    scene.connector.times.record(own_times=False)
+    scene.log.times.record(own_times=False)
     scene.pass_time(10)
     assert len(scene.marked()) == marked, "one is enough"
 
@@ -198,9 +198,9 @@ def test_no_event_comes_below_a_mark_when_the_clock_is_set_back_and_the_worker_s
     assert scene.clock.now() >= marked
     for write_table_down in (False, True):
         if write_table_down:
-            scene.connector.snapshot()
+            scene.log.snapshot()
         scene.reopen()
-        assert scene.connector.clock_us == marked
+        assert scene.log.clock_us == marked
         assert scene.clock.now() == marked, "it stands still until the wall clock has caught up"
     count = len(scene.marked())
     scene.pass_time(60)
@@ -229,10 +229,10 @@ def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_
     scene.begin(2)
     scene.event(1, time_us=5)
     scene.pass_time(30)
-    scene.connector.mark_idle([1])
+    scene.log.mark_idle([1])
     scene.pass_time(30)
     assert marked() == [], "one of them may still send"
-    scene.connector.mark_idle([2])
+    scene.log.mark_idle([2])
     scene.pass_time(1)
     assert marked() == [scene.clock.now() - 800_000 - IDLE_CLOCK.max_disorder_us]
     assert scene.marked(1, MarkKind.IDLE_CLOCK) == marked()
@@ -241,7 +241,7 @@ def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_
     scene.pass_time(30)
     assert len(marked()) == 1, "it is active again"
     scene.reopen()
-    scene.connector.mark_idle([1])
+    scene.log.mark_idle([1])
     scene.pass_time(9)
     assert len(marked()) == 1, "the worker has just started: how long they were silent nobody knows"
     scene.pass_time(3)
@@ -253,17 +253,17 @@ def test_streams_that_have_ended_are_followed_by_the_clock_only_after_the_timeou
     scene.begin(1)
     scene.pass_time(60)
     scene.event(1, time_us=5)
-    scene.connector.append([Batch(scene.connector.streams[1].route, [ended(1)])])
+    scene.log.append([Batch(scene.log.streams[1].route, [ended(1)])])
     scene.pass_time(9)
     assert scene.marked(kind=MarkKind.IDLE_CLOCK) == [], "the next file may be about to be opened"
     scene.pass_time(2)
     assert len(scene.marked(kind=MarkKind.IDLE_CLOCK)) == 1
 
 
-def test_a_source_that_is_told_to_wait_waits() -> None:
+def test_a_source_that_waits_when_all_is_idle_gets_no_clock_mark() -> None:
     scene = ClockScene(replace(IDLE_CLOCK, when_all_idle=WhenAllIdle.WAIT), demand=Demand(is_unknown=True))
     scene.begin(1)
-    scene.connector.mark_idle([1])
+    scene.log.mark_idle([1])
     scene.pass_time(120)
     assert scene.marked(kind=MarkKind.IDLE_CLOCK) == scene.marked() == []
 

@@ -93,7 +93,7 @@ async def test_every_session_gets_what_is_its_own(running: RunningGateway, conne
     assert first.acked == {1: 10, 2: 20}
 
 
-async def test_who_comes_back_while_held_is_acknowledged_once_all_that_was_stored_is_released(
+async def test_a_program_that_comes_back_is_acknowledged_once_everything_stored_is_released(
     serve: Serve, connect: Connect
 ) -> None:
     running = await serve(source=ONE_SEGMENT)
@@ -251,7 +251,7 @@ async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_hol
     await again.until(lambda: again.acked == {1: 11, 2: 20})
 
 
-async def test_acknowledge_durable_is_not_held(serve: Serve, connect: Connect) -> None:
+async def test_ack_durable_does_not_wait_for_pipelines(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(ack=AckMode.DURABLE))
     completion(running).hold({})
     source = Listener(await connect(running))
@@ -279,12 +279,10 @@ async def test_a_hold_comes_after_acknowledgements_and_these_do_not_go_back(
     await source.until(lambda: source.acked == {1: 6, 2: 5})
 
 
-async def test_releases_of_what_was_acknowledged_before_the_hold_are_not_told_again(
-    serve: Serve, connect: Connect
-) -> None:
+async def test_what_was_acknowledged_before_the_hold_is_not_acknowledged_again(serve: Serve, connect: Connect) -> None:
     running = await serve(source=ONE_SEGMENT)
-    told: list[tuple[int, int]] = []
-    source = Listener(await connect(running), lambda *ack: told.append(ack))
+    acked: list[tuple[int, int]] = []
+    source = Listener(await connect(running), lambda *ack: acked.append(ack))
     await source.open(1)
     for number in range(5):
         source.send([(1, number)])
@@ -294,7 +292,7 @@ async def test_releases_of_what_was_acknowledged_before_the_hold_are_not_told_ag
         completion(running).advance({"connector/source/0": end})
         await quiet(0.01)
     source.check()
-    assert told == [(1, number) for number in range(5)]
+    assert acked == [(1, number) for number in range(5)]
 
 
 async def test_a_hold_that_starts_at_the_end_releases_what_is_there(running: RunningGateway, connect: Connect) -> None:
@@ -348,7 +346,7 @@ async def test_let_go_acknowledges_all_that_is_durable_and_what_comes_at_once(
     assert source.acked == {1: 7, 2: 8}
 
 
-async def test_under_load_acknowledgements_never_go_back_when_it_is_held_and_let_go(
+async def test_under_load_acknowledgements_never_go_back_while_pipelines_come_and_go(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = Listener(await connect(running))
@@ -399,7 +397,7 @@ async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect
     assert source.acked == {}
 
 
-async def test_the_status_tells_what_is_held_and_how_long_the_oldest_waits(
+async def test_the_status_shows_what_waits_and_how_long_the_oldest_has_waited(
     running: RunningGateway, connect: Connect
 ) -> None:
     began = asyncio.get_running_loop().time()

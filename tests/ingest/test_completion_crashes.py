@@ -20,7 +20,7 @@ def numbers(after: int | None) -> Iterator[Message]:
 
 
 class Program:
-    """A source with some streams, of either kind, and what it was told."""
+    """A source with some streams, of either kind, and what was acknowledged to it."""
 
     def __init__(self, running: RunningGateway, kind: type[Source | AsyncSource]) -> None:
         self.acked: dict[str, int] = {}
@@ -62,7 +62,7 @@ async def test_a_program_is_done_when_all_it_sent_is_complete_and_not_before(
 
 
 @pytest.mark.parametrize("kind", [Source, AsyncSource])
-async def test_a_program_whose_worker_starts_again_while_it_waits_is_told_afterwards(
+async def test_a_program_whose_worker_restarts_while_it_waits_is_acknowledged_afterwards(
     serve: Serve, kind: type[Source | AsyncSource], unused_tcp_port: int
 ) -> None:
     running = await serve(port=unused_tcp_port)
@@ -81,7 +81,7 @@ async def test_a_program_whose_worker_starts_again_while_it_waits_is_told_afterw
     assert len(running.events()) == COUNT * len(STREAMS), "and nothing was stored twice"
 
 
-async def test_what_a_program_is_told_follows_the_releases(running: RunningGateway) -> None:
+async def test_acknowledgements_of_a_program_follow_the_releases(running: RunningGateway) -> None:
     completion(running).hold({})
     program = Program(running, AsyncSource)
     task = program.start()

@@ -44,7 +44,7 @@ async def test_a_damaged_head_is_loud_and_its_streams_are_acknowledged_when_all_
     completion(running).advance({SEGMENT: record_ends_undamaged(running)[-2]})
     await quiet()
     assert any("fails its checksum" in text for text in running.store.damage)
-    assert source.acked == {1: 0, 2: 1}, "the third message is told by no head"
+    assert source.acked == {1: 0, 2: 1}, "the third message is in no head"
     completion(running).advance(ends(running))
     await source.until(lambda: source.acked == {1: 2, 2: 3})
     source.send([(1, 10), (2, 10)])

@@ -84,8 +84,8 @@ async def test_a_declaration_is_a_sign_of_life(serve: Serve, connect: Connect) -
     scene.pass_time(TIMEOUT + 1)
     assert await scene.idle() == [1, 2]
     await declaring.watermark("source", 20)
-    connector = scene.running.sources.log("source")
-    assert not connector.streams.idle
+    log = scene.running.sources.log("source")
+    assert not log.streams.idle
     scene.pass_time(TIMEOUT + 1)
     assert await scene.idle() == [1, 1, 2, 2]
 
@@ -143,8 +143,8 @@ async def test_a_table_of_streams_that_was_written_without_standings_is_read(ser
     peer = await connect(running)
     await peer.open(1)
     await peer.close()
-    connector = running.sources.log("source")
-    offsets = {name: (running.store.info(name).number, running.store.length(name)) for name in connector.segments}
+    log = running.sources.log("source")
+    offsets = {name: (running.store.info(name).number, running.store.length(name)) for name in log.segments}
     packed = msgpack.packb([offsets, 0, True, [(1, "one", 0, 5), (2, "two", 1, 6)]])
     running.store.append(streams_segment("source"), [len(packed).to_bytes(4, "big"), packed])
     await running.sources.durability.caught_up()

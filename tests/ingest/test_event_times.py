@@ -65,7 +65,7 @@ async def test_keys_and_payloads_are_stored_as_they_came(running: RunningGateway
     assert all(event.metadata == b"" for event in events)
 
 
-async def test_the_heads_tell_the_last_id_and_the_highest_time_of_each_stream(serve: Serve, connect: Connect) -> None:
+async def test_the_heads_have_the_last_id_and_the_highest_time_of_each_stream(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(segments=1))
     await store(running, connect, at(1, 5), at(2, 9), at(3, -7))
     (name,) = running.sources.log("source").segments

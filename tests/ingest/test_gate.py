@@ -49,7 +49,7 @@ async def test_a_notify_is_answered_when_all_sinks_have_opened_the_stream(serve:
     answer = await peer.frame()
     assert isinstance(answer, NotifyAck)
     assert answer.stream_id == 2
-    assert sorted(gate.told) == [("started", ref(1)), ("started", ref(2))]
+    assert sorted(gate.reports) == [("started", ref(1)), ("started", ref(2))]
     while isinstance(frame := await _next(peer), Ack):
         pass
     assert frame is None
@@ -105,7 +105,7 @@ async def test_the_end_of_a_closed_stream_lets_the_others_of_its_session_go_on(s
     assert not running.sessions[0]._streams.is_blocked
 
 
-async def test_a_stream_is_told_to_be_complete_when_pipelines_are_done_with_its_last_message(
+async def test_a_stream_is_completed_when_pipelines_are_done_with_its_last_message(
     serve: Serve, connect: Connect
 ) -> None:
     running, gate = await guarded(serve, source=SourceSettings(segments=1))
@@ -173,16 +173,16 @@ async def test_a_source_is_set_up_anew_while_its_program_goes_on(running: Runnin
     peer = await connect(running)
     await peer.open(1)
     running.sources.configure("source", SourceSettings(segments=4, quota_bytes=10, max_disorder_us=7))
-    connector = running.sources.log("source")
-    assert len(connector.segments) == 4
+    log = running.sources.log("source")
+    assert len(log.segments) == 4
     assert running.sources.settings_of("source").max_disorder_us == 7
     for stream_id in range(2, 30):
         await peer.open(stream_id)
     peer.send(*(message(stream_id, 1) for stream_id in range(1, 30)))
     await until(lambda: running.sources.counters.messages == 29)
     await running.sources.durability.caught_up()
-    assert {s.route for s in connector.streams.values()} == {0, 1, 2, 3}
-    assert not connector.has_room()
+    assert {s.route for s in log.streams.values()} == {0, 1, 2, 3}
+    assert not log.has_room()
     assert len(running.sources.completion("source").status().acknowledged) == 4
 
 

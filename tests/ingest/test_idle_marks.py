@@ -43,7 +43,7 @@ async def test_a_silent_stream_becomes_idle_and_its_next_message_brings_it_back(
     assert await scene.idle() == [2]
     assert scene.running.gateway.status()["idle_streams"] == 1
     scene.pass_time(TIMEOUT / 2)
-    assert await scene.idle() == [2], "it is told once"
+    assert await scene.idle() == [2], "it is marked once"
     await sent(scene, peer, 10, 1, 2)
     records = await scene.records()
     assert ([Mark(2, AGAIN)], 10) in [(marks, last.get(2)) for marks, last in records], "in the record of its events"
@@ -52,7 +52,7 @@ async def test_a_silent_stream_becomes_idle_and_its_next_message_brings_it_back(
     assert await scene.idle() == [1, 2, 2]
 
 
-async def test_a_stream_that_has_been_opened_and_says_nothing_becomes_idle_too(serve: Serve, connect: Connect) -> None:
+async def test_a_stream_that_has_been_opened_and_sends_nothing_becomes_idle_too(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     scene.pass_time(3 * TIMEOUT)
     await opened(scene, connect, 1)
@@ -130,11 +130,11 @@ async def test_the_clock_runs_while_the_program_is_away_but_not_while_there_is_n
     await until_stored(scene.running, 1)
     await peer.close()
     await eventually(lambda: len(scene.running.sources.log("source").streams.away) == 1)
-    connector = scene.running.sources.log("source")
-    connector.settings = replace(connector.settings, quota_bytes=1)
+    log = scene.running.sources.log("source")
+    log.settings = replace(log.settings, quota_bytes=1)
     scene.pass_time(5 * TIMEOUT)
     assert await scene.idle() == [], "it would get no credit if it came"
-    connector.settings = replace(connector.settings, quota_bytes=None)
+    log.settings = replace(log.settings, quota_bytes=None)
     scene.pass_time(TIMEOUT - 1)
     assert await scene.idle() == []
     scene.pass_time(1)
@@ -217,7 +217,7 @@ async def test_marks_that_a_full_disk_refuses_are_stored_later(serve: Serve, con
     assert await scene.marked(AGAIN) == [1]
 
 
-async def test_active_again_that_cannot_be_stored_is_said_by_the_next_message(serve: Serve, connect: Connect) -> None:
+async def test_active_again_that_cannot_be_stored_comes_with_the_next_message(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)
     scene.pass_time(TIMEOUT + 1)
@@ -233,7 +233,7 @@ async def test_active_again_that_cannot_be_stored_is_said_by_the_next_message(se
 
 
 @pytest.mark.parametrize("how", ["snapshot", "crash"])
-async def test_after_a_restart_clocks_begin_anew_and_who_was_idle_is_known(
+async def test_after_a_restart_clocks_start_from_zero_and_idle_streams_are_known(
     serve: Serve, connect: Connect, how: str
 ) -> None:
     scene = await idle_scene(serve)
@@ -248,21 +248,21 @@ async def test_after_a_restart_clocks_begin_anew_and_who_was_idle_is_known(
     if how == "crash":
         await scene.running.crash()
     scene = await idle_scene(serve)
-    connector = scene.running.sources.log("source")
-    assert {i: s.standing for i, s in connector.streams.items()} == {
+    log = scene.running.sources.log("source")
+    assert {i: s.standing for i, s in log.streams.items()} == {
         1: Standing.ACTIVE,
         2: Standing.IDLE,
         3: Standing.ENDED,
         4: Standing.IDLE,
     }
-    assert connector.streams.idle == {2, 4}
+    assert log.streams.idle == {2, 4}
     scene.pass_time(TIMEOUT - 1)
     assert await scene.idle() == [2, 4], "the time before the restart does not count"
     scene.pass_time(2)
     assert await scene.idle() == [1, 2, 4]
     peer = await opened(scene, connect, 2)
     await sent(scene, peer, 7, 2)
-    assert connector.streams.idle == {1, 4}
+    assert log.streams.idle == {1, 4}
 
 
 async def test_by_the_gateway_s_own_ticks(serve: Serve, connect: Connect) -> None:
@@ -274,7 +274,7 @@ async def test_by_the_gateway_s_own_ticks(serve: Serve, connect: Connect) -> Non
     for message_id in range(8):
         peer.send(*messages([1], message_id))
         await asyncio.sleep(0.15)
-    connector = running.sources.log("source")
-    assert connector.streams.idle == {2}
+    log = running.sources.log("source")
+    assert log.streams.idle == {2}
     assert isinstance(await peer.frame(), Ack)
-    await eventually(lambda: connector.streams.idle == {1, 2})
+    await eventually(lambda: log.streams.idle == {1, 2})

@@ -55,7 +55,7 @@ class Truth:
 
 
 class Source:
-    """A session that sends at random, and knows what it was told."""
+    """A session that sends at random, and knows the replies it got."""
 
     def __init__(self, peer: Peer, rng: random.Random, acked: dict[int, int] | None = None) -> None:
         self._peer = peer

@@ -20,10 +20,10 @@ Append = Callable[..., Any]
 
 def streams_on(running: RunningGateway, route: int, count: int = 1) -> list[int]:
     """Ids of streams that are put into this segment."""
-    connector = running.sources.log("source")
-    found = [stream_id for stream_id in range(1000) if connector.find(stream_id, "s").route == route][:count]
+    log = running.sources.log("source")
+    found = [stream_id for stream_id in range(1000) if log.find(stream_id, "s").route == route][:count]
     for stream_id in range(1000):
-        del connector.streams[stream_id]
+        del log.streams[stream_id]
     return found
 
 
@@ -112,8 +112,8 @@ async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_wh
         await peer.open(stream_id)
         peer.send(Message(stream_id, stream_id, 0, b"", b"x"))
         await acked(peer, stream_id, stream_id)
-    connector = running.sources.log("source")
-    connector.snapshot()
+    log = running.sources.log("source")
+    log.snapshot()
     append: Append = running.store.append
     parts = 0
 
@@ -126,7 +126,7 @@ async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_wh
 
     running.store.append = two_parts_only  # type: ignore[method-assign]
     with pytest.raises(DiskFull):
-        connector.snapshot()
+        log.snapshot()
     await running.crash()
     again = await connect(await serve())
     assert [await again.open(stream_id) for stream_id in range(10)] == list(range(10))
@@ -322,7 +322,7 @@ async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
     assert await (await connect(last)).open(gone) == 6
 
 
-async def test_a_data_segment_that_was_made_anew_is_folded_from_its_start(serve: Serve, connect: Connect) -> None:
+async def test_a_data_segment_that_was_created_again_is_folded_from_its_start(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(segments=1))
     peer = await connect(running)
     await peer.open(1)

@@ -29,7 +29,7 @@ def without_time(found: list[dict[str, Any]]) -> list[tuple[str, str, str, int]]
     return [(row["signal"], row["connector"], row["stream"], row["stream_id"]) for row in found]
 
 
-async def test_streams_of_programs_are_told_of(running: RunningGateway, connect: Connect) -> None:
+async def test_streams_of_programs_are_reported(running: RunningGateway, connect: Connect) -> None:
     running.sources.system_streams.enable()
     before = time.time_ns() // 1000
     peer = await connect(running, "sensors")

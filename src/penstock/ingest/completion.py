@@ -1,6 +1,6 @@
 """What of a source may be acknowledged: what is durable, or, while pipelines read it, what they have completed.
 
-    AT_ONCE ──hold──▶ HELD ──let_go──▶ CATCHING_UP ──everything that waited is acknowledged──▶ AT_ONCE
+    AT_ONCE ──hold──▶ WAITING ──let_go──▶ CATCHING_UP ──everything that waited is acknowledged──▶ AT_ONCE
 
 While pipelines hold acknowledgements back, these come from the heads of the records that `advance` has released, and go
 to whoever has the stream open by then. So all that a session has to remember of what it stored is the time of the
@@ -33,7 +33,7 @@ _STREAMS_PER_TURN = 2000
 
 class Mode(Enum):
     AT_ONCE = "at once"
-    HELD = "held"
+    WAITING = "waiting"
     CATCHING_UP = "catching up"
 
 
@@ -104,7 +104,7 @@ class Completion:
     def let_go(self) -> None:
         """No pipeline reads the source any more: acknowledge what is durable."""
         self.is_held = False
-        if self._mode is Mode.HELD:
+        if self._mode is Mode.WAITING:
             self._mode = Mode.CATCHING_UP
             self._wake()
         self._moved()
@@ -149,7 +149,7 @@ class Completion:
             return
         if self._mode is Mode.AT_ONCE:
             self._cursors = list(self._durable)
-        self._mode = Mode.HELD
+        self._mode = Mode.WAITING
         self._wake()
 
     def stop(self) -> None:
@@ -190,14 +190,14 @@ class Completion:
                 return inf
             case Mode.CATCHING_UP:
                 return self._cursors[route]
-            case Mode.HELD:
+            case Mode.WAITING:
                 return min(self._cursors[route], self._released.get(self._segments[route], 0))
 
     def durable(self, route: int, end: Offset) -> None:
         """A record that ends there is durable."""
         self._durable[route] = max(end, self._durable[route])
         if self._mode is Mode.CATCHING_UP or (
-            self._mode is Mode.HELD and self._released.get(self._segments[route], 0) > self._cursors[route]
+            self._mode is Mode.WAITING and self._released.get(self._segments[route], 0) > self._cursors[route]
         ):
             self._wake()
 

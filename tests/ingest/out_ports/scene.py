@@ -1,4 +1,4 @@
-"""A gateway with hosted connectors that do what the test says, and what they have stored."""
+"""A gateway and connectors that do what the test wants, and what they have stored."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -48,22 +48,22 @@ class Driven(Connector[Options]):
 
 @dataclass
 class ScriptedGate:
-    """Streams may send unless the test has closed them; and what the gate was told, in order."""
+    """Streams may send unless the test has closed them; and what was reported to the gate, in order."""
 
     closed: set[StreamRef] = field(default_factory=set)
     is_shut: bool = False
     """Also streams that nobody has closed."""
-    told: list[tuple[str, StreamRef]] = field(default_factory=list)
+    reports: list[tuple[str, StreamRef]] = field(default_factory=list)
     _subscribers: list[Changed] = field(default_factory=list)
 
     def started(self, stream: StreamRef) -> None:
-        self.told.append(("started", stream))
+        self.reports.append(("started", stream))
 
     def ended(self, stream: StreamRef) -> None:
-        self.told.append(("ended", stream))
+        self.reports.append(("ended", stream))
 
     def completed(self, stream: StreamRef) -> None:
-        self.told.append(("completed", stream))
+        self.reports.append(("completed", stream))
 
     def may_send(self, stream: StreamRef) -> bool:
         return stream not in self.closed and not self.is_shut
@@ -86,7 +86,7 @@ class ScriptedGate:
             self.set(stream, is_open=True)
 
     def of(self, stream: StreamRef) -> list[str]:
-        return [what for what, whose in self.told if whose == stream]
+        return [what for what, whose in self.reports if whose == stream]
 
 
 class Scene:

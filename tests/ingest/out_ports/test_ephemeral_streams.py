@@ -104,11 +104,11 @@ async def test_streams_of_a_process_that_crashed_have_ended_and_do_not_come_back
     await stream.send(b"x")
     await scene.running.sources.durability.caught_up()
     await scene.crash()
-    connector = scene.running.sources.log("source")
-    await until(lambda: stream.ref.stream_id not in connector.streams)
-    assert resumed.ref.stream_id in connector.streams
+    log = scene.running.sources.log("source")
+    await until(lambda: stream.ref.stream_id not in log.streams)
+    assert resumed.ref.stream_id in log.streams
     assert [m.stream_id for m in await scene.marks() if m.kind is MarkKind.ENDED] == [stream.ref.stream_id]
-    assert ("completed", stream.ref) in scene.gate.told
+    assert ("completed", stream.ref) in scene.gate.reports
 
 
 async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a_restart(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a
 
 async def test_streams_of_programs_are_never_taken_for_such(scene: Scene) -> None:
     host = await scene.host()
-    connector = host.log
-    connector.find(7, "chosen by a program")
-    connector.find((host.log.streams.incarnation + 1) << 32 | 1, "larger than any")
-    assert connector.streams.ephemeral() == []
+    log = host.log
+    log.find(7, "chosen by a program")
+    log.find((host.log.streams.incarnation + 1) << 32 | 1, "larger than any")
+    assert log.streams.ephemeral() == []

@@ -23,7 +23,9 @@ from penstock.protocol.connector import stream_id_of
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 100), st.booleans()), max_size=50))
-def test_ids_of_a_stream_that_resumes_grow_and_say_where_to_go_on(steps: list[tuple[int, int, bool]]) -> None:
+def test_ids_of_a_stream_that_resumes_increase_and_show_where_to_resume(
+    steps: list[tuple[int, int, bool]],
+) -> None:
     last_id = cut = behind = 0
     for size, count, reaches in steps:
         if not count:
@@ -67,7 +69,7 @@ def test_what_is_stored_already_is_left_out(ids: set[int], last_id: int) -> None
 
 
 @given(st.integers(1, 2000), st.integers(0, 2000), st.integers(0, 2000))
-def test_places_are_bounded_and_never_tell_of_an_event_too_early(count: int, durable: int, completed: int) -> None:
+def test_places_are_bounded_and_never_complete_an_event_too_early(count: int, durable: int, completed: int) -> None:
     places = Places()
     for number in range(1, count + 1):
         places.add(Place(number, Position(number), Offset(number)))
@@ -84,7 +86,7 @@ def test_places_are_bounded_and_never_tell_of_an_event_too_early(count: int, dur
 
 
 @given(st.text(max_size=20), st.integers(1, 2**32 - 1), st.integers(1, 2**32 - 1))
-def test_ids_tell_whether_a_stream_can_resume(name: str, incarnation: int, count: int) -> None:
+def test_ids_show_whether_a_stream_can_resume(name: str, incarnation: int, count: int) -> None:
     assert is_ephemeral(ephemeral_id(incarnation, count), name, incarnation)
     assert not is_ephemeral(ephemeral_id(incarnation, count), name, incarnation - 1)
     assert not is_ephemeral(stream_id_of(name), name, 2**32 - 1)

@@ -1,4 +1,4 @@
-"""Streams of a hosted connector: their ids, their events, what they wait for, how they end."""
+"""Streams of a connector's `out` port: their ids, their events, what they wait for, how they end."""
 
 import asyncio
 from contextlib import suppress
@@ -26,7 +26,7 @@ async def test_a_stream_begins_durably_and_its_events_are_counted_from_1(scene: 
     host = await scene.host()
     stream = await host.open_stream("peer", metadata={"peer": "10.0.0.1:5"})
     assert [(m.kind, m.name) for m in await scene.marks()] == [(MarkKind.STARTED, "peer")]
-    assert scene.gate.told == [("started", stream.ref)]
+    assert scene.gate.reports == [("started", stream.ref)]
     assert await stream.send(b"one") == 1
     assert await stream.send(b"two", metadata={"content_type": "text/plain"}) == 2
     first, second = await scene.events()
@@ -38,7 +38,7 @@ async def test_a_stream_begins_durably_and_its_events_are_counted_from_1(scene: 
     assert first.event_time <= second.event_time
 
 
-async def test_all_events_of_one_send_are_in_one_record_whose_head_tells_of_them(scene: Scene) -> None:
+async def test_all_events_of_one_send_are_in_one_record_with_a_head(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     assert await stream.send(b"a\nb\nc") == 2
@@ -51,7 +51,7 @@ async def test_all_events_of_one_send_are_in_one_record_whose_head_tells_of_them
     assert await scene.values() == [b"a", b"b", b"c"]
 
 
-async def test_what_is_put_has_the_ids_times_keys_and_metadata_that_it_was_given(scene: Scene) -> None:
+async def test_put_stores_ids_times_keys_and_metadata(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("partition", resume=True)
     assert stream.ref.stream_id == stream_id_of("partition")
@@ -125,22 +125,22 @@ async def test_a_full_disk_is_waited_for_and_nothing_of_a_send_is_lost(scene: Sc
     assert await scene.values() == [b"a", b"b"]
 
 
-async def test_bad_bytes_are_a_letter_and_end_their_stream_and_no_other(scene: Scene) -> None:
+async def test_bad_bytes_are_a_dead_letter_and_end_their_stream_and_no_other(scene: Scene) -> None:
     host = await scene.host(interceptors=PREFIXED)
     bad, good = await host.open_stream("bad", metadata={"peer": "p"}), await host.open_stream("good")
     with pytest.raises(BadBytes):
         await bad.send(b"\x00\x00\x00\x02ok" + b"\xff\xff\xff\xff garbage")
     await good.send(b"\x00\x00\x00\x04fine")
     assert sorted(await scene.values()) == [b"fine", b"ok"]
-    (letter,) = await scene.events("source.err")
-    assert letter.stream_id == bad.ref.stream_id
-    assert letter.payload == b"\xff\xff\xff\xff garbage"
-    assert {key: letter.metadata[key] for key in ("source", "stream", "peer")} == {
+    (dead_letter,) = await scene.events("source.err")
+    assert dead_letter.stream_id == bad.ref.stream_id
+    assert dead_letter.payload == b"\xff\xff\xff\xff garbage"
+    assert {key: dead_letter.metadata[key] for key in ("source", "stream", "peer")} == {
         "source": "source",
         "stream": "bad",
         "peer": "p",
     }
-    assert "bytes" in letter.metadata["reason"]
+    assert "bytes" in dead_letter.metadata["reason"]
     assert host.status().dead_letters == 1
     with pytest.raises(RequestError, match="closed"):
         await bad.send(b"more")
@@ -151,15 +151,15 @@ async def test_bad_bytes_are_a_letter_and_end_their_stream_and_no_other(scene: S
     ]
 
 
-async def test_a_record_that_is_cut_off_is_a_letter(scene: Scene) -> None:
+async def test_a_record_that_is_cut_off_is_a_dead_letter(scene: Scene) -> None:
     host = await scene.host(interceptors=PREFIXED)
     stream = await host.open_stream("peer")
     await stream.send(b"\x00\x00\x00\x01a\x00\x00\x00\x10half")
     await stream.cut_off("the peer went away")
     assert await scene.values() == [b"a"]
-    (letter,) = await scene.events("source.err")
-    assert letter.metadata["reason"] == "the peer went away"
-    assert letter.payload.endswith(b"half")
+    (dead_letter,) = await scene.events("source.err")
+    assert dead_letter.metadata["reason"] == "the peer went away"
+    assert dead_letter.payload.endswith(b"half")
 
 
 async def test_close_finishes_what_nobody_has_finished(scene: Scene) -> None:
@@ -209,7 +209,7 @@ async def test_with_ack_durable_an_event_is_complete_when_it_is_on_disk(scene: S
         await stream.complete(await stream.send(b"1"))
 
 
-async def test_a_stream_is_told_to_be_over_after_its_last_event_was_completed_even_if_acks_are_durable(
+async def test_a_stream_is_completed_after_its_last_event_is_even_if_acks_are_durable(
     scene: Scene,
 ) -> None:
     host = await scene.host(ack="durable", segments=1)
@@ -249,14 +249,14 @@ async def test_a_large_send_is_stored_in_parts_that_fit(scene: Scene, tmp_path: 
     assert len([head for head in await scene.heads() if head.count]) == 3
 
 
-async def test_a_record_that_is_too_large_for_an_event_is_a_letter(scene: Scene) -> None:
+async def test_a_record_that_is_too_large_for_an_event_is_a_dead_letter(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
     with pytest.raises(BadBytes, match="too large"):
         await stream.send(bytes(17 << 20))
-    (letter,) = await scene.events("source.err")
-    assert letter.metadata["cut_from"] == 17 << 20
-    assert len(letter.payload) == 8 << 20
+    (dead_letter,) = await scene.events("source.err")
+    assert dead_letter.metadata["cut_from"] == 17 << 20
+    assert len(dead_letter.payload) == 8 << 20
 
 
 async def test_the_same_stream_is_open_once(scene: Scene) -> None:
@@ -329,7 +329,7 @@ async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> Non
     await host.drain()
 
 
-async def test_letters_that_nobody_reads_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_letters_that_nobody_reads_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_sources, "DEAD_LETTERS_UNREAD_BYTES_MAX", 10_000)
     host = await scene.host(interceptors=PREFIXED)
     for number in range(20):
@@ -373,7 +373,7 @@ async def test_when_the_disk_has_failed_nobody_waits_for_room(scene: Scene) -> N
     await scene.running.crash()
 
 
-async def test_what_interceptors_have_held_back_gets_the_time_at_which_it_is_stored(scene: Scene) -> None:
+async def test_what_interceptors_buffer_gets_the_time_at_which_it_is_stored(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     await stream.send(b"one\ntw")

@@ -116,7 +116,7 @@ async def test_a_stream_is_opened_again_at_its_exact_position(scene: Scene) -> N
     assert await scene.values() == [b"one", b"two", b"three"]
 
 
-async def test_one_that_has_said_all_has_ended_and_can_be_opened_again(scene: Scene) -> None:
+async def test_a_finished_stream_has_ended_and_can_be_opened_again(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("file", resume=True)
     await stream.send(b"one\ntwo")
@@ -158,7 +158,7 @@ async def test_events_of_one_send_that_need_several_records_are_stored_once_when
     assert host.status().duplicates == stored
 
 
-async def test_bad_bytes_are_passed_over_so_that_they_are_one_letter_alone(scene: Scene) -> None:
+async def test_bad_bytes_are_skipped_so_that_they_become_a_single_dead_letter(scene: Scene) -> None:
     host = await scene.host(interceptors=PREFIXED)
     stream = await host.open_stream("file", resume=True)
     data = prefixed(b"good") + b"\xff\xff\xff\xffgarbage"
@@ -192,7 +192,9 @@ async def test_a_send_that_is_cancelled_while_the_disk_is_full_is_read_again(
     assert await scene.values() == [b"one", b"two", b"three"]
 
 
-async def test_one_that_begins_again_before_its_end_was_complete_is_not_told_to_be_over(scene: Scene) -> None:
+async def test_a_stream_that_starts_again_before_its_end_is_complete_is_not_completed(
+    scene: Scene,
+) -> None:
     host = await scene.host(interceptors=SPLIT, segments=1)
     completion = scene.running.sources.completion("source")
     completion.hold({})
@@ -210,7 +212,7 @@ async def test_one_that_begins_again_before_its_end_was_complete_is_not_told_to_
     await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "started", "ended", "completed"])
 
 
-async def test_an_end_that_was_not_complete_before_a_crash_is_told_when_it_is(tmp_path: Path) -> None:
+async def test_an_end_that_was_not_complete_before_a_crash_is_reported_when_it_is(tmp_path: Path) -> None:
     life = Life(tmp_path, FileJournal)
     life.sources.completion("source").hold({})
     host = await life.host(interceptors_in=SPLIT, segments=1)
@@ -225,9 +227,9 @@ async def test_an_end_that_was_not_complete_before_a_crash_is_told_when_it_is(tm
     await life.gateway.start()
     await asyncio.sleep(0.05)
     assert life.sources.knows(stream.ref)
-    assert life.gate.told == []
+    assert life.gate.reports == []
     life.sources.completion("source").advance(life.ends())
-    await until(lambda: life.gate.told == [("completed", stream.ref)])
+    await until(lambda: life.gate.reports == [("completed", stream.ref)])
     assert not life.sources.knows(stream.ref)
     await life.gateway.stop()
     await life.end()

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.connectors.api import Host, Lost, Stream, StreamRef
 from penstock.core.errors import RequestError
-from penstock.ingest.out_ports.supervision import Supervision
+from penstock.ingest.out_ports.host import Supervision
 from penstock.protocol.api.deployment import ReconnectSpec
 from penstock.protocol.stored.head import MarkKind
 from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting, until
@@ -77,7 +77,7 @@ async def test_an_error_that_nobody_expected_is_logged_and_treated_alike(
     assert any(record.exc_info is not None for record in caplog.records)
 
 
-async def test_when_all_tries_are_used_up_it_stays_failed_and_says_why(scene: Scene) -> None:
+async def test_when_all_tries_are_used_up_it_stays_failed_and_reports_why(scene: Scene) -> None:
     runs: list[int] = []
 
     async def run(host: Host) -> None:
@@ -120,7 +120,7 @@ def test_pauses_grow_up_to_the_longest_and_are_shortened_at_random() -> None:
     assert pauses(spec, lambda low, high: low) == [0.5, 1.5, 4.5, 10, 10, 10]
 
 
-async def test_a_drain_stores_what_interceptors_hold_and_what_was_read_for_a_closed_stream(scene: Scene) -> None:
+async def test_a_drain_stores_what_interceptors_buffer_and_what_was_read_for_a_closed_stream(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     one, other = await host.open_stream("one"), await host.open_stream("other")
     await one.send(b"a\nheld")
@@ -164,7 +164,7 @@ async def test_a_drain_leaves_what_a_stream_that_resumes_has_read_in_part_to_be_
     assert [m.kind for m in await scene.marks()] == [MarkKind.STARTED]
 
 
-async def test_a_stop_ends_streams_and_makes_a_letter_of_what_is_half_there(scene: Scene) -> None:
+async def test_a_stop_ends_streams_and_makes_a_dead_letter_of_an_incomplete_record(scene: Scene) -> None:
     host = await scene.host(interceptors=PREFIXED)
     stream = await host.open_stream("peer")
     await stream.send(b"\x00\x00\x00\x09half")

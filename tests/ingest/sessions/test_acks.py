@@ -103,7 +103,7 @@ def test_however_many_wait_the_memory_is_bounded_and_the_oldest_is_nearly_right(
         assert truth - 2 * 1000 / (ENTRIES_MAX // 2) <= oldest <= truth, "never younger than the truth"
 
 
-def test_after_a_long_wait_short_ones_are_told_apart_again() -> None:
+def test_after_a_long_wait_short_ones_are_distinguished_again() -> None:
     lag = AckLag()
     for number in range(10_000):
         lag.add(number, {0: number})

@@ -151,7 +151,7 @@ async def test_what_is_wrong_ends_the_session_with_a_reason(
     await acked(good, 1, 1)
 
 
-async def test_the_cookie_is_checked_and_never_told(serve: Serve, connect: Connect) -> None:
+async def test_the_cookie_is_checked_and_never_disclosed(serve: Serve, connect: Connect) -> None:
     running = await serve(cookie=b"Dragons-Love-Tacos")
     wrong = await connect(running, hello=False)
     wrong.send(Hello("0.0.1", b"wrong", "p", "i"))

@@ -73,7 +73,7 @@ async def test_its_streams_are_free_at_once(serve: Serve, connect: Connect) -> N
     assert [event.event_id for event in running.events()] == [5, 6, 7]
 
 
-async def test_while_held_it_waits_for_the_release_of_its_own_messages_and_no_others(
+async def test_a_half_closed_session_waits_for_the_release_of_its_own_messages_and_no_others(
     running: RunningGateway, connect: Connect
 ) -> None:
     completion(running).hold({})

@@ -98,7 +98,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
             await asyncio.sleep(0.01)
 
 
-def hold_little(running: RunningGateway) -> None:
+def shrink_send_buffers(running: RunningGateway) -> None:
     """Let the network take little of what is not read."""
     for connection in running.connections:
         connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -132,7 +132,7 @@ async def test_garbage_ends_its_own_session(
     assert sum(running.sources.registry.counts().values()) == 1
 
 
-async def test_a_byte_now_and_then_is_no_handshake(serve: Serve, connect: Connect) -> None:
+async def test_a_byte_now_and_then_is_not_a_handshake(serve: Serve, connect: Connect) -> None:
     running = await serve(handshake_seconds=1)
     async with a_good_source(running, connect):
         peer = await connect(running, hello=False)
@@ -278,7 +278,7 @@ async def test_a_source_that_reads_no_answers_is_ended_before_they_fill_the_memo
         await holder.open(5)
         raw = await Raw(running).connect(HELLO)
         await until(lambda: len(joined(running)) == 2)
-        hold_little(running)
+        shrink_send_buffers(running)
         notify = encode(Notify(5, "in use elsewhere")) * 1000
         with suppress(ConnectionError):
             for _ in range(10_000):
@@ -294,7 +294,7 @@ async def test_a_source_that_ends_and_opens_a_stream_without_reading_is_ended(se
     async with a_good_source(running, connect):
         raw = await Raw(running).connect(HELLO)
         await until(lambda: len(joined(running)) == 1)
-        hold_little(running)
+        shrink_send_buffers(running)
 
         async def until_opened(count: int) -> None:
             await until(lambda: running.sources.counters.streams_opened == count or not joined(running))
@@ -315,7 +315,7 @@ async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(ser
     running = await serve(write_buffer_bytes_max=MIB, unread_bytes_max=64 * MIB)
     raw = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
     await until(lambda: len(joined(running)) == 1)
-    hold_little(running)
+    shrink_send_buffers(running)
     holder = await connect(running)
     await holder.open(6)
     await raw.send(encode(Notify(6, "in use elsewhere")) * 10_000)  # more answers than the network takes

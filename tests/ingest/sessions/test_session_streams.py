@@ -52,7 +52,7 @@ async def open_retrying(peer: Peer, stream_id: int) -> int:
     raise AssertionError("refused for ever")
 
 
-def held(running: RunningGateway) -> int:
+def open_streams(running: RunningGateway) -> int:
     return sum(running.sources.registry.counts().values())
 
 
@@ -69,7 +69,7 @@ async def test_while_a_stream_is_closing_its_notify_is_refused_then_accepted(
     expected = 5 if messages else NOTHING_YET
     assert await open_retrying(peer, 7) == expected
     peer.send(EndOfStream(7))
-    await eventually(lambda: held(running) == 0)
+    await eventually(lambda: open_streams(running) == 0)
     other = await connect(running)
     assert await other.open(7) == expected
 
@@ -97,7 +97,7 @@ async def test_a_session_that_ends_with_notifies_unanswered_leaves_nothing_behin
         peer.send(together(*frames))
         await asyncio.sleep(0.0005 * number)
         peer.writer.transport.abort()
-    await eventually(lambda: held(running) == 0 and running.gateway.gauges()["open_sessions"] == 0)
+    await eventually(lambda: open_streams(running) == 0 and running.gateway.gauges()["open_sessions"] == 0)
     other = await connect(running)
     for stream_id in range(50):
         assert await other.open(stream_id) == NOTHING_YET
@@ -119,7 +119,7 @@ async def test_a_session_that_ends_while_streams_are_closing_leaves_nothing_behi
         ids = [event.event_id for event in running.events() if event.stream_id == 0]
         assert point == (ids[-1] if ids else NOTHING_YET)
         await other.close()
-    await eventually(lambda: held(running) == 0)
+    await eventually(lambda: open_streams(running) == 0)
 
 
 async def test_a_stream_goes_from_session_to_session_without_losing_its_place(
@@ -199,7 +199,7 @@ async def test_an_ack_is_never_below_the_notify_ack(running: RunningGateway, con
 
 
 @pytest.mark.parametrize("before", [[], [message(8, 3)]])
-async def test_the_id_that_means_nothing_yet_is_no_messages_id_and_never_acked(
+async def test_the_id_that_means_nothing_yet_is_not_a_message_id_and_never_acked(
     running: RunningGateway, connect: Connect, before: list[Message]
 ) -> None:
     peer = await connect(running)

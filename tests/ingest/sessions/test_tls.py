@@ -62,7 +62,7 @@ async def test_a_source_streams_over_tls(serve: Serve, mutual: bool) -> None:
     assert {event.payload for event in running.events()} == {bytes([n]) * 30_000 for n in range(1, 101)}
     peer.send(Hello("0.0.1", b"", "test", "source"))
     frames = await peer.frames_until_closed()
-    assert isinstance(frames[-1], Error), "an error is told over TLS too"
+    assert isinstance(frames[-1], Error), "an error is sent over TLS too"
     await peer.close()
 
 

@@ -10,25 +10,27 @@ Without `gate` every stream may send. `contraflow` gets what the connector repor
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import random
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from typing import Any, Protocol
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+
 from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, StreamRef
 from penstock.connectors.making import Chains
-from penstock.core.errors import RequestError
+from penstock.core.errors import PenstockError, RequestError
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate, OpenGate
 from penstock.ingest.out_ports.port import STOP_SECONDS, OutPort
 from penstock.ingest.out_ports.storage import PortCounters, Room, SourceStorage
 from penstock.ingest.out_ports.stream import OutStream
-from penstock.ingest.out_ports.supervision import Supervision, text_of
 from penstock.ingest.settings import AckMode, SourceSettings, settings_of
 from penstock.ingest.source_log import SourceCounters, SourceLog
 from penstock.ingest.worker_sources import DeadLetters
-from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.protocol.api.deployment import ConnectorSpec, ReconnectSpec
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ END_SECONDS = 2 * STOP_SECONDS
 """For `run` to end when it is cancelled: whoever waits for it must not wait for ever."""
 
 _BLOCKED_SHOWN = 20
+
+_POWER_MAX = 60
+"""Far more failures than any back-off needs to reach its limit; keeps the power finite."""
 
 
 class State(Enum):
@@ -107,6 +112,69 @@ class NoContraflow:
     def opened(self, stream: StreamRef) -> None: ...
 
     def closed(self, stream: StreamRef, reason: str) -> None: ...
+
+
+class Supervision:
+    """Restarts a connector's `run` after a back-off whenever it fails. `failed` gets the reason of each failure, and the
+    seconds until the next try.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: ReconnectSpec,
+        failed: Callable[[str, float], None],
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._name = name
+        self._spec = spec
+        self._failed = failed
+        self._uniform = uniform
+        self.failures = 0
+        """In a row."""
+
+    def succeeded(self) -> None:
+        """It is connected: the back-off starts again from its first pause."""
+        self.failures = 0
+
+    async def run(self, once: Callable[[], Awaitable[None]]) -> None:
+        """Until it returns. Raises the last error when all tries are used up."""
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(self._has_failed),
+            wait=self._pause,
+            stop=self._is_enough,
+            before_sleep=self._report,
+            reraise=True,
+        ):
+            with attempt:
+                await once()
+
+    def _has_failed(self, error: BaseException) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.failures += 1
+        if not isinstance(error, (PenstockError, OSError)):
+            log.error("connector %r failed", self._name, exc_info=error)
+        return True
+
+    def _is_enough(self, _: RetryCallState) -> bool:
+        return self._spec.tries is not None and self.failures >= self._spec.tries
+
+    def _pause(self, _: RetryCallState) -> float:
+        """Between half of the limit and all of it, so that many do not come back at once."""
+        power = min(self.failures - 1, _POWER_MAX)
+        limit = min(self._spec.first_seconds * self._spec.factor**power, self._spec.max_seconds)
+        return self._uniform(limit / 2, limit)
+
+    def _report(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        seconds = state.next_action.sleep if state.next_action is not None else 0.0
+        self._failed(text_of(error), seconds)
+
+
+def text_of(error: BaseException | None) -> str:
+    """Never empty: some errors have no text, and get their type's name."""
+    return str(error) or type(error).__name__
 
 
 class SourceHost:

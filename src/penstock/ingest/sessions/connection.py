@@ -11,8 +11,7 @@ from typing import cast
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.keepalive import find_dead_peers
 from penstock.ingest.catalog import SourceCatalog
-from penstock.ingest.sessions.session import SourceSession
-from penstock.ingest.sessions.table import SessionTable
+from penstock.ingest.sessions.session import SessionTable, SourceSession
 from penstock.protocol.connector import HelloCheck, Use
 from penstock.protocol.connector.bulk import Columns, Receiver
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.connection import Connection
-from penstock.ingest.sessions.table import SessionTable
+from penstock.ingest.sessions.session import SessionTable
 from penstock.ingest.source_view import SourceView
 
 _TICK_SECONDS = 0.2

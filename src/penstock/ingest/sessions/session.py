@@ -3,17 +3,17 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError
 from penstock.core.types import Offset
-from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.catalog import Counters, SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.sessions.acks import AckLag, Run
 from penstock.ingest.sessions.streams import SessionStreams
-from penstock.ingest.sessions.table import SessionStatus, SessionTable
 from penstock.ingest.source_log import SourceLog
 from penstock.protocol.connector import (
     Ack,
@@ -35,6 +35,7 @@ from penstock.protocol.connector.credits import Credits
 log = logging.getLogger(__name__)
 
 _ERROR_TEXT_MAX = 1000
+_ERRORS_KEPT = 20
 
 
 class Outlet(Protocol):
@@ -61,6 +62,77 @@ class Outlet(Protocol):
     def end(self, *, lingers: bool = False) -> None:
         """Send what was written, and close; with `lingers`, wait until the peer has closed."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """For /status. Before its HELLO there is not much."""
+
+    peer: str
+    program: str
+    connector: str | None
+    state: str
+    streams: int = 0
+    credits: int = 0
+    in_flight_bytes: int = 0
+    ack_lag_seconds: float = 0.0
+
+
+class SessionTable:
+    """The sessions of a gateway: how many there are, which of them to flush, and the last errors."""
+
+    def __init__(self, sessions_max: int, counters: Counters) -> None:
+        self._sessions_max = sessions_max
+        self._counters = counters
+        self._sessions: set[SourceSession] = set()
+        self._half_closed: dict[SourceSession, None] = {}
+        self._to_flush: set[SourceSession] = set()
+        self._flush_called = False
+        self.errors: deque[dict[str, str]] = deque(maxlen=_ERRORS_KEPT)
+
+    def __iter__(self) -> Iterator["SourceSession"]:
+        """Sessions may end meanwhile."""
+        return iter(list(self._sessions))
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def opened(self, session: "SourceSession") -> bool:
+        """False when there are too many."""
+        if len(self._sessions) >= self._sessions_max and self._half_closed:
+            first = next(iter(self._half_closed))
+            first.close()
+            self.closed(first)
+        if len(self._sessions) >= self._sessions_max:
+            self._counters.sessions_refused += 1
+            return False
+        self._sessions.add(session)
+        return True
+
+    def half_closed(self, session: "SourceSession") -> None:
+        """It only waits for acknowledgements: the first to go when there are too many sessions."""
+        self._half_closed[session] = None
+
+    def closed(self, session: "SourceSession") -> None:
+        self._sessions.discard(session)
+        self._half_closed.pop(session, None)
+        self._to_flush.discard(session)
+
+    def remember_error(self, peer: str, text: str) -> None:
+        self.errors.append({"peer": peer, "error": text})
+
+    def flush_soon(self, session: "SourceSession") -> None:
+        """At the end of this turn of the loop, once."""
+        self._to_flush.add(session)
+        if not self._flush_called:
+            self._flush_called = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_called = False
+        flushing, self._to_flush = self._to_flush, set()
+        for session in flushing:
+            session.flush()
 
 
 class SourceSession:
@@ -246,6 +318,7 @@ class SourceSession:
         return not self._unsettled and not self._to_ack and self._streams.is_settled
 
     def restart(self, address: str) -> None:
+        """Send the program to another worker."""
         if not self._session.is_over and self._log is not None:
             self._send(Restart(address))
         self._finish()
