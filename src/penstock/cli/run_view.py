@@ -158,7 +158,8 @@ class RunView:
         for sink in self._sinks:
             if sink.pipeline == name:
                 what, trouble = f"{name}/{sink.port} → {sink.sink}", f"trouble of {sink.sink} of {name}"
-                self._say(f"sink {sink.sink} of {name}", f"{what}: {sink.url} ({sink.guarantee})")
+                where = "" if sink.url == sink.sink else f": {sink.url}"  # a connector of the application is its name
+                self._say(f"sink {sink.sink} of {name}", f"{what}{where} ({sink.guarantee})")
                 if sink.state in _IN_TROUBLE:
                     self._say(trouble, f"{what} {sink.state}: {sink.reason}", logging.WARNING)
                 elif sink.state == "READY" and trouble in self._said:
