@@ -73,8 +73,8 @@ def test_a_file_that_is_neither_python_nor_yaml_is_refused(file: str) -> None:
     ("arguments", "said"),
     [
         (["--data", "a", "--worker", "127.0.0.1:7102"], "exclude each other"),
-        (["--trigger", "soon"], "no duration"),
-        (["--for", "ever"], "no duration"),
+        (["--trigger", "soon"], "not a valid duration"),
+        (["--for", "ever"], "not a valid duration"),
         (["--conf", "spark.executor.memory"], "has no value"),
         ([], "there is no file"),
     ],

@@ -73,8 +73,8 @@ def test_disorder_and_timeouts_are_for_all_sources_or_for_one() -> None:
 
 def test_mistakes_in_them_are_told() -> None:
     for disorder, timeout, why in (
-        (["soon"], [], "--max-disorder: 'soon' is no duration"),
-        (["a="], [], "--max-disorder: '' is no duration"),
+        (["soon"], [], "--max-disorder: 'soon' is not a valid duration"),
+        (["a="], [], "--max-disorder: '' is not a valid duration"),
         (["1s", "2s"], [], "--max-disorder is given twice for all sources"),
         ([], ["a=1s", "a=2s"], "--idle-timeout is given twice for a"),
         ([], ["0s"], "--idle-timeout: a timeout of 0"),

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.durations import parse_duration_ms
-from penstock.core.errors import CheckpointFailed, RequestError
+from penstock.core.errors import CheckpointFailed
 from penstock.spark.run.checkpoints import HadoopCheckpoint, LocalCheckpoint, checkpoint_of, is_fresh
 
 
@@ -65,12 +64,3 @@ def test_a_rename_that_did_not_happen_is_no_move() -> None:
     )
     with pytest.raises(CheckpointFailed, match=r"s3a://bucket/p cannot be used: .* did not rename it to .*/p~reset"):
         HadoopCheckpoint(spark, "s3a://bucket/p").move_aside()
-
-
-def test_durations_are_read_as_people_and_as_spark_write_them() -> None:
-    texts = {"500ms": 500, "1s": 1000, "1.5s": 1500, "2 m": 120_000, "1h": 3_600_000, "10 seconds": 10_000}
-    assert {text: parse_duration_ms(text) for text in texts} == texts
-    assert parse_duration_ms("1 minute") == 60_000
-    for text in ("", "5", "s", "1 fortnight", "-1s"):
-        with pytest.raises(RequestError, match="no duration"):
-            parse_duration_ms(text)

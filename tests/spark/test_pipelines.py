@@ -73,7 +73,7 @@ def one(a: Any) -> None:
         (one, {"name": "no/slash"}, "no name for a pipeline"),
         (one, {"outputs": ["no space"]}, "no name for a port"),
         (one, {"mode": "update"}, "no mode 'update'"),
-        (one, {"trigger": "soon"}, "no duration"),
+        (one, {"trigger": "soon"}, "not a valid duration"),
         (one, {"starting": "middle"}, "no place to start"),
         (one, {"inputs": {"a": "connector/a/0"}}, "no source"),
         (one, {"max_bytes_per_epoch": "lots"}, "not a size"),

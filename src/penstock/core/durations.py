@@ -1,18 +1,67 @@
-"""Durations as people write them: 500ms, 1s, 2m, or as Spark does: 10 seconds."""
+"""Durations as people write them: 500ms, 1s, 2m, 1 minute, 1 hour 30 minutes."""
 
 import re
+from datetime import timedelta
+from decimal import Decimal
+from typing import TypeAlias
 
 from penstock.core.errors import RequestError
 
-_MS = {"ms": 1, "millisecond": 1, "s": 1_000, "second": 1_000, "m": 60_000, "minute": 60_000}
-_MS |= {"h": 3_600_000, "hour": 3_600_000, "d": 86_400_000, "day": 86_400_000}
+Duration: TypeAlias = str | timedelta
+
+_UNITS_US = {
+    **dict.fromkeys(("us", "µs", "microsecond", "microseconds"), 1),
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1_000),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000_000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000_000),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800_000_000),
+}
+_PART = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*")
+_HINT = "Write it like 500ms, 90s, '1 minute' or '1 hour 30 minutes'."
 
 
 def parse_duration_ms(text: str) -> int:
-    """In milliseconds. Raises RequestError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
-    unit = found[2] if found else ""
-    factor = _MS.get(unit) or _MS.get(unit.removesuffix("s"))
-    if found is None or factor is None:
-        raise RequestError(f"{text!r} is no duration", "Write it like 500ms, 1s, 2m, 1h or 1d.")
-    return round(float(found[1]) * factor)
+    """Rounded to milliseconds. Raises RequestError for anything else than a positive duration, or zero."""
+    length_us = _parse_us(text)
+    if length_us < 0:
+        raise RequestError(f"{text!r} is not a valid duration: it is negative", _HINT)
+    return round(length_us / 1000)
+
+
+def parse_duration_us(name: str, given: Duration) -> int:
+    """In microseconds. Raises RequestError, which names the option, unless it is a whole number of them."""
+    if isinstance(given, timedelta):
+        return given // timedelta(microseconds=1)
+    try:
+        length_us = _parse_us(given)
+    except RequestError as error:
+        raise RequestError(f"{name}: {error}", error.hint) from None
+    if length_us != int(length_us):
+        raise RequestError(f"{name}: {given!r} is not a whole number of microseconds", _HINT)
+    return int(length_us)
+
+
+def _parse_us(given: object) -> Decimal:
+    text = given.strip().lower() if isinstance(given, str) else ""
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text):
+        raise RequestError(f"{given!r} is not a valid duration", _HINT)
+    return sum((Decimal(number) * _unit_us(given, unit) for number, unit in parts), Decimal(0))
+
+
+def _unit_us(given: object, unit: str) -> int:
+    if unit.startswith(("month", "year")):
+        raise RequestError(f"{given!r} is not a valid duration: months and years differ in length", "Use days.")
+    if unit not in _UNITS_US:
+        raise RequestError(f"{given!r} is not a valid duration: {unit!r} is not a unit", _HINT)
+    return _UNITS_US[unit]
+
+
+def format_duration(length_us: int) -> str:
+    """In the largest unit that it is a whole number of: 90s, 1h, 500ms."""
+    for unit in ("d", "h", "m", "s", "ms"):
+        if length_us and length_us % _UNITS_US[unit] == 0:
+            return f"{length_us // _UNITS_US[unit]}{unit}"
+    return f"{length_us}µs"

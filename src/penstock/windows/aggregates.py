@@ -1,4 +1,4 @@
-"""What windows compute of a key's events. All of these have the one interface that a user's own aggregate has, too."""
+"""What windows compute from a key's events. A user's own aggregate has the same interface."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ class ApproxDistinct(Aggregate):
         """Raises RequestError for an error that is out of range."""
         if not ERROR_MIN <= self.error <= ERROR_MAX:
             raise RequestError(
-                f"approx_distinct's error is {ERROR_MIN} to {ERROR_MAX}, not {self.error}", "Give another."
+                f"approx_distinct: error={self.error} is not valid", f"Choose one from {ERROR_MIN} to {ERROR_MAX}."
             )
 
     @property
@@ -301,7 +301,7 @@ class Collect(Aggregate):
     def __post_init__(self) -> None:
         """Raises RequestError for a limit that is out of range."""
         if not 0 < self.limit <= COLLECT_MAX:
-            raise RequestError(f"collect takes 1 to {COLLECT_MAX:,} values, not {self.limit:,}", "Give another limit.")
+            raise RequestError(f"collect: limit={self.limit:,} is not valid", f"Choose one from 1 to {COLLECT_MAX:,}.")
 
     def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> pa.Array:
         """A list of values with their events' order."""

@@ -1,14 +1,14 @@
-"""`penstock.windows`: what a pipeline's function calls. Spark is imported by those who do."""
+"""What a pipeline's function calls as `penstock.windows`. Importing it does not import Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+from penstock.core.durations import Duration, format_duration, parse_duration_us
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.windows.buckets import BUCKETS, check_buckets
-from penstock.windows.durations import Duration, microseconds, written
 from penstock.windows.kinds import Late, LateRule, Session, Sliding, Tumbling, Window
 from penstock.windows.measures import Measure
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from penstock.windows.aggregates import Aggregate
     from penstock.windows.measures import ColumnLike
 
-_KINDS = "Give windows.tumbling(…), windows.sliding(…) or windows.session(…)."
+_KINDS = "Pass windows.tumbling(…), windows.sliding(…) or windows.session(…)."
 _RESULTS = "Name each result: aggregate(…, n=windows.count(), total=windows.sum('amount'))."
 
 
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:
     """Windows of this size, one after the other. They begin at whole sizes since 1970-01-01T00:00Z, plus `offset`."""
-    return Tumbling(size_us=microseconds("the size", size), offset_us=microseconds("the offset", offset))
+    return Tumbling(size_us=parse_duration_us("size", size), offset_us=parse_duration_us("offset", offset))
 
 
 def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") -> Sliding:
     """Windows of this size, one beginning every `slide`: an event is in several of them."""
     return Sliding(
-        size_us=microseconds("the size", size),
-        slide_us=microseconds("the slide", slide),
-        offset_us=microseconds("the offset", offset),
+        size_us=parse_duration_us("size", size),
+        slide_us=parse_duration_us("slide", slide),
+        offset_us=parse_duration_us("offset", offset),
     )
 
 
 def session(gap: Duration) -> Session:
     """Windows that end when a key has been silent for `gap`: from its first event to `gap` after its last one."""
-    return Session(gap_us=microseconds("the gap", gap))
+    return Session(gap_us=parse_duration_us("gap", gap))
 
 
 def aggregate(
@@ -55,21 +55,21 @@ def aggregate(
     name: str | None = None,
     **results: Measure | Aggregate,
 ) -> DataFrame:
-    """The results of each window and key: a row when the pipeline's watermark reaches the window's end, and a further
+    """The results of each window and key: a row when the pipeline's watermark reaches the window's end, and another
     one in each epoch that changes it until `allowed_lateness` later.
 
-    `frame` is made from a pipeline's loads and has kept a timestamp column `event_time`. The result has the keys,
+    `frame` is derived from a pipeline's inputs and has kept a timestamp column `event_time`. The result has the keys,
     `window_start`, `window_end`, `pane` (`on_time` or `update`), `revision`, the results, of sessions `replaces`, the
     column `event_time` (the window's last microsecond) and `letter`, which is null in rows that are results.
 
-    An event whose windows are all closed is late: with `late="keep"` it leaves through the port `late` with its
-    original bytes, `late="drop"` only counts it; `late_rule="strict"` takes every event behind the watermark for late.
-    An event without a time leaves through the port `err`.
+    An event whose windows are all closed is late: with `late="keep"` it goes to the port `late` with its original
+    bytes, `late="drop"` only counts it; with `late_rule="strict"` every event behind the watermark is late. An event
+    without a time goes to the port `err`.
 
     State is kept in `buckets` of keys, each of at most `bucket_bytes_max`. Their number, the windows, the keys and the
     aggregates cannot be changed while there is state. `name` is the operator's in metrics. Raises RequestError.
     """
-    from penstock.windows.building import build
+    from penstock.windows.builder import build
 
     _check_window(window)
     _check_choice("late", late, get_args(Late))
@@ -80,7 +80,7 @@ def aggregate(
         window,
         listed,
         dict(_measures(results)),
-        lateness_us=microseconds("allowed_lateness", allowed_lateness),
+        lateness_us=parse_duration_us("allowed_lateness", allowed_lateness),
         late=late,
         late_rule=late_rule,
         event_time=event_time,
@@ -92,19 +92,19 @@ def aggregate(
 
 def _check_window(window: object) -> None:
     if not isinstance(window, Tumbling | Sliding | Session):
-        raise RequestError(f"{window!r} is no window", _KINDS)
+        raise RequestError(f"{window!r} is not a window", _KINDS)
 
 
 def _check_choice(what: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
-        raise RequestError(f"there is no {what}={given!r}", f"Write {' or '.join(map(repr, known))}.")
+        raise RequestError(f"{what}={given!r} is not valid", f"Write {' or '.join(map(repr, known))}.")
 
 
 def _measures(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure]]:
     from penstock.windows.aggregates import Aggregate
 
     if not results:
-        raise RequestError("nothing is to be computed", _RESULTS)
+        raise RequestError("aggregate() has no results to compute", _RESULTS)
     for name, given in results.items():
         match given:
             case Measure():
@@ -112,15 +112,15 @@ def _measures(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure]]:
             case Aggregate():
                 yield name, Measure(given, _inputs(name, given))
             case _:
-                raise RequestError(f"{name} is {given!r}, which is no aggregate and no option", _RESULTS)
+                raise RequestError(f"{name}={given!r} is neither an aggregate nor an option", _RESULTS)
 
 
 def _inputs(name: str, aggregate: Aggregate) -> tuple[str, ...]:
     inputs = getattr(aggregate, "inputs", None)
     if not isinstance(inputs, tuple):
         raise RequestError(
-            f"{name}'s class {type(aggregate).__name__} has the inputs {inputs!r}, which are no tuple of columns",
-            'Say in the class which columns `add` gets: inputs = ("amount",).',
+            f"{name}: {type(aggregate).__name__}.inputs is {inputs!r}, not a tuple of column names",
+            'Name the columns that `add` receives in the class: inputs = ("amount",).',
         )
     return inputs
 
@@ -129,10 +129,10 @@ def _name(window: Window, keys: Sequence[ColumnLike]) -> str:
     """As metrics show it."""
     match window:
         case Tumbling():
-            kind = f"tumbling {written(window.size_us)}"
+            kind = f"tumbling {format_duration(window.size_us)}"
         case Sliding():
-            kind = f"sliding {written(window.size_us)} every {written(window.slide_us)}"
+            kind = f"sliding {format_duration(window.size_us)} every {format_duration(window.slide_us)}"
         case Session():
-            kind = f"session {written(window.gap_us)}"
+            kind = f"session {format_duration(window.gap_us)}"
     names = [key for key in keys if isinstance(key, str)]
     return f"{kind} by {', '.join(names)}" if names else kind

@@ -2,7 +2,7 @@
 
 Spark sends a row to the partition `murmur3(bucket) mod partitions`. Murmur3 of an int is a bijection, so for every
 number there is the one int whose hash it is: with those as the buckets' ids, bucket i goes to partition i mod
-partitions, whatever their number is. The ids depend on nothing else: a checkpoint can be taken to another machine.
+partitions, whatever their number is. The ids depend on nothing else: a checkpoint can be moved to another machine.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ _BITS_32 = 0xFFFFFFFF
 def check_buckets(count: int) -> int:
     """Raises RequestError."""
     if type(count) is not int or not 1 <= count <= BUCKETS_MAX:
-        raise RequestError(f"{count!r} buckets", f"Give a whole number from 1 to {BUCKETS_MAX}.")
+        raise RequestError(f"buckets={count!r} is not valid", f"Choose a whole number from 1 to {BUCKETS_MAX}.")
     return count
 
 

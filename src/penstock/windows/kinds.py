@@ -1,4 +1,4 @@
-"""The kinds of windows. Times and lengths are microseconds; a window holds its start and not its end."""
+"""The kinds of windows. Times and lengths are microseconds; a window includes its start, not its end."""
 
 from dataclasses import dataclass
 from math import gcd
@@ -41,16 +41,16 @@ class Sliding:
         if self.slide_us > self.size_us:
             raise RequestError(
                 f"windows of {self.size_us} µs every {self.slide_us} µs leave gaps between them",
-                "Let them slide by no more than their size.",
+                "Choose a slide no longer than the size.",
             )
         if self.size_us > self.slide_us * WINDOWS_OF_EVENT_MAX:
             raise RequestError(
-                f"windows of {self.size_us} µs every {self.slide_us} µs have each event more than "
+                f"windows of {self.size_us} µs every {self.slide_us} µs contain each event more than "
                 f"{WINDOWS_OF_EVENT_MAX:,} times",
-                "Let them slide by more.",
+                "Choose a longer slide.",
             )
         if abs(self.offset_us) > LENGTH_MAX_US:
-            raise RequestError(f"the offset {self.offset_us} µs is out of range", "Give an offset below the slide.")
+            raise RequestError(f"the offset {self.offset_us} µs is out of range", "Choose an offset below the slide.")
 
     @property
     def slice_us(self) -> int:
@@ -96,4 +96,4 @@ Window: TypeAlias = Tumbling | Sliding | Session
 
 def _check_length(name: str, length_us: int) -> None:
     if not 0 < length_us <= LENGTH_MAX_US:
-        raise RequestError(f"a window's {name} of {length_us} µs is out of range", "Give a length like '1 minute'.")
+        raise RequestError(f"a window's {name} of {length_us} µs is out of range", "Write it like '1 minute'.")

@@ -224,7 +224,7 @@ def test_collect_has_the_first_values_in_order(rows: Rows, limit: int, seed: int
 
 @pytest.mark.parametrize("limit", [0, -1, 10**9])
 def test_what_is_collected_has_a_limit(limit: int) -> None:
-    with pytest.raises(RequestError, match="collect takes"):
+    with pytest.raises(RequestError, match="collect: limit="):
         Collect(INPUTS, limit)
 
 

@@ -227,7 +227,7 @@ class Wrong(Count):
 
 def test_an_aggregate_that_gives_too_few_partials_is_named() -> None:
     driver = Driver(replace(PLAN, aggregates={"mine": Wrong()}))
-    with pytest.raises(RequestError, match="'mine' gave 0 values of int64, not 1"):
+    with pytest.raises(RequestError, match="'mine' returned 0 values of int64, not 1"):
         driver.batch([[row(0)]], 5)
 
 
@@ -278,5 +278,5 @@ def test_an_aggregate_that_gives_no_arrow_array_once_there_are_rows_is_refused()
         def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> Any:
             return super().add(columns, groups, count) if not count else None
 
-    with pytest.raises(RequestError, match="'mine' gave NoneType, not 1 of int64"):
+    with pytest.raises(RequestError, match="'mine' returned NoneType, not 1 of int64"):
         Driver(replace(PLAN, aggregates={"mine": Sometimes(1)})).batch([[row(0)]], 5)

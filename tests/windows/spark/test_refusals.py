@@ -54,18 +54,23 @@ def test_the_result_has_keys_bounds_pane_results_time_and_letter(events: DataFra
 @pytest.mark.parametrize(
     ("change", "options", "why", "hint"),
     [
-        (["*"], {"keys": ["strem"]}, "'strem' cannot be taken of the frame", "Did you mean 'stream'"),
-        (["*"], {"n": windows.sum("amount")}, "'amount' cannot be taken", "It has: source, stream"),
-        (["value"], {}, "'event_time' cannot be taken", "It has: value"),
+        (["*"], {"keys": ["strem"]}, "'strem' is not a column of the frame", "Did you mean 'stream'"),
+        (["*"], {"n": windows.sum("amount")}, "'amount' is not a column", "It has: source, stream"),
+        (["value"], {}, "'event_time' is not a column", "It has: value"),
         (["value as event_time"], {}, "`event_time` is binary, not a timestamp", "timestamp_millis"),
         (["cast(event_time as timestamp_ntz) event_time"], {}, "is a timestamp_ntz", "to_utc_timestamp"),
         (["*", "array(1) as list"], {"keys": "list"}, "the key `list` is array<int>", "plain types"),
         (["*", "map('a', 1) as m"], {"keys": "m"}, "cannot be a key", "plain types"),
-        (["*", "stream as pane"], {"keys": "pane"}, "`pane` is a column of every result", "another name"),
-        (["*", "stream as n"], {"keys": "n"}, "`n` is there twice", "another name"),
-        (["*"], {"late_rule": "strict", "allowed_lateness": "1 s"}, "leaves nothing for allowed_lateness", "Leave one"),
-        (["*"], {"allowed_lateness": "-1 s"}, "a lateness of -1000000 µs", "Give one like"),
-        (["*", "1 as letter"], {}, "a column `letter` that is not of letters", "another name"),
+        (["*", "stream as pane"], {"keys": "pane"}, "`pane` is a column of every result", "Rename"),
+        (["*", "stream as n"], {"keys": "n"}, "`n` appears twice", "Rename"),
+        (
+            ["*"],
+            {"late_rule": "strict", "allowed_lateness": "1 s"},
+            "leaves nothing for allowed_lateness",
+            "Remove one",
+        ),
+        (["*"], {"allowed_lateness": "-1 s"}, "a lateness of -1000000 µs", "Write it like"),
+        (["*", "1 as letter"], {}, "a column `letter` that does not contain dead letters", "Rename"),
     ],
 )
 def test_what_is_wrong_is_said_with_a_hint(
@@ -83,7 +88,7 @@ def test_a_sum_of_texts_is_refused(events: DataFrame) -> None:
 
 
 def test_a_frame_that_is_no_stream_or_of_no_pipeline_is_refused(spark: SparkSession, events: DataFrame) -> None:
-    with pytest.raises(RequestError, match="this frame is none"):
+    with pytest.raises(RequestError, match="this frame is not one"):
         windows.aggregate(spark.range(1).selectExpr("timestamp_micros(id) as event_time"), MINUTE, n=windows.count())
     rate = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "event_time")
     with pytest.raises(RequestError, match="not made from a load of Penstock's"):
@@ -123,5 +128,5 @@ def test_an_aggregate_of_ones_own_names_its_columns_or_is_given_them(events: Dat
     result = windows.aggregate(events, MINUTE, named=Longest(), given=windows.measure(Longest(), "source"))
     kinds = dict(result.dtypes)
     assert (kinds["named"], kinds["given"]) == ("bigint", "bigint")
-    with pytest.raises(RequestError, match="'strem' cannot be taken"):
+    with pytest.raises(RequestError, match="'strem' is not a column"):
         windows.aggregate(events, MINUTE, given=windows.measure(Longest(), "strem"))

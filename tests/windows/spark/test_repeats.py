@@ -9,8 +9,8 @@ import pytest
 
 from penstock import dead_letters, windows
 from penstock.spark import pipeline
-from penstock.windows.building import one_row_each, row_by_row
-from penstock.windows.repeats import tells_events_apart
+from penstock.windows.builder import one_row_each, row_by_row
+from penstock.windows.operator import tells_events_apart
 from tests.windows.spark.pretending import pretended
 from tests.windows.spark.running import Bench
 

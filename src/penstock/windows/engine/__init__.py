@@ -2,12 +2,11 @@
 
 A batch covers the events between two cuts. They are judged against `before`, the watermark of the first cut, and
 applied; then `after`, the watermark of the second, fires and purges. A batch that is run again from the same state
-gives the same results.
+produces the same results.
 """
 
-from penstock.windows.engine.advance import advance
+from penstock.windows.engine.batch import advance, prepare
 from penstock.windows.engine.bucket import Advanced, BucketState, Prepared, Stats
 from penstock.windows.engine.plan import BUCKET, TIME, Plan
-from penstock.windows.engine.prepare import prepare
 
 __all__ = ["BUCKET", "TIME", "Advanced", "BucketState", "Plan", "Prepared", "Stats", "advance", "prepare"]

@@ -1,4 +1,4 @@
-"""The state of a bucket of keys, as the engine sees it, and what it reports of it."""
+"""The state of a bucket of keys: its index, its blobs of partials, what a batch changes in it, and what it emits."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.core.errors import Damaged, RequestError
-from penstock.windows.engine import blob
+from penstock.windows.engine import tables
 from penstock.windows.engine.keys import CODES_MAX, Codes, Grouping
 from penstock.windows.engine.plan import Plan
-from penstock.windows.engine.rows import END, REPLACES, REVISION, START, key_names, one_array, results
+from penstock.windows.engine.tables import END, REPLACES, REVISION, START, key_names, one_array, results
 from penstock.windows.kinds import TIME_MAX_US
 
 
@@ -21,7 +21,7 @@ class BucketState(Protocol):
     """Where a bucket's state lies: an index, and blobs by number. What a batch puts only the next one reads."""
 
     def index(self) -> bytes | None:
-        """None for a bucket that never was."""
+        """None for a new bucket."""
 
     def put_index(self, data: bytes) -> None:
         """Replaces it."""
@@ -55,7 +55,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advanced:
-    """What a batch gave: panes as `plan.pane_schema`, late rows as `plan.late_schema` (none with late="drop")."""
+    """What a batch produced: panes as `plan.pane_schema`, late rows as `plan.late_schema` (none with late="drop")."""
 
     panes: pa.Table
     late: pa.Table
@@ -72,7 +72,7 @@ class Prepared:
 # The index of a bucket's state: which blobs there are, and how far the bucket has come.
 
 _VERSION = 1
-_RESET = "Begin anew: penstock pipeline reset NAME"
+_RESET = "Start from scratch: penstock pipeline reset NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +139,17 @@ def write_state(table: pa.Table) -> bytes:
     """As `read_state` reads it."""
     if not table.column(REVISION).to_numpy().any():
         table = table.drop_columns([REVISION])
-    return blob.pack({_STATE: table}, {}, _COMPRESSION)
+    return tables.pack({_STATE: table}, {}, _COMPRESSION)
 
 
 def read_state(state: BucketState, number: int) -> pa.Table:
     """Raises Damaged if the blob that the index names is not there."""
     data = state.get(number)
     if data is None:
-        raise Damaged(f"the state of windows from {number} is missing", "Begin anew: penstock pipeline reset NAME")
-    table = blob.unpack(data).tables[_STATE]
+        raise Damaged(
+            f"the state of windows from {number} is missing", "Start from scratch: penstock pipeline reset NAME"
+        )
+    table = tables.unpack(data).tables[_STATE]
     if REVISION in table.column_names:
         return table
     return table.append_column(REVISION, pa.array(np.zeros(table.num_rows, np.int32)))

@@ -21,7 +21,7 @@ from penstock.windows.engine.bucket import (
 )
 from penstock.windows.engine.keys import Codes, codes_of, codes_of_integers, combined, grouped
 from penstock.windows.engine.plan import Plan
-from penstock.windows.engine.rows import (
+from penstock.windows.engine.tables import (
     END,
     REVISION,
     START,

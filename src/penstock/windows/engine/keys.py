@@ -15,7 +15,7 @@ DENSE_ROOM = 1 << 16
 """So many codes may be unused before a table of all codes costs more than a hash table of those in use."""
 
 CODES_MAX = 1 << 62
-"""Codes of several columns are multiplied: beyond this they are numbered anew."""
+"""Codes of several columns are multiplied: beyond this they are renumbered."""
 
 
 @dataclass(frozen=True, slots=True)

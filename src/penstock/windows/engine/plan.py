@@ -46,17 +46,15 @@ class Plan:
     def __post_init__(self) -> None:
         """Raises RequestError for a plan that contradicts itself."""
         if not 0 <= self.lateness_us <= LENGTH_MAX_US:
-            raise RequestError(f"a lateness of {self.lateness_us} µs is out of range", "Give one like '10 minutes'.")
+            raise RequestError(f"a lateness of {self.lateness_us} µs is out of range", "Write it like '10 minutes'.")
         if self.late_rule == "strict" and self.lateness_us:
-            raise RequestError(
-                'late_rule="strict" leaves nothing for allowed_lateness to do', "Leave one of the two away."
-            )
+            raise RequestError('late_rule="strict" leaves nothing for allowed_lateness to do', "Remove one of the two.")
         missing = set(self.columns) - set(self.schema.names)
         if missing:
-            raise RequestError(f"no such columns: {', '.join(sorted(missing))}", "Name columns of the frame.")
+            raise RequestError(f"columns not found: {', '.join(sorted(missing))}", "Name columns of the frame.")
         codes_of([pa.array([], field.type) for field in self.key_fields], 0)
         if len(set(self.pane_schema.names)) < len(self.pane_schema):
-            raise RequestError("two columns of the result have the same name", "Give each result its own name.")
+            raise RequestError("two columns of the result have the same name", "Choose another name for one of them.")
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from penstock.windows.engine.bucket import (
 )
 from penstock.windows.engine.keys import Grouping, codes_of
 from penstock.windows.engine.plan import BOUNDS, TIME, Plan
-from penstock.windows.engine.rows import (
+from penstock.windows.engine.tables import (
     END,
     REPLACES,
     REVISION,

@@ -5,7 +5,7 @@ import pytest
 
 from penstock.core.errors import Damaged, DataLoss
 from penstock.spark.python_worker import link
-from penstock.windows.unpacking import originals
+from penstock.windows.output_stage import originals
 from tests.protocol.stored.events import stored
 from tests.running_worker import RunningWorker
 from tests.spark.kept import kept_for

@@ -1,18 +1,28 @@
-"""The reducer's part: one bucket, one batch."""
+"""One batch: `prepare` turns rows into partials before the shuffle, `advance` applies them to a bucket's state."""
 
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.errors import LimitExceeded
+from penstock.core.errors import LimitExceeded, RequestError
 from penstock.windows.engine import bucket as indices
-from penstock.windows.engine.bucket import Advanced, BucketState, Changes, Held, Index, Stats, Waiting, reached
-from penstock.windows.engine.fixed import advance_fixed
+from penstock.windows.engine.bucket import (
+    Advanced,
+    BucketState,
+    Changes,
+    Held,
+    Index,
+    Prepared,
+    Stats,
+    Waiting,
+    reached,
+)
+from penstock.windows.engine.fixed import advance_fixed, late_below, slice_partials
 from penstock.windows.engine.plan import TIME, Plan
-from penstock.windows.engine.rows import read_batch
-from penstock.windows.engine.sessions import advance_sessions
-from penstock.windows.kinds import Session
+from penstock.windows.engine.sessions import advance_sessions, open_below, session_partials
+from penstock.windows.engine.tables import LATE, PARTIALS, RAW, Rows, pack, pieces_of, read_batch
+from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Session
 
 
 def advance(
@@ -89,3 +99,52 @@ def _stats(plan: Plan, index: Index, waiting: Waiting) -> Stats:
         first_end=waiting.first_end,
         next_time=min(times, default=None),
     )
+
+
+# The mapper's part: rows become one partial for each key and slice of time, before they are shuffled.
+
+
+def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) -> Prepared:
+    """Blobs for `advance`. The table's columns: t (int64 µs, not null), b (int32), and those of `plan.schema`.
+
+    Late rows are in the blobs, too, so that they pass through the state with the rest of their batch, once. Raises
+    RequestError for times that cannot be written as dates.
+    """
+    rows = Rows.of(plan, table)
+    if not len(rows):
+        return Prepared(partials={})
+    if rows.times.min() < TIME_MIN_US or rows.times.max() > TIME_MAX_US:
+        raise RequestError(
+            "an event time is before year 1 or after year 9999", "Filter such rows, or correct their time."
+        )
+    behind = np.zeros(len(rows), bool) if before is None else rows.times < _behind_below(plan, before)
+    partials = session_partials if isinstance(plan.window, Session) else slice_partials
+    pieces: dict[int, dict[str, pa.Table]] = {}
+    for bucket, piece in pieces_of(*partials(plan, rows.where(~behind))):
+        pieces.setdefault(bucket, {})[PARTIALS] = piece
+    name, columns = _judged_later(plan)
+    rest = rows.where(behind)
+    for bucket, piece in pieces_of(rest.table(columns), rest.buckets):
+        pieces.setdefault(bucket, {})[name] = piece
+    return Prepared(partials={bucket: _blob(plan, tables, before) for bucket, tables in pieces.items()})
+
+
+def _behind_below(plan: Plan, before: int) -> int:
+    """Rows before this time are late, or may be: all of them at the end of time."""
+    if before >= TIME_MAX_US:
+        return TIME_MAX_US + 1
+    if plan.late_rule == "strict":
+        return before
+    return open_below(plan, before) if isinstance(plan.window, Session) else late_below(plan, before)
+
+
+def _judged_later(plan: Plan) -> tuple[str, tuple[str, ...]]:
+    """How rows that are behind travel: as late ones, or whole, if the state must judge them."""
+    if isinstance(plan.window, Session) and plan.late_rule == "window":
+        return RAW, (*plan.columns, TIME)
+    return LATE, (*plan.carry, TIME)
+
+
+def _blob(plan: Plan, tables: dict[str, pa.Table], before: int | None) -> bytes:
+    dropped = tables.pop(LATE).num_rows if plan.late == "drop" and LATE in tables else 0
+    return pack(tables, {"before": before, "dropped": dropped})

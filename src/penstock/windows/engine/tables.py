@@ -1,16 +1,56 @@
-"""The rows of a table that is prepared."""
+"""The engine's tables: the rows of a batch, partials of keys and windows, and both as bytes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.core.errors import RequestError
-from penstock.windows.engine import blob
 from penstock.windows.engine.keys import Grouping, normalized
 from penstock.windows.engine.plan import BUCKET, TIME, Plan
+
+# Tables as bytes: a header, then an Arrow stream for each table.
+
+_LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Tables by name, and facts about them."""
+
+    tables: Mapping[str, pa.Table]
+    facts: Mapping[str, Any]
+
+
+def pack(tables: Mapping[str, pa.Table], facts: Mapping[str, Any], compression: str | None = None) -> bytes:
+    """As `unpack` reads it."""
+    header = msgpack.packb({"tables": list(tables), "facts": dict(facts)})
+    sink = pa.BufferOutputStream()
+    sink.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
+    sink.write(header)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    for table in tables.values():
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def unpack(data: bytes) -> Blob:
+    """Without copying: the tables refer to `data` unless they were compressed."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    header = msgpack.unpackb(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    reader = pa.BufferReader(data)
+    reader.seek(_LENGTH_BYTES + length)
+    tables = {}
+    for name in header["tables"]:
+        with pa.ipc.open_stream(reader) as stream:
+            tables[name] = stream.read_all()
+    return Blob(tables, header["facts"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +140,13 @@ def results(plan: Plan, table: pa.Table) -> list[pa.Array]:
 
 
 def _checked(name: str, array: pa.Array | pa.ChunkedArray, count: int, kind: pa.DataType) -> pa.Array:
-    """What an aggregate gave. Raises RequestError: one that a user wrote may give anything."""
+    """What an aggregate returned. Raises RequestError: one that a user wrote may return anything."""
     given = array.type if isinstance(array, pa.Array | pa.ChunkedArray) else type(array).__name__
     if given != kind or len(array) != count:
         number = f"{len(array)} values of {given}" if hasattr(array, "__len__") else given
         raise RequestError(
-            f"the aggregate {name!r} gave {number}, not {count} of {kind}",
-            "Let add and merge give one partial for each group, result one value for each partial, always of one type.",
+            f"the aggregate {name!r} returned {number}, not {count} of {kind}",
+            "add and merge must return a partial for each group, result a value for each partial, always of one type.",
         )
     return one_array(array)
 
@@ -151,7 +191,7 @@ class Batch:
 
 def read_batch(blobs: Iterable[bytes], before: int | None) -> Batch:
     """Raises RequestError if they were judged against another watermark."""
-    read = [blob.unpack(data) for data in blobs]
+    read = [unpack(data) for data in blobs]
     for each in read:
         if each.facts["before"] != before:
             raise RequestError(

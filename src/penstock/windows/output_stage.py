@@ -1,4 +1,4 @@
-"""The stage behind the state: what leaves it, as rows of the result; late rows become letters."""
+"""The stage behind the state: what it emits, as rows of the result; late rows become dead letters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from penstock.spark.python_worker import freeze, hinted, link
 from penstock.spark.source.arrow import SegmentBatches
 from penstock.spark.source.partitions import lost, read_events, stream_names
 from penstock.windows.engine import TIME
-from penstock.windows.operator import Kind, Operator, read, written
-from penstock.windows.repeats import distinct
-from penstock.windows.selection import CARRIED, PLACE
+from penstock.windows.operator import CARRIED, PLACE, Kind, Operator, distinct, read, written
 
-# Events as they are stored, found again by their place: for the few that came late.
+# Late events as they are stored, read again from their place in the journal.
 
 COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "offset")
-"""What a letter tells of its event."""
+"""The columns of an event that a letter has."""
 
 GAP_BYTES = 64 << 10
 """What lies between two events that are wanted is read with them: a request costs more than so many bytes."""
@@ -94,7 +92,7 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 def unpack(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What one task was given by the state, as rows of the operator's result."""
+    """One task's rows from the state, as rows of the operator's result."""
     freeze()
     with hinted():
         for kind, table in _once(operator, _tables(batches)):
@@ -108,7 +106,7 @@ def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]
 
 
 def _once(operator: Operator, tables: Iterator[tuple[Kind, pa.Table]]) -> Iterator[tuple[Kind, pa.Table]]:
-    """Late and timeless events once each, at the end, if several rows may be of one: all of them are in this task."""
+    """Late and timeless events once each, at the end, if an event may have several rows: all are in this task."""
     waiting: dict[Kind, list[pa.Table]] = {}
     for kind, table in tables:
         if operator.repeats and kind in (Kind.LATE, Kind.TIMELESS):
@@ -129,7 +127,7 @@ def _unpacked(operator: Operator, kind: Kind, table: pa.Table) -> pa.Table:
             return _lettered(operator, _late(operator, table))
         case Kind.TIMELESS:
             return _lettered(operator, _letters(table.num_rows, _carried(operator, table), ERR, NO_EVENT_TIME))
-    raise AssertionError(f"the state gives no rows of kind {kind.name}")
+    raise AssertionError(f"the state emits no rows of kind {kind.name}")
 
 
 def _panes(operator: Operator, table: pa.Table) -> pa.Table:

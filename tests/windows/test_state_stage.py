@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.windows import processor as states
-from penstock.windows.processor import SparkState
+from penstock.windows import state_stage as states
+from penstock.windows.state_stage import SparkState
 
 
 class Handle:

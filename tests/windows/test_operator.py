@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from penstock.windows.repeats import distinct
+from penstock.windows.operator import distinct
 
 PLACED = ("segment", "offset", "value")
 

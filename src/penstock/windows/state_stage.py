@@ -1,4 +1,4 @@
-"""The stage that holds the state: one group for each bucket, visited once in every batch."""
+"""The stateful stage: one group for each bucket, visited once in every batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from penstock.core.errors import PenstockError, PipelineError
 from penstock.core.types import NO_EPOCH
 from penstock.spark.python_worker import freeze, hinted
 from penstock.windows.engine import advance
-from penstock.windows.operator import Kind, Operator, written
-from penstock.windows.repeats import parted
+from penstock.windows.operator import Kind, Operator, parted, written
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -83,7 +82,7 @@ class SparkState:
 log = logging.getLogger(__name__)
 
 _REPORT_SECONDS_MAX = 2.0
-"""How long a task waits for a worker that does not take its numbers: the next epoch tells them again."""
+"""How long a task waits for a worker that does not accept its numbers: the next epoch reports them again."""
 
 _RETRY_SECONDS = 1.0
 """A connection that was closed because it was not used for long is made again."""
@@ -92,7 +91,7 @@ _TWO_QUERIES = "Only one query of a pipeline may run at a time: stop the others,
 
 
 @dataclass(slots=True)
-class _Given:
+class _Received:
     """A bucket's rows of one batch."""
 
     partials: list[bytes] = field(default_factory=list)
@@ -123,14 +122,14 @@ class WindowProcessor(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: TimerValues,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
-        """Applies the batch's partials, fires and purges by its watermarks; what it gives is as `unpack` takes it."""
+        """Applies the batch's partials, fires and purges by its watermarks; returns rows for `unpack`."""
         with hinted():
-            bucket, given = self._numbers[int(key[0])], _read(rows)
-            epoch, before, after = _checked(given)
-            advanced = advance(self._operator.plan, bucket, self._state, given.partials, before, after)
+            bucket, received = self._numbers[int(key[0])], _read(rows)
+            epoch, before, after = _checked(received)
+            advanced = advance(self._operator.plan, bucket, self._state, received.partials, before, after)
             self._epoch = max(self._epoch, epoch)
             self._reported.append({"bucket": bucket, **asdict(advanced.stats)})
-        yield from (_leaving(kind, data, bucket) for kind, data in given.passing)
+        yield from (_leaving(kind, data, bucket) for kind, data in received.passing)
         yield from (_leaving(Kind.PANES, data, bucket) for data in written(advanced.panes))
         for part, table in parted(self._operator, advanced.late, bucket):
             yield from (_leaving(Kind.LATE, data, part) for data in written(table))
@@ -141,7 +140,7 @@ class WindowProcessor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: ARG002, N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
-        """There are no timers: control rows tell the time."""
+        """There are no timers: control rows carry the time."""
         return iter(())
 
     def close(self) -> None:
@@ -150,7 +149,7 @@ class WindowProcessor(StatefulProcessor):
 
 
 def report(operator: Operator, epoch: int, buckets: list[dict[str, int | None]]) -> None:
-    """Once for each task. What cannot be told is not worth a batch."""
+    """Once for each task. A report that fails is logged: it is not worth failing the batch."""
     try:
         worker = _reporter(operator.worker)
         worker.report_windows(operator.pipeline, operator.name, epoch, buckets, generation=operator.generation)
@@ -160,34 +159,36 @@ def report(operator: Operator, epoch: int, buckets: list[dict[str, int | None]])
 
 @cache
 def _reporter(worker: str) -> CoordinatorClient:
-    """Of its own, for it gives up sooner than others; its connection is kept."""
+    """A client of its own, since it gives up sooner than others; its connection is kept."""
     return CoordinatorClient(worker, _RETRY_SECONDS, timeout_seconds=_REPORT_SECONDS_MAX)
 
 
-def _read(rows: Iterator[Row]) -> _Given:
-    given = _Given()
+def _read(rows: Iterator[Row]) -> _Received:
+    received = _Received()
     for row in rows:
         match Kind(row["kind"]):
             case Kind.CONTROL:
-                if given.control is not None:
+                if received.control is not None:
                     raise PipelineError("a bucket has two control rows in one batch", _TWO_QUERIES)
-                given.control = row["epoch"], row["before"], row["watermark"]
+                received.control = row["epoch"], row["before"], row["watermark"]
             case Kind.PARTIALS:
-                given.partials.append(row["data"])
-                given.judged.add(row["before"])
+                received.partials.append(row["data"])
+                received.judged.add(row["before"])
             case kind:
-                given.passing.append((kind, row["data"]))
-    return given
+                received.passing.append((kind, row["data"]))
+    return received
 
 
-def _checked(given: _Given) -> tuple[int, int | None, int | None]:
+def _checked(received: _Received) -> tuple[int, int | None, int | None]:
     """The batch's epoch and watermarks. Raises PipelineError unless all of its tasks go by the same ones."""
-    if given.control is None:
+    if received.control is None:
         raise PipelineError("a batch without control rows", _TWO_QUERIES)
-    _, before, _ = given.control
-    if given.judged - {before}:
-        raise PipelineError(f"the batch begins at watermark {before}, its tasks were told {given.judged}", _TWO_QUERIES)
-    return given.control
+    _, before, _ = received.control
+    if received.judged - {before}:
+        raise PipelineError(
+            f"the batch begins at watermark {before}, its tasks were given {received.judged}", _TWO_QUERIES
+        )
+    return received.control
 
 
 def _leaving(kind: Kind, data: bytes, part: int) -> Row:

@@ -11,9 +11,7 @@ import pyarrow.compute as pc
 from penstock.spark.dead_letters.column import LETTER, letter_arrow
 from penstock.spark.python_worker import coordinator, freeze, hinted
 from penstock.windows.engine import TIME, prepare
-from penstock.windows.operator import Kind, Operator, as_batch, written
-from penstock.windows.repeats import parted
-from penstock.windows.selection import CARRIED
+from penstock.windows.operator import CARRIED, Kind, Operator, as_batch, parted, written
 
 ROWS_AT_ONCE = 1 << 20
 """Rows that are brought down to partials together: the more of them, the fewer partials a key has."""
@@ -56,7 +54,7 @@ class _Mapper:
 
     @cached_property
     def _before(self) -> int | None:
-        """The watermark that the batch's events are judged against: all of its tasks are told the same one."""
+        """The watermark that decides which of the batch's events are late: the same for all of its tasks."""
         worker = coordinator(self._operator.worker)
         return worker.running(self._operator.pipeline, self._operator.generation).before
 

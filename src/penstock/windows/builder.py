@@ -1,0 +1,443 @@
+"""A window operator as a part of Spark's plan: rows → partials → state, with the epoch's control rows → results.
+
+One pass over the data: all results, late rows included, are in one frame.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.durations import format_duration
+from penstock.core.errors import RequestError
+from penstock.spark.dead_letters.column import LETTER, LETTER_DDL, LETTER_FIELDS, check_letters, has_letters
+from penstock.spark.run.state_plan import StatefulOperator, described
+from penstock.spark.source.control import control_rows, options_of, origin_of
+from penstock.spark.source.options import SourceOptions
+from penstock.windows.engine import BUCKET, TIME, Plan
+from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late, LateRule, Session, Window
+from penstock.windows.measures import Measure
+from penstock.windows.operator import CARRIED, ENTERING, LEAVING, PLACE, TIES, Kind, Operator, tells_events_apart
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
+
+    from penstock.windows.aggregates import Aggregate
+    from penstock.windows.measures import ColumnLike, Measure
+
+# The columns that a window operator needs, checked and renamed.
+
+KEY, INPUT, TIE = "k", "v", "o"
+"""Prefixes of column names: keys, inputs of aggregates, what orders events of the same time."""
+
+_OF_EVENTS = ("key", "source", "stream", "stream_id", "message_id")
+_BYTES = ("binary", "string")
+_PLAIN = (
+    "string binary boolean tinyint smallint int bigint float double decimal date timestamp timestamp_ntz char varchar"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """`frame` has the columns t, b, then those of each kind by number, then `letter` if the given frame had one."""
+
+    frame: DataFrame
+    keys: tuple[StructField, ...]
+    """As the user knows them; their columns are k0, k1, …"""
+    aggregates: Mapping[str, Aggregate]
+    """By the name of their result, reading those columns."""
+    carried: tuple[str, ...]
+    """Which field of a letter each of the columns c0, c1, … is."""
+
+    @property
+    def fields(self) -> StructType:
+        return self.frame.schema
+
+
+def choose(
+    frame: DataFrame,
+    keys: Sequence[ColumnLike],
+    measures: Mapping[str, Measure],
+    event_time: str,
+    buckets: int,
+    *,
+    late: bool,
+    placed: bool,
+) -> Chosen:
+    """`late`: whether late rows are kept, so that every row must bring along what a letter needs; otherwise only those
+    without an event time do. `placed`: whether all rows say where their event is stored, if they have such columns.
+    Raises RequestError for columns that are missing, or of types that cannot be used.
+    """
+    from pyspark.sql import functions as F  # noqa: N812  as PySpark's own documentation writes it
+
+    time = _time(frame, event_time)
+    key_columns = [_column(frame, key) for key in keys]
+    key_fields = tuple(frame.select(*key_columns).schema.fields) if key_columns else ()
+    _check_keys(key_fields)
+    micros = F.unix_micros(time)
+    time_us = F.when(micros.between(TIME_MIN_US, TIME_MAX_US), micros)
+    columns = {TIME: time_us, BUCKET: _bucket(key_columns, buckets)}
+    columns |= {f"{KEY}{number}": column for number, column in enumerate(key_columns)}
+    inputs = _Inputs(frame)
+    aggregates = {name: inputs.take(measure) for name, measure in measures.items()}
+    carried = _carried(frame, placed=placed)
+    for number, column in enumerate(carried.values()):
+        columns[f"{CARRIED}{number}"] = column if late else F.when(time_us.isNull(), column)
+    columns |= inputs.columns
+    if LETTER in frame.columns:
+        columns[LETTER] = frame[LETTER]
+    chosen = frame.select(*(column.alias(name) for name, column in columns.items()))
+    return Chosen(frame=chosen, keys=key_fields, aggregates=aggregates, carried=tuple(carried))
+
+
+class _Inputs:
+    """Columns for aggregates, each once where they are named alike."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+        self._named: dict[tuple[str, bool], str] = {}
+        self.columns: dict[str, Column] = {}
+
+    def take(self, measure: Measure) -> Aggregate:
+        """The aggregate, reading these columns."""
+        names = [self._name(column, hashed=measure.hashed) for column in measure.columns]
+        return measure.aggregate.reading(*names, *(self._order() if measure.aggregate.ordered else ()))
+
+    def _name(self, column: ColumnLike, *, hashed: bool) -> str:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        known = self._named.get((column, hashed)) if isinstance(column, str) else None
+        if known is not None:
+            return known
+        found = _column(self._frame, column)
+        name = f"{INPUT}{len(self.columns)}"
+        self.columns[name] = F.when(found.isNotNull(), F.xxhash64(found)) if hashed else found
+        if isinstance(column, str):
+            self._named[column, hashed] = name
+        return name
+
+    def _order(self) -> list[str]:
+        """An event's place in time, and among those of the same time."""
+        kinds = dict(self._frame.dtypes)
+        ties = [name for name in TIES if kinds.get(name) == "bigint"]
+        self.columns |= {f"{TIE}{name}": self._frame[name] for name in ties}
+        return [TIME, *(f"{TIE}{name}" for name in ties)]
+
+
+def _bucket(keys: Sequence[Column], buckets: int) -> Column:
+    """Equal keys have equal hashes, also 0.0 and -0.0, and all NaN."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return (F.pmod(F.xxhash64(*keys), F.lit(buckets)) if keys else F.lit(0)).cast("int")
+
+
+def _time(frame: DataFrame, name: str) -> Column:
+    column = _column(frame, name)
+    kind = frame.select(column).dtypes[0][1]
+    if kind == "timestamp_ntz":
+        raise RequestError(
+            f"`{name}` is a timestamp_ntz: it has no time zone",
+            f"Convert it: withColumn({name!r}, to_utc_timestamp({name!r}, 'Europe/Berlin')).",
+        )
+    if kind != "timestamp":
+        raise RequestError(
+            f"`{name}` is {kind}, not a timestamp",
+            f"Convert it: withColumn({name!r}, timestamp_millis({name!r})), or name the column: event_time='…'.",
+        )
+    return column
+
+
+def _column(frame: DataFrame, given: ColumnLike) -> Column:
+    """Raises RequestError with the nearest name there is."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.col(given) if isinstance(given, str) else given
+    if isinstance(given, str) and given in frame.columns:
+        return F.col("`" + given.replace("`", "``") + "`")
+    try:
+        frame.select(column)
+    except AnalysisException as error:
+        near = get_close_matches(str(given), frame.columns, 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise RequestError(
+            f"{given!r} is not a column of the frame: {str(error).splitlines()[0]}",
+            f"{hint}It has: {', '.join(frame.columns)}.",
+        ) from None
+    return column
+
+
+def _check_keys(fields: Sequence[StructField]) -> None:
+    for field in fields:
+        kind = field.dataType.simpleString()
+        if kind.partition("(")[0] not in _PLAIN.split():
+            raise RequestError(
+                f"the key `{field.name}` is {kind}, which cannot be a key",
+                "Use columns of plain types: a struct's fields one by one, or to_json(…) of an array or a map.",
+            )
+
+
+def _carried(frame: DataFrame, *, placed: bool) -> dict[str, Column]:
+    """Fields of a letter, and where they are in the frame: where the event is stored, if it still says so; otherwise,
+    also in rows of a join or a union that have no place, its bytes.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kinds = dict(frame.dtypes)
+    if all(kinds.get(name) == LETTER_FIELDS[name] for name in PLACE):
+        place = {name: frame[name] for name in PLACE}
+        nowhere = F.isnull(place["segment"]) | F.isnull(place["offset"])
+        return place if placed else place | {"value": F.when(nowhere, _bytes(frame))}
+    fields = {name: frame[name] for name in _OF_EVENTS if kinds.get(name) == LETTER_FIELDS[name]}
+    return fields | {"value": _bytes(frame)}
+
+
+def _bytes(frame: DataFrame) -> Column:
+    """The event's own, or the JSON of the row where there are none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if dict(frame.dtypes).get("value") in _BYTES:
+        return F.coalesce(frame["value"].cast("binary"), F.lit(b""))
+    whole = F.struct(*(frame["`" + name.replace("`", "``") + "`"] for name in frame.columns if name != LETTER))
+    return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")
+
+
+# What a frame's plan reveals about its rows, before anything runs.
+
+_ROW_BY_ROW = {
+    "StreamingRelationV2",
+    "Project",
+    "Filter",
+    "SubqueryAlias",
+    "EventTimeWatermark",
+    "Repartition",
+    "RepartitionByExpression",
+    "RebalancePartitions",
+    "CollectMetrics",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+}
+"""Nodes that turn a row into one row or none. About all others we do not know: to assume the worst costs a shuffle."""
+
+
+def row_by_row(frame: DataFrame) -> bool:
+    """Whether it reads one input and each row became one row or none: then all rows have the columns of their event."""
+    return _only(_plan(frame), _ROW_BY_ROW)
+
+
+def one_row_each(frame: DataFrame) -> bool:
+    """Whether each event has one row at most: one input, or a union of inputs that read different sources."""
+    return _sources(_plan(frame)) is not None
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001  no public way to the plan
+
+
+def _only(node: Any, kinds: set[str]) -> bool:
+    return _kind(node) in kinds and all(_only(child, kinds) for child in _children(node))
+
+
+def _sources(node: Any) -> list[str] | None:
+    """The sources that are read; None where an event may have several rows."""
+    kind = _kind(node)
+    if kind == "StreamingRelationV2":
+        options = options_of(node)
+        return None if options is None else [*SourceOptions.parse(options).sources]
+    below = [_sources(child) for child in _children(node)]
+    found = [name for sources in below if sources is not None for name in sources]
+    known = kind == "Union" or kind in _ROW_BY_ROW
+    return found if known and None not in below and len(set(found)) == len(found) else None
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.children()
+    return [children.apply(index) for index in range(children.size())]
+
+
+_BOUNDS = "window_start timestamp, window_end timestamp, pane string, revision int"
+_REPLACES = "replaces array<struct<window_start: timestamp, window_end: timestamp>>"
+_LAST = f"event_time timestamp, {LETTER} {LETTER_DDL}"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_RESERVED = ("window_start", "window_end", "pane", "revision", "replaces", "event_time", LETTER)
+"""Columns of every result, which users cannot use."""
+
+
+def build(
+    frame: DataFrame,
+    window: Window,
+    keys: Sequence[ColumnLike],
+    measures: Mapping[str, Measure],
+    *,
+    lateness_us: int,
+    late: Late,
+    late_rule: LateRule,
+    event_time: str,
+    buckets: int,
+    bucket_bytes_max: int,
+    name: str,
+) -> DataFrame:
+    """Raises RequestError for what cannot be computed."""
+    _check_frame(frame)
+    chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep", placed=row_by_row(frame))
+    plan = Plan(
+        window=window,
+        keys=tuple(f"k{number}" for number in range(len(chosen.keys))),
+        aggregates={f"r{number}": each for number, each in enumerate(chosen.aggregates.values())},
+        schema=_arrow(chosen.fields),
+        buckets=buckets,
+        carry=tuple(f"{CARRIED}{number}" for number in range(len(chosen.carried))) if late == "keep" else (),
+        lateness_us=lateness_us,
+        late=late,
+        late_rule=late_rule,
+        bucket_bytes_max=bucket_bytes_max,
+        meaning=_meaning(event_time, chosen, measures),
+    )
+    output = _output(chosen, plan)
+    options = SourceOptions.parse(origin_of(frame))
+    assert options.pipeline is not None
+    operator = Operator(
+        name=name,
+        plan=plan,
+        worker=options.worker,
+        pipeline=options.pipeline,
+        generation=options.generation,
+        tls=options.tls,
+        carried=chosen.carried,
+        repeats=tells_events_apart(chosen.carried) and not one_row_each(frame),
+        output=_to_arrow(output),
+    )
+    return _stages(frame, chosen, operator, output, _stateful(plan, chosen, measures, event_time))
+
+
+def _stateful(plan: Plan, chosen: Chosen, measures: Mapping[str, Measure], event_time: str) -> StatefulOperator:
+    """What the plan's fingerprint is made of, for people and for what is compared before a query starts."""
+    lengths = (f"{name.removesuffix('_us')} {format_duration(us)}" for name, us in asdict(plan.window).items())
+    facts = {
+        "window": f"{type(plan.window).__name__.lower()} {', '.join(lengths)}",
+        "keys": ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in chosen.keys) or "none",
+        "aggregates": ", ".join(
+            _aggregate(plan, name, measure) for name, measure in zip(plan.aggregates, measures.values(), strict=True)
+        ),
+        "event_time": event_time,
+        "allowed_lateness": format_duration(plan.lateness_us) if plan.lateness_us else "none",
+        "buckets": str(plan.buckets),
+    }
+    return StatefulOperator("windows", facts, plan.buckets)
+
+
+def _aggregate(plan: Plan, name: str, measure: Measure) -> str:
+    """As users write it, with what state holds of it."""
+    aggregate = plan.aggregates[name]
+    columns = ", ".join(column if isinstance(column, str) else "…" for column in measure.columns)
+    parameters = aggregate.parameters()
+    more = f" {parameters!r}" if parameters else ""
+    return f"{type(aggregate).__qualname__.lower()}({columns}){more} {plan.partial_types[name]}"
+
+
+def _meaning(event_time: str, chosen: Chosen, measures: Mapping[str, Measure]) -> str:
+    """What the plan's own names stand for, as far as the user has named it."""
+    inputs = [[column for column in each.columns if isinstance(column, str)] for each in measures.values()]
+    return json.dumps([event_time, [field.name for field in chosen.keys], inputs])
+
+
+def _stages(
+    frame: DataFrame, chosen: Chosen, operator: Operator, output: StructType, stateful: StatefulOperator
+) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from penstock.windows.state_stage import WindowProcessor
+
+    def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from penstock.windows.map_stage import map_rows
+
+        return map_rows(operator, batches)
+
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from penstock.windows.output_stage import unpack
+
+        return unpack(operator, batches)
+
+    ids = F.array(*(F.lit(number) for number in operator.ids))
+    control = control_rows(frame, range(operator.plan.buckets), reports=True).select(
+        F.element_at(ids, F.col("bucket") + 1).alias("bucket"),
+        F.lit(int(Kind.CONTROL)).alias("kind"),
+        F.lit(None).cast("binary").alias("data"),
+        *("epoch", "before", "watermark"),
+    )
+    entering = chosen.frame.mapInArrow(mapped, ENTERING).unionByName(control)
+    grouped = entering.groupBy("bucket")
+    left = described(grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None"), stateful)
+    return (left.repartition("part") if operator.repeats else left).mapInArrow(unpacked, output)
+
+
+def _check_frame(frame: DataFrame) -> None:
+    if not frame.isStreaming:
+        raise RequestError("windows need a stream, and this frame is not one", "Read it with readStream.")
+    if LETTER in frame.columns and not has_letters(frame):
+        raise RequestError(f"the frame has a column `{LETTER}` that does not contain dead letters", "Rename it.")
+    check_letters(frame)
+    _check_session(frame.sparkSession)
+
+
+def _check_session(spark: SparkSession) -> None:
+    provider = spark.conf.get(_PROVIDER, None) or ""
+    if not provider.endswith("RocksDBStateStoreProvider"):
+        raise RequestError(
+            "the session keeps state on its heap: windows need RocksDB's state store",
+            f"Create the session with penstock.spark.run.session.spark_settings(), which sets {_PROVIDER}.",
+        )
+
+
+def _output(chosen: Chosen, plan: Plan) -> StructType:
+    """Of the result, as Spark knows it. Raises RequestError for reserved names, and results of unknown types."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    names = [*(field.name for field in chosen.keys), *chosen.aggregates]
+    for name in names:
+        if name in _RESERVED:
+            raise RequestError(f"`{name}` is a column of every result", "Rename the key or the result.")
+        if names.count(name) > 1:
+            raise RequestError(f"`{name}` appears twice in the result", "Rename the key or the result.")
+    results = []
+    for number, name in enumerate(chosen.aggregates):
+        kind = plan.pane_schema.field(f"r{number}").type
+        try:
+            results.append(StructField(name, from_arrow_type(kind)))
+        except PySparkException:
+            raise RequestError(f"the result `{name}` is {kind}, which Spark does not support") from None
+    replaced = _fields(_REPLACES) if isinstance(plan.window, Session) else []
+    keys = [StructField(field.name, field.dataType) for field in chosen.keys]
+    return StructType([*keys, *_fields(_BOUNDS), *results, *replaced, *_fields(_LAST)])
+
+
+def _fields(ddl: str) -> list[StructField]:
+    from pyspark.sql.types import StructType
+
+    fields = StructType.fromDDL(ddl)
+    assert isinstance(fields, StructType)
+    return fields.fields
+
+
+def _arrow(fields: StructType) -> pa.Schema:
+    """The types of the columns that the engine knows by name."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in _to_arrow(fields) if field.name not in (TIME, BUCKET, LETTER)])
+
+
+def _to_arrow(fields: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(fields, timezone="UTC")
