@@ -115,7 +115,7 @@ class NoContraflow:
 
 
 class Supervision:
-    """Restarts a connector's `run` after a back-off whenever it fails. `failed` gets the reason of each failure, and the
+    """Restarts a connector's `run` after a back-off whenever it fails. `failed` gets the reason of each failure and the
     seconds until the next try.
     """
 
