@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from penstock.connectors.api import Connector, Outgoing, StreamRef
-from penstock.connectors.making import make_chains, make_connector
+from penstock.connectors.registry import make_chains, make_connector
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.sessions.gateway import Gateway

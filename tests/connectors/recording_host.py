@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, StreamRef
-from penstock.connectors.making import Chains
+from penstock.connectors.registry import Chains
 from penstock.core.types import Buffer
 
 

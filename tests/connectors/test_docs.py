@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options
-from penstock.connectors.streaming import until_draining
+from penstock.connectors.streams import until_draining
 from penstock.connectors.values import SomeSeconds
 from penstock.core.types import Guarantee
 from penstock.testing.conformance import ConnectorConformance

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from penstock.cli.app import app
 from penstock.connectors import registry
 from penstock.connectors.api import Connector
-from penstock.connectors.making import make_chains, make_connector
-from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, Registry
+from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, Registry, make_chains, make_connector
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
 
@@ -54,7 +53,7 @@ def made(value: str) -> Registry[Connector[Any]]:
 
 
 def test_other_packages_name_types_by_entry_points() -> None:
-    theirs = made("penstock.connectors.types.null:Null")
+    theirs = made("penstock.connectors.null:Null")
     assert theirs.names() == ["theirs"]
     assert theirs.get("theirs").about.name == "null"
 

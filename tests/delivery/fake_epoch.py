@@ -5,8 +5,7 @@ from array import array
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from penstock.delivery.block import Block
-from penstock.delivery.sink import PLAIN, Transaction
+from penstock.connectors.sink_api import PLAIN, Block, Transaction
 from penstock.protocol.stored import NO_TIME
 from penstock.protocol.stored.bulk import Bytes, Wanted, decode, encode
 

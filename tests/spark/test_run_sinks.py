@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
+from penstock.connectors.file.sink import read_committed_parts
 from penstock.core.errors import RequestError
-from penstock.delivery.file.sink import read_committed_parts
 from penstock.spark.run.java import find_java
 from tests.core.test_logs import LINE
 from tests.running_worker import RunningWorker

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.application.diff import has_in, has_out
 from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines
-from penstock.connectors.making import Chains, make_chains, make_connector
+from penstock.connectors.registry import Chains, make_chains, make_connector
 from penstock.connectors.secrets import has_files
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals

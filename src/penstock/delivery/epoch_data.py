@@ -3,11 +3,10 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+from penstock.connectors.sink_api import PLAIN, Block, Transaction
 from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.coordinator.records import Records
 from penstock.core.errors import Damaged
-from penstock.delivery.block import Block
-from penstock.delivery.sink import PLAIN, Transaction
 from penstock.protocol.stored.bulk import Wanted, decode
 from penstock.protocol.stored.names import Kind, output_segment
 

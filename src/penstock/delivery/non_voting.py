@@ -4,13 +4,13 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
 
+from penstock.connectors.sink_api import FollowingSink, Settling
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_to_follow
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import PipelineError
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.epoch_data import EpochData
-from penstock.delivery.sink import FollowingSink, Settling
 from penstock.delivery.sink_slot import SlotState, SlotStatus, close, reason_of
 
 LOOK_SECONDS = 60.0

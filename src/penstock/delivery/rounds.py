@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from penstock.connectors.sink_api import SinkLost, VotingSink
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_round, transaction_id, voters
 from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.core.errors import NoRoom, PipelineError
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.epoch_data import EpochData
-from penstock.delivery.sink import SinkLost, VotingSink
 from penstock.delivery.sink_slot import SinkSlot, SlotStatus
 
 log = logging.getLogger(__name__)

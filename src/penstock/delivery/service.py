@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from penstock.connectors.sink_api import FollowingSink
+from penstock.connectors.tables import UNKNOWN_ROWS_HINT, RowSchema
+from penstock.connectors.threaded import OneThread
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
 from penstock.coordinator.machine.apply import known
@@ -15,11 +18,8 @@ from penstock.core.errors import PenstockError, PipelineError, RequestError, Sto
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.followers.hosted import MakeHosted
 from penstock.delivery.non_voting import NonVotingSlot
-from penstock.delivery.one_thread import OneThread
 from penstock.delivery.rounds import Rounds
-from penstock.delivery.sink import FollowingSink
 from penstock.delivery.sink_slot import SlotState, SlotStatus
-from penstock.delivery.table_ddl import UNKNOWN_ROWS_HINT, RowSchema
 from penstock.delivery.unusable import Unusable
 from penstock.delivery.urls.kinds import HOSTED
 from penstock.delivery.urls.spec import make_sink, parse_sink

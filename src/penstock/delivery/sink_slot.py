@@ -8,8 +8,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import Protocol, TypeVar
 
+from penstock.connectors.sink_api import Epoch, SinkLost, Transaction, Vote, VotingSink
 from penstock.core.errors import PenstockError
-from penstock.delivery.sink import Epoch, SinkLost, Transaction, Vote, VotingSink
 
 log = logging.getLogger(__name__)
 

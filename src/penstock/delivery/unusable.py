@@ -1,7 +1,7 @@
 """Stands for a sink that cannot be made here: whoever asks it is told why."""
 
+from penstock.connectors.sink_api import Epoch, SinkLost, Transaction, Vote
 from penstock.core.errors import PenstockError
-from penstock.delivery.sink import Epoch, SinkLost, Transaction, Vote
 
 
 class Unusable:

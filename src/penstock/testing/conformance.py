@@ -26,7 +26,7 @@ import pytest
 import uvloop
 
 from penstock.connectors.api import Capabilities, Connector, Pause, Port
-from penstock.connectors.making import parse_options
+from penstock.connectors.registry import parse_options
 from penstock.core.types import Guarantee
 from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.testing.frame import Event, Frame, Setup

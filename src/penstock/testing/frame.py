@@ -22,14 +22,13 @@ import msgpack
 
 from penstock.application.instance import HOSTED_SCHEME, Instance, Made, Surroundings
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
-from penstock.connectors.making import make_chains, parse_options
+from penstock.connectors.registry import make_chains, parse_options
+from penstock.connectors.sink_api import PLAIN, Block, SinkLost, Transaction
 from penstock.core.types import NO_EPOCH, Guarantee
-from penstock.delivery.block import Block
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.breakers.table import Breakers
 from penstock.delivery.outbox.rows import Row, encode_rows
 from penstock.delivery.outbox.sink import OutboxSinks
-from penstock.delivery.sink import PLAIN, SinkLost, Transaction
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings

@@ -11,7 +11,7 @@ from pydantic import SecretStr, field_validator
 
 from penstock.application.config import ConfigErrors, loads
 from penstock.connectors.api import Options
-from penstock.connectors.making import parse_options
+from penstock.connectors.registry import parse_options
 from penstock.connectors.secrets import SECRET_BYTES_MAX, NoSecret, Secret, resolve
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import ConnectorSpec

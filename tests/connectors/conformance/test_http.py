@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.connectors.api import Port
-from penstock.connectors.types.http_client import HttpClient
-from penstock.connectors.types.http_server import HttpServer
+from penstock.connectors.http_client import HttpClient
+from penstock.connectors.http_server.connector import HttpServer
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame, Setup
 from penstock.testing.peer import Peer

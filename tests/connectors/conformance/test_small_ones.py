@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.types.metronome import Metronome
-from penstock.connectors.types.null import Null
-from penstock.connectors.types.stdio import Stdio
+from penstock.connectors.metronome import Metronome
+from penstock.connectors.null import Null
+from penstock.connectors.stdio import Stdio
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer

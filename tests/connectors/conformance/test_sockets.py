@@ -6,10 +6,10 @@ from pathlib import Path
 import trustme
 
 from penstock.connectors.api import StreamRef
-from penstock.connectors.types.tcp_client import TcpClient
-from penstock.connectors.types.tcp_server import TcpServer
-from penstock.connectors.types.ws_client import WsClient
-from penstock.connectors.types.ws_server import WsServer
+from penstock.connectors.tcp_client import TcpClient
+from penstock.connectors.tcp_server import TcpServer
+from penstock.connectors.ws_client import WsClient
+from penstock.connectors.ws_server import WsServer
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Peer

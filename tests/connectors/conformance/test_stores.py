@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from penstock.connectors.types.connector_protocol import ConnectorProtocol
-from penstock.connectors.types.file import File
-from penstock.connectors.types.segment import Segment
+from penstock.connectors.connector_protocol.connector import ConnectorProtocol
+from penstock.connectors.file.connector import File
+from penstock.connectors.segment import Segment
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.peer import Peer
 from tests.connectors.conformance.stored_peers import AnotherWorker, AppendedFile, GrowingFiles

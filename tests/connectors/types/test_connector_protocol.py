@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.client import AsyncSource, Message
-from penstock.connectors.making import make_connector
-from penstock.connectors.types.connector_protocol import ConnectorProtocol, ConnectorProtocolOptions
+from penstock.connectors.connector_protocol.connector import ConnectorProtocol, ConnectorProtocolOptions
+from penstock.connectors.connector_protocol.options import ConnectorOptions
+from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
-from penstock.delivery.connector.options import ConnectorOptions
 from penstock.delivery.urls.spec import parse_sink
 from tests.connectors.real_host import NAME, eventually, hosting
 

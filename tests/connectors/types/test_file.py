@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.connectors.api import Capabilities, Lost
-from penstock.connectors.making import make_connector
-from penstock.connectors.types.file import File, FileOptions
+from penstock.connectors.file.connector import File, FileOptions
+from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
 from penstock.delivery.urls.spec import parse_sink
@@ -131,7 +131,7 @@ async def test_a_file_that_cannot_be_followed_is_told_of_once(
     def refuse(path: Path) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("penstock.connectors.files.tailing.opened", refuse)
+    monkeypatch.setattr("penstock.connectors.file.tailing.opened", refuse)
     async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
         await eventually(lambda: hosted.host.status().counts.get("failed_files", 0) >= 3)
     assert [record.levelname for record in caplog.records if "read again later" in record.message].count("WARNING") == 1

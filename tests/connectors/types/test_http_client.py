@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from penstock.connectors.api import Lost, StreamGone
-from penstock.connectors.http.responses import wait_of
-from penstock.connectors.making import make_connector
+from penstock.connectors.http_client import wait_of
+from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from tests.connectors.real_host import Hosted, hosting
 from tests.connectors.types.http_serving import Says, serving

@@ -13,8 +13,8 @@ import pytest
 import trustme
 
 from penstock.connectors.api import StreamGone
-from penstock.connectors.making import make_connector
-from penstock.connectors.types.http_server import HttpServer
+from penstock.connectors.http_server.connector import HttpServer
+from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.real_host import LINES, Hosted, eventually, hosting

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.client.segments import AsyncSegmentClient
 from penstock.connectors.api import Lost, StreamGone
-from penstock.connectors.making import make_connector
-from penstock.connectors.types.segment import Segment, SegmentOptions
+from penstock.connectors.registry import make_connector
+from penstock.connectors.segment import Segment, SegmentOptions
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
 from tests.connectors.real_host import Hosted, eventually, hosting

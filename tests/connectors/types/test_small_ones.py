@@ -8,10 +8,10 @@ import time
 import pytest
 
 from penstock.connectors.api import Lost, Outgoing
-from penstock.connectors.making import make_chains
-from penstock.connectors.types.metronome import Metronome, MetronomeOptions
-from penstock.connectors.types.null import Null, NullOptions
-from penstock.connectors.types.stdio import Stdio, StdioOptions
+from penstock.connectors.metronome import Metronome, MetronomeOptions
+from penstock.connectors.null import Null, NullOptions
+from penstock.connectors.registry import make_chains
+from penstock.connectors.stdio import Stdio, StdioOptions
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.recording_host import RecordingHost, running, until
 

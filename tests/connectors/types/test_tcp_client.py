@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
-from penstock.connectors.types.tcp_client import TcpClient, TcpClientOptions
+from penstock.connectors.tcp_client import TcpClient, TcpClientOptions
 from tests.connectors.recording_host import RecordingHost, running, until
 
 

@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
-from penstock.connectors.making import make_chains, make_connector
-from penstock.connectors.types.tcp_server import TcpServer, TcpServerOptions
+from penstock.connectors.registry import make_chains, make_connector
+from penstock.connectors.tcp_server import TcpServer, TcpServerOptions
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.recording_host import RecordingHost, running, until
 

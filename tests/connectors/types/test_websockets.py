@@ -9,9 +9,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
-from penstock.connectors.making import make_chains, make_connector
-from penstock.connectors.types.ws_client import WsClient, WsClientOptions
-from penstock.connectors.types.ws_server import WsServer, WsServerOptions
+from penstock.connectors.registry import make_chains, make_connector
+from penstock.connectors.ws_client import WsClient, WsClientOptions
+from penstock.connectors.ws_server import WsServer, WsServerOptions
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.recording_host import RecordingHost, running, until

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
+from penstock.connectors.connector_protocol.sink import ConnectorOptions, ConnectorSink
 from penstock.protocol.connector import (
     NOTHING_YET,
     OUTPUT_STREAM,

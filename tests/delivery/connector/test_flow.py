@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
-from penstock.delivery.sink import YES, SinkLost
+from penstock.connectors.connector_protocol.sink import ConnectorOptions, ConnectorSink
+from penstock.connectors.sink_api import YES, SinkLost
 from penstock.protocol.connector import (
     OUTPUT_STREAM,
     Decoder,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.delivery.connector import sink as connector_sink
-from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
-from penstock.delivery.sink import YES, SinkLost
+from penstock.connectors.connector_protocol import sink as connector_sink
+from penstock.connectors.connector_protocol.sink import ConnectorOptions, ConnectorSink
+from penstock.connectors.sink_api import YES, SinkLost
 from penstock.protocol.connector import (
     NOTHING_YET,
     OUTPUT_STREAM,

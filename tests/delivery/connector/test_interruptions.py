@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.connectors.connector_protocol.sink import ConnectorOptions, ConnectorSink
+from penstock.connectors.sink_api import SinkLost, Vote
 from penstock.core.address import Address
-from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
-from penstock.delivery.sink import SinkLost, Vote
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, serve_with
 from tests.delivery.connector.cutting_proxy import CuttingProxy, cutting_proxy

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from penstock.delivery.connector import connection as connector_connection
-from penstock.delivery.connector import sink as connector_sink
-from penstock.delivery.sink import YES, SinkLost, Transaction
+from penstock.connectors.connector_protocol import connection as connector_connection
+from penstock.connectors.connector_protocol import sink as connector_sink
+from penstock.connectors.sink_api import YES, SinkLost, Transaction
 from penstock.protocol.connector import (
     OUTPUT_STREAM,
     Ack,

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.client import DataFile
 from penstock.client.sink import lines, read_committed
+from penstock.connectors.connector_protocol.sink import ConnectorOptions, ConnectorSink
+from penstock.connectors.sink_api import YES, SinkLost
 from penstock.core.address import Address
-from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
-from penstock.delivery.sink import YES, SinkLost
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, Serve, serve_with
 from tests.delivery.connector.scripted_sink import soon, until

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trustme
 
+from penstock.connectors.connector_protocol.sink import ConnectorOptions, ConnectorSink
+from penstock.connectors.sink_api import YES, SinkLost
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
-from penstock.delivery.connector.sink import ConnectorOptions, ConnectorSink
-from penstock.delivery.sink import YES, SinkLost
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, Serve, serve_with
 from tests.delivery.connector.scripted_sink import soon

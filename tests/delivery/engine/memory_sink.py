@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.delivery.sink import YES, Epoch, SinkLost, Transaction, Vote
+from penstock.connectors.sink_api import YES, Epoch, SinkLost, Transaction, Vote
 
 Script = Callable[[str], None]
 """Told each step; may raise SinkLost, or Refuse."""

@@ -4,9 +4,9 @@ import asyncio
 from random import Random
 from unittest.mock import patch
 
+from penstock.connectors.sink_api import SinkLost
 from penstock.core.errors import PenstockError
 from penstock.delivery import backoff, service
-from penstock.delivery.sink import SinkLost
 from tests.delivery.engine.memory_sink import Refuse
 from tests.delivery.engine.stage import PIPELINE, Stage, values
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.connectors.sink_api import YES, Block, Epoch, Transaction, Vote
+from penstock.connectors.threaded import OneThread, Threaded
 from penstock.core.errors import PipelineError
 from penstock.delivery import service, sink_slot
 from penstock.delivery.backoff import Backoff
-from penstock.delivery.block import Block
-from penstock.delivery.one_thread import OneThread
-from penstock.delivery.sink import YES, Epoch, Transaction, Vote
-from penstock.delivery.threaded import Threaded
 from tests.delivery.engine.memory_sink import Refuse
 from tests.delivery.engine.stage import PIPELINE, Stage, values
 

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
+from penstock.connectors.sink_api import SinkLost
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import PipelineError
-from penstock.delivery.sink import SinkLost
 from tests.delivery.engine.memory_sink import Refuse, Script
 from tests.delivery.engine.stage import PIPELINE, Stage, values
 

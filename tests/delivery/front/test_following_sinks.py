@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.delivery.block import Block
-from penstock.delivery.followers.block_by_block import BlockByBlock
-from penstock.delivery.followers.callback import CallbackOptions, CallbackSink
-from penstock.delivery.followers.rows import RowFormat, rows_of
+from penstock.connectors.callback import CallbackOptions, CallbackSink, RowFormat, rows_of
+from penstock.connectors.sink_api import Block, SinkLost
+from penstock.connectors.threaded import BlockByBlock
 from penstock.delivery.followers.stdout import StdoutOptions, StdoutSink
-from penstock.delivery.sink import SinkLost
 from tests.delivery.fake_epoch import FakeEpoch, Row, block_of
 
 ROWS = [b"a", b"bb", b"", b"ccc", b"d"]
@@ -150,7 +148,7 @@ async def test_stdout_gets_the_values_as_lines(capfdbinary: pytest.CaptureFixtur
 def test_a_stdout_that_nobody_reads_any_more_is_lost(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
-        "from penstock.delivery.sink import SinkLost\n"
+        "from penstock.connectors.sink_api import SinkLost\n"
         "from penstock.delivery.followers.stdout import StdoutOptions, StdoutSink\n"
         "from tests.delivery.fake_epoch import FakeEpoch\n"
         "sys.stdin.readline()\n"

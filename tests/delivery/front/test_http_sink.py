@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from penstock.connectors.sink_api import SinkLost
 from penstock.delivery.followers.http import HttpSink
-from penstock.delivery.sink import SinkLost
 from penstock.delivery.urls.spec import make_sink, parse_sink
 from tests.delivery.fake_epoch import FakeEpoch
 from tests.delivery.front.http_server import Answer, Server, serving

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.connectors.callback import RowFormat
+from penstock.connectors.connector_protocol.options import ConnectorOptions
+from penstock.connectors.file.sink import FileFormat, FileOptions
+from penstock.connectors.postgres.sink import PostgresFormat, PostgresOptions
+from penstock.connectors.sqlite.sink import SqliteOptions
+from penstock.connectors.threaded import Threaded
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from penstock.delivery.connector.options import ConnectorOptions
-from penstock.delivery.file.sink import FileFormat, FileOptions
 from penstock.delivery.followers.http import HttpOptions, HttpSink
-from penstock.delivery.followers.rows import RowFormat
-from penstock.delivery.postgres.sink import PostgresFormat, PostgresOptions
-from penstock.delivery.sqlite.sink import SqliteOptions
-from penstock.delivery.threaded import Threaded
 from penstock.delivery.urls.kinds import KINDS, Kind
 from penstock.delivery.urls.spec import make_sink, parse_sink
 

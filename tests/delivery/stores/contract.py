@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.delivery.sink import SinkLost
-from penstock.delivery.threaded import BlockingSink, Threaded
+from penstock.connectors.sink_api import SinkLost
+from penstock.connectors.threaded import BlockingSink, Threaded
 from tests.delivery.fake_epoch import FakeEpoch, Row, block_of
 from tests.delivery.stores.dying_store import DyingStores
 from tests.delivery.stores.kinds import Store

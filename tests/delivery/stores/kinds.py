@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from penstock.delivery.file.sink import FileFormat, FileOptions, FileSink, read_committed_parts
-from penstock.delivery.postgres.sink import PostgresFormat, PostgresOptions, PostgresSink
-from penstock.delivery.sqlite.sink import SqliteOptions, SqliteSink
-from penstock.delivery.threaded import BlockingSink
+from penstock.connectors.file.sink import FileFormat, FileOptions, FileSink, read_committed_parts
+from penstock.connectors.postgres.sink import PostgresFormat, PostgresOptions, PostgresSink
+from penstock.connectors.sqlite.sink import SqliteOptions, SqliteSink
+from penstock.connectors.threaded import BlockingSink
 from penstock.protocol.stored import NO_TIME
 from tests.delivery.stores.rounds import Round
 

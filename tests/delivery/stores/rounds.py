@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.delivery.block import Block
-from penstock.delivery.sink import Transaction, Vote
-from penstock.delivery.threaded import BlockingSink
+from penstock.connectors.sink_api import Block, Transaction, Vote
+from penstock.connectors.threaded import BlockingSink
 from tests.delivery.fake_epoch import Row, block_of
 
 

@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 from psycopg.sql import SQL
 
+from penstock.connectors.postgres import ddl as postgres_ddl
+from penstock.connectors.postgres.options import PostgresOptions
+from penstock.connectors.postgres.sink import PostgresSink
+from penstock.connectors.sqlite import ddl as sqlite_ddl
+from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
+from penstock.connectors.sqlite.sink import SqliteSink
+from penstock.connectors.tables import RowSchema, SchemaOf, no_schema
+from penstock.connectors.threaded import BlockingSink
 from penstock.coordinator.delivery_messages import TableDdl
-from penstock.delivery.postgres import ddl as postgres_ddl
-from penstock.delivery.postgres.options import PostgresOptions
-from penstock.delivery.postgres.sink import PostgresSink
-from penstock.delivery.sqlite import ddl as sqlite_ddl
-from penstock.delivery.sqlite.options import SqliteFormat, SqliteOptions
-from penstock.delivery.sqlite.sink import SqliteSink
-from penstock.delivery.table_ddl import RowSchema, SchemaOf, no_schema
-from penstock.delivery.threaded import BlockingSink
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.kinds import PostgresStore, SqliteStore
 from tests.delivery.stores.rounds import Round

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.delivery.file import plain as file_plain
-from penstock.delivery.file.formats import FileFormat, encode
+from penstock.connectors.file import plain as file_plain
+from penstock.connectors.file.formats import FileFormat, encode
 from penstock.protocol.stored.bulk import Bytes
 from tests.delivery.fake_epoch import column
 
-file_kernel = pytest.importorskip("penstock.delivery.file.kernel")
+file_kernel = pytest.importorskip("penstock.connectors.file.kernel")
 
 PLAIN = """
 import sys
@@ -41,4 +41,4 @@ def test_raw_payloads_are_not_copied() -> None:
 @pytest.mark.process
 def test_without_numba_plain_python_is_used() -> None:
     done = subprocess.run([sys.executable, "-c", PLAIN], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "penstock.delivery.file.plain"
+    assert done.stdout.strip() == "penstock.connectors.file.plain"

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.client.sink import DataFile
 from penstock.client.sink.log import TransactionLog
+from penstock.connectors.file.sink import FileFormat, FileOptions, FileSink, read_committed_parts
+from penstock.connectors.sink_api import SinkLost, Transaction
 from penstock.core.errors import RequestError
-from penstock.delivery.file.sink import FileFormat, FileOptions, FileSink, read_committed_parts
-from penstock.delivery.sink import SinkLost, Transaction
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.contract import StoreContract
 from tests.delivery.stores.kinds import FileStore, OneFileStore
@@ -306,7 +306,7 @@ def test_a_second_sink_on_the_directory_is_refused(folder: Path) -> None:
 @pytest.mark.process
 def test_a_second_process_on_the_directory_is_refused(folder: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from penstock.delivery.file.sink import *\n"
+        "import sys; from pathlib import Path; from penstock.connectors.file.sink import *\n"
         "FileSink(FileOptions(Path(sys.argv[1]))).open(b'')"
     )
     sink = FileSink(FileOptions(folder))

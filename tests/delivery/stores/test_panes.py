@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from penstock.delivery.postgres.options import PostgresFormat
-from penstock.delivery.postgres.statements import Statements, TargetColumn
-from penstock.delivery.sqlite.json_rows import JsonRows
-from penstock.delivery.sqlite.options import SqliteFormat, SqliteOptions
-from penstock.delivery.table_ddl import no_schema
+from penstock.connectors.postgres.options import PostgresFormat
+from penstock.connectors.postgres.statements import Statements, TargetColumn
+from penstock.connectors.sqlite.layouts import JsonRows
+from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
+from penstock.connectors.tables import no_schema
 from tests.delivery.stores.conftest import each_database
 from tests.delivery.stores.kinds import PostgresStore
 from tests.delivery.stores.rounds import Round

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.delivery.postgres.copy import TIME_US_MIN, encode, message_out_of_range, plain
+from penstock.connectors.postgres.copy import TIME_US_MIN, encode, message_out_of_range, plain
 from penstock.protocol.stored import NO_TIME
 from tests.delivery.fake_epoch import Row, block_of
 
-kernel = pytest.importorskip("penstock.delivery.postgres.copy_kernel")
+kernel = pytest.importorskip("penstock.connectors.postgres.copy_kernel")
 
 TIMES = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([NO_TIME, NO_TIME + 1, TIME_US_MIN, TIME_US_MIN - 1, 0])
 ROWS = st.lists(st.builds(Row, st.binary(max_size=40), st.binary(max_size=9), TIMES), min_size=1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from penstock.delivery.postgres.sink import PostgresSink, UnknownFields
+from penstock.connectors.postgres.sink import PostgresSink, UnknownFields
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.kinds import PostgresStore
 from tests.delivery.stores.rounds import Round

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from penstock.connectors.postgres import sink as postgres_sink
+from penstock.connectors.postgres import statements as postgres_statements
+from penstock.connectors.postgres.sink import PostgresFormat, PostgresOptions, PostgresSink
+from penstock.connectors.postgres.statements import staged_name
+from penstock.connectors.sink_api import SinkLost
 from penstock.core.errors import RequestError
-from penstock.delivery.postgres import sink as postgres_sink
-from penstock.delivery.postgres import statements as postgres_statements
-from penstock.delivery.postgres.sink import PostgresFormat, PostgresOptions, PostgresSink
-from penstock.delivery.postgres.statements import staged_name
-from penstock.delivery.sink import SinkLost
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.contract import StoreContract, opened
 from tests.delivery.stores.kinds import PostgresStore

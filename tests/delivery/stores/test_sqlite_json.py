@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.connectors.sink_api import SinkLost
+from penstock.connectors.sqlite.options import SqliteOptions
+from penstock.connectors.tables import UnknownFields
 from penstock.core.errors import RequestError
-from penstock.delivery.sink import SinkLost
-from penstock.delivery.sqlite.options import SqliteOptions
-from penstock.delivery.table_ddl import UnknownFields
 from penstock.delivery.urls.spec import parse_sink
 from tests.delivery.stores.tables import SqliteTable, epoch, opened
 

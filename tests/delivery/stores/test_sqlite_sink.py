@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.connectors.sink_api import SinkLost
+from penstock.connectors.sqlite import sink as sqlite_sink
+from penstock.connectors.sqlite.sink import SqliteOptions, SqliteSink
 from penstock.core.errors import RequestError
-from penstock.delivery.sink import SinkLost
-from penstock.delivery.sqlite import sink as sqlite_sink
-from penstock.delivery.sqlite.sink import SqliteOptions, SqliteSink
 from tests.delivery.fake_epoch import Row
 from tests.delivery.stores.contract import StoreContract, opened
 from tests.delivery.stores.kinds import SqliteStore

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from penstock.connectors.postgres.ddl import postgres_type
+from penstock.connectors.sqlite import ddl as sqlite_ddl
+from penstock.connectors.sqlite.ddl import sqlite_type
+from penstock.connectors.sqlite.options import SqliteOptions
+from penstock.connectors.tables import FoundTable, fitting
 from penstock.core.errors import RequestError
-from penstock.delivery.postgres.ddl import postgres_type
-from penstock.delivery.sqlite import ddl as sqlite_ddl
-from penstock.delivery.sqlite.ddl import sqlite_type
-from penstock.delivery.sqlite.options import SqliteOptions
-from penstock.delivery.table_ddl import FoundTable, fitting
 from tests.delivery.stores.conftest import each_database
 from tests.delivery.stores.tables import Table, epoch, opened
 

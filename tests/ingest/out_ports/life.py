@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from penstock.connectors.making import make_chains
+from penstock.connectors.registry import make_chains
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.sessions.gateway import Gateway

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Pause, StreamRef
-from penstock.connectors.making import make_chains
+from penstock.connectors.registry import make_chains
 from penstock.core.types import Guarantee
 from penstock.ingest.gate import Changed
 from penstock.ingest.out_ports.host import SourceHost

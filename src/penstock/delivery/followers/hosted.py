@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.delivery.sink import Epoch, FollowingSink, SinkLost
+from penstock.connectors.sink_api import Epoch, FollowingSink, SinkLost
 
 MakeHosted = Callable[[str, str, str, Callable[[], None]], FollowingSink]
 """From the pipeline's name, the sink's, the connector's, and what to call when it can take again what it could not."""

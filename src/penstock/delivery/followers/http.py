@@ -8,10 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.delivery.block import Block
-from penstock.delivery.followers.block_by_block import BlockByBlock
-from penstock.delivery.followers.rows import RowFormat
-from penstock.delivery.sink import SinkLost
+from penstock.connectors.callback import RowFormat
+from penstock.connectors.sink_api import Block, SinkLost
+from penstock.connectors.threaded import BlockByBlock
 
 _ANSWER_BYTES_MAX = 64 << 10
 """Of an answer's body: its first line is shown, and the rest is no use to us."""

@@ -3,10 +3,9 @@
 import sys
 from dataclasses import dataclass
 
-from penstock.delivery.block import Block
-from penstock.delivery.followers.block_by_block import BlockByBlock
-from penstock.delivery.followers.rows import RowFormat
-from penstock.delivery.sink import SinkLost
+from penstock.connectors.callback import RowFormat
+from penstock.connectors.sink_api import Block, SinkLost
+from penstock.connectors.threaded import BlockByBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.connectors.api import Connector, Host, Lost, Outgoing, StreamGone, StreamLost, StreamRef
+from penstock.connectors.sink_api import SinkLost
 from penstock.core.errors import PenstockError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.outbox.rows import MakeChain, ReadyRows, metadata_of, times_of
-from penstock.delivery.sink import SinkLost
 from penstock.protocol.api.deployment import ConnectorSpec
 
 log = logging.getLogger(__name__)

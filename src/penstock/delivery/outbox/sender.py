@@ -7,12 +7,12 @@ from itertools import groupby
 
 from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.sink_api import SinkLost
 from penstock.core.errors import NoRoom, PenstockError
 from penstock.delivery.outbox.epochs import EpochsInProgress
 from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.outbox import Outbox, OutboxRecord
 from penstock.delivery.outbox.rows import EpochRow, ReadyRows, Row, StreamBuffer, flushed, rejected_rows, size_of
-from penstock.delivery.sink import SinkLost
 
 log = logging.getLogger(__name__)
 

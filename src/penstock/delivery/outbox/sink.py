@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.connectors.api import Host, StreamRef
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.sink_api import Epoch, SinkLost
 from penstock.coordinator.records import Records
 from penstock.core.errors import PenstockError
 from penstock.delivery.breakers.signals import Signals
@@ -18,7 +19,6 @@ from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.outbox import Outbox, Storage
 from penstock.delivery.outbox.rows import WANTED, EpochRow, ReadyRows, Row, StreamBuffer, by_stream, unjoined
 from penstock.delivery.outbox.sender import OutboxDrain, Sender
-from penstock.delivery.sink import Epoch, SinkLost
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import SplitResult
 
+from penstock.connectors.sink_api import FollowingSink, VotingSink
+from penstock.connectors.tables import RowSchema, SchemaOf
+from penstock.connectors.threaded import Threaded
 from penstock.coordinator.delivery_messages import TableDdl
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from penstock.delivery.sink import FollowingSink, VotingSink
-from penstock.delivery.table_ddl import RowSchema, SchemaOf
-from penstock.delivery.threaded import Threaded
 from penstock.delivery.urls import places as url_places
 from penstock.delivery.urls.options import Option, options_of
 from penstock.delivery.urls.places import Place

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from penstock.connectors.sink_api import FollowingSink, VotingSink
+from penstock.connectors.tables import SchemaOf, no_schema
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from penstock.delivery.sink import FollowingSink, VotingSink
-from penstock.delivery.table_ddl import SchemaOf, no_schema
 from penstock.delivery.urls.kinds import BY_SCHEME, Kind
 from penstock.delivery.urls.options import Mistakes, build, nearest
 

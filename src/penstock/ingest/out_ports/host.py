@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, StreamRef
-from penstock.connectors.making import Chains
+from penstock.connectors.registry import Chains
 from penstock.core.errors import PenstockError, RequestError
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate, OpenGate

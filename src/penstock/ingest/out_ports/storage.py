@@ -9,7 +9,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-from penstock.connectors.making import Chains
+from penstock.connectors.registry import Chains
 from penstock.core.errors import NoRoom
 from penstock.core.types import Position
 from penstock.ingest.catalog import SourceCatalog

@@ -1,0 +1,209 @@
+"""Our end of one connection to a connector sink, without I/O: what came in goes to `receive`, `take` gives what is to
+go out.
+"""
+
+from penstock.connectors.sink_api import SinkLost, Transaction
+from penstock.core.errors import ProtocolError
+from penstock.core.types import Buffer
+from penstock.protocol.connector import (
+    NOTHING_YET,
+    OUTPUT_STREAM,
+    Ack,
+    Decoder,
+    EndOfStream,
+    Error,
+    Frame,
+    Hello,
+    ListUncommitted,
+    Message,
+    Notify,
+    NotifyAck,
+    Ok,
+    Phase1,
+    Phase2,
+    Range,
+    Reply,
+    ReplyUncommitted,
+    Restart,
+    Role,
+    Round,
+    RoundState,
+    Session,
+    Side,
+    Stream,
+    StreamState,
+    Use,
+    error_frame,
+)
+
+RTAG = 1
+"""Of the one list that a session asks for."""
+
+STREAM_NAME = "output"
+
+TEXT_SIZE_MAX = 500
+"""Characters of a sink's ERROR that people are shown: it goes into the status."""
+
+SECRET_SIZE_MIN = 4
+"""A cookie that is shorter is no secret, and blotting it out of a text would only make that unreadable."""
+
+_BROKEN = "Look at the sink program: it has got an ERROR that says the same."
+
+_DATA = Message(OUTPUT_STREAM, 0, 0, b"", b"")
+
+
+class OutputSession:
+    """Guarantees: whatever the sink lists is decided before anything else is sent; no data while a round is open.
+
+    A transaction that the sink lists is committed if it is `decided`, else aborted: *presumed abort*. "Ignore the point
+    of reference in a sink's NOTIFY_ACK: our own offset is the truth." Credits are ignored, ACKs and answers to PHASE2
+    are tolerated, and so is a vote that comes after its round was aborted.
+    """
+
+    def __init__(self, where: str, hello: Hello, decided: bytes) -> None:
+        self._where = where
+        self._cookie = hello.cookie
+        self._decided = decided
+        self._session = Session(Use.SINK, Role.INITIATOR)
+        self._decoder = Decoder(Use.SINK)
+        self._round = Round()
+        self._stream = Stream(OUTPUT_STREAM)
+        self._is_opened = self._is_listed = False
+        self._vote: bool | None = None
+        self._has_unvoted = False
+        self._is_end_acknowledged = False
+        self._out: list[bytes] = []
+        self._stream.notify(Side.OURS)
+        for frame in (hello, Notify(OUTPUT_STREAM, STREAM_NAME), ListUncommitted(RTAG)):
+            self._send(frame)
+
+    @property
+    def is_ready(self) -> bool:
+        """The handshake is done, and nothing of an earlier session is in doubt."""
+        return self._is_opened and self._is_listed
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing has gone out without its decision."""
+        return self.is_ready and not self._has_unvoted and self._round.state is RoundState.IDLE
+
+    @property
+    def can_begin(self) -> bool:
+        """An epoch may begin: all before it is settled, and the output was not ended."""
+        return self.is_settled and self._stream.state is StreamState.ACTIVE
+
+    @property
+    def asked(self) -> bytes | None:
+        """The transaction whose PHASE1 has gone out, and whose PHASE2 has not."""
+        return self._round.txn_id
+
+    @property
+    def vote(self) -> bool | None:
+        """On the transaction that was asked about last; None while it is not there."""
+        return self._vote
+
+    @property
+    def is_end_acknowledged(self) -> bool:
+        return self._is_end_acknowledged
+
+    def take(self) -> list[bytes]:
+        """What is to be sent; it is given only once."""
+        out, self._out = self._out, []
+        return out
+
+    def receive(self, data: Buffer) -> None:
+        """SinkLost, with what people should know, when the sink has ended the session or broken the rules; then `take`
+        gives the last that is to be sent.
+        """
+        try:
+            for frame in self._decoder.feed(data):
+                self._session.receive(frame)
+                self._handle(frame)
+        except ProtocolError as error:
+            self._out = [self._session.send(error_frame(error))]
+            raise SinkLost(f"the sink at {self._where} does not keep to the protocol: {error}", _BROKEN) from None
+        except SinkLost:
+            self._out = []
+            raise
+
+    def data(self, last_id: int) -> None:
+        """MESSAGE frames up to this id go out, past `take`. LocalProtocolError while a round is open."""
+        self._round.send(_DATA)
+        self._stream.messages(last_id, Side.OURS)
+        self._has_unvoted = True
+
+    def ask(self, transaction: Transaction) -> None:
+        """PHASE1."""
+        ranges = (Range(OUTPUT_STREAM, transaction.start, transaction.end),)
+        self._send(Phase1(transaction.id, ranges))
+        self._has_unvoted, self._vote = False, None
+
+    def decide(self, txn_id: bytes, commit: bool) -> None:
+        """PHASE2."""
+        self._send(Phase2(txn_id, commit))
+
+    def end(self) -> None:
+        """EOS_MESSAGE: the session takes no more epochs. Nothing the second time."""
+        if self._stream.state is StreamState.ACTIVE:
+            self._stream.end(Side.OURS)
+            self._send(EndOfStream(OUTPUT_STREAM))
+
+    def _handle(self, frame: Frame) -> None:
+        match frame:
+            case Ok():
+                pass
+            case NotifyAck():
+                self._opened(frame)
+            case ReplyUncommitted():
+                self._round.receive(frame)
+                self._settle(frame.txn_ids)
+            case Reply():
+                self._voted(frame)
+            case Ack():
+                self._acknowledged(frame)
+            case Restart(address=address):
+                to = f", at {address!r:.300}: if it has moved, bind it with its new URL" if address else ""
+                raise SinkLost(f"the sink at {self._where} asks us to connect again{to}")
+            case Error(text=text):
+                raise SinkLost(f"the sink at {self._where} says: {self._shown(text)}")
+            case _:
+                raise AssertionError(f"the session machine lets {frame} through")
+
+    def _opened(self, frame: NotifyAck) -> None:
+        if frame.stream_id != OUTPUT_STREAM:
+            raise ProtocolError(f"NOTIFY_ACK: stream {frame.stream_id} was not asked for")
+        self._stream.notify_ack(frame.success, NOTHING_YET, Side.THEIRS)
+        if not frame.success:
+            raise SinkLost(f"the sink at {self._where} does not take the output now (it refused NOTIFY)")
+        self._is_opened = True
+
+    def _settle(self, txn_ids: tuple[bytes, ...]) -> None:
+        for txn_id in txn_ids:
+            self._send(Phase2(txn_id, bool(txn_id) and txn_id == self._decided))
+        self._is_listed = True
+
+    def _voted(self, frame: Reply) -> None:
+        """Any other transaction's REPLY is an answer to its PHASE2, or comes too late."""
+        is_vote = frame.txn_id == self._round.txn_id
+        self._round.receive(frame)
+        if is_vote:
+            self._vote = frame.commit
+
+    def _acknowledged(self, frame: Ack) -> None:
+        for stream_id, point in frame.acked:
+            if stream_id == OUTPUT_STREAM:
+                has_ended = self._stream.state in (StreamState.CLOSING, StreamState.INACTIVE)
+                last_id = self._stream.last_id
+                self._is_end_acknowledged |= has_ended and (last_id == NOTHING_YET or point >= last_id)
+                self._stream.ack(point, Side.THEIRS)
+
+    def _shown(self, text: str) -> str:
+        """A sink may repeat the cookie; we do not."""
+        cookie = self._cookie.decode("utf-8", "backslashreplace")
+        hidden = text.replace(cookie, "(cookie)") if len(self._cookie) >= SECRET_SIZE_MIN else text
+        return hidden if len(hidden) <= TEXT_SIZE_MAX else hidden[:TEXT_SIZE_MAX] + "…"
+
+    def _send(self, frame: Frame) -> None:
+        if isinstance(frame, ListUncommitted | Phase1 | Phase2):
+            self._round.send(frame)
+        self._out.append(self._session.send(frame))

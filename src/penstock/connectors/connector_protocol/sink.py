@@ -1,0 +1,169 @@
+"""The connector sink: any program that speaks the connector protocol in the sink role."""
+
+import asyncio
+from contextlib import suppress
+from ssl import SSLContext
+
+from penstock.connectors.connector_protocol.connection import OutputConnection
+from penstock.connectors.connector_protocol.options import EVENT_TIME_UNITS, ConnectorOptions, read_cookie, tls_context
+from penstock.connectors.connector_protocol.session import OutputSession
+from penstock.connectors.sink_api import YES, Block, Epoch, SinkLost, Transaction, Vote
+from penstock.core.errors import LimitExceeded, RequestError
+from penstock.protocol.connector import SINK_VERSION, Hello
+from penstock.protocol.connector.output import encode_output
+
+__all__ = ["ConnectorOptions", "ConnectorSink"]
+
+HANDSHAKE_SECONDS = 10.0
+"""From the first packet to the list of what is uncommitted, TLS included."""
+
+END_SECONDS = 2.0
+"""For the ACK of an EOS_MESSAGE: "existing sinks" send none."""
+
+
+class ConnectorSink:
+    """A VotingSink. The sink's two-phase messages are its votes; a message that does not fit a frame is a no of ours.
+
+    What was sent without a PHASE1 can be taken back only by a new connection, which `abort` makes.
+    """
+
+    def __init__(self, options: ConnectorOptions, instance: str) -> None:
+        self._options = options
+        self._instance = options.instance or instance
+        self._unit_us = EVENT_TIME_UNITS[options.event_time_unit]
+        self._decided = b""
+        self._connection: OutputConnection | None = None
+
+    def __repr__(self) -> str:
+        return f"ConnectorSink({self._options.where}, {self._instance!r})"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session, as far as is known: a sink that closes or fails is noticed while nothing is
+        asked of it too.
+        """
+        return self.lost is None and self._connection is not None and self._connection.session.is_ready
+
+    @property
+    def lost(self) -> SinkLost | None:
+        """Why there is no session any more; None while there is one, and before the first."""
+        return None if self._connection is None else self._connection.lost
+
+    async def open(self, decided: bytes) -> None:
+        """As VotingSink says. It also ends the session that there is."""
+        self._drop()
+        self._decided = decided
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await self._connect()
+        except TimeoutError:
+            self._drop()
+            raise SinkLost(f"the sink at {self._options.where} has not answered for {HANDSHAKE_SECONDS:g} s") from None
+        except BaseException:
+            self._drop()
+            raise
+
+    async def prepare(self, epoch: Epoch) -> Vote:
+        """As VotingSink says. Nothing is asked before the attempt is journalled; data goes out before that."""
+        connection = await self._clean()
+        async for block in epoch.blocks():
+            try:
+                frames = self._encode(block)
+            except LimitExceeded as error:
+                return Vote(False, str(error))
+            connection.session.data(_last_id(block))
+            await connection.send(frames)
+        await epoch.journalled()
+        connection.check()
+        connection.session.ask(epoch.transaction)
+        connection.flush()
+        return await self._vote(connection)
+
+    async def commit(self, transaction: Transaction) -> None:
+        """As VotingSink says. It is not known when it arrives: a later list without it will tell."""
+        connection = self._usable()
+        is_done = connection.session.asked is None and self._decided == transaction.id
+        self._decided = transaction.id
+        if not is_done:
+            connection.session.decide(transaction.id, True)
+            connection.flush()
+
+    async def abort(self, transaction_id: bytes) -> None:
+        """As VotingSink says: PHASE2 if there was a PHASE1, else a new connection if there was data."""
+        del transaction_id  # there is only one in a session
+        await self._clean()
+
+    async def end(self) -> None:
+        """EOS_MESSAGE. Its ACK is waited for a little; a sink that sends none, or closes, has done nothing wrong."""
+        connection = self._usable()
+        connection.session.end()
+        connection.flush()
+        with suppress(TimeoutError, SinkLost):
+            async with asyncio.timeout(END_SECONDS):
+                await connection.until(lambda: connection.session.is_end_acknowledged)
+
+    async def close(self) -> None:
+        """A sink to which nothing is owed may read all that was sent; the connection to any other ends at once."""
+        connection = self._connection
+        try:
+            if connection is not None and connection.lost is None and connection.session.is_settled:
+                await connection.farewell()
+        finally:
+            self._drop()
+
+    async def _connect(self) -> None:
+        hello, tls = await asyncio.to_thread(self._read_files)
+        session = OutputSession(self._options.where, hello, self._decided)
+        self._connection = OutputConnection(session, self._options)
+        await self._connection.connect(tls)
+        await self._connection.until(lambda: session.is_ready)
+
+    def _read_files(self) -> tuple[Hello, SSLContext | None]:
+        options = self._options
+        try:
+            hello = Hello(SINK_VERSION, read_cookie(options), options.program, self._instance)
+            return hello, tls_context(options)
+        except (OSError, RequestError) as error:
+            raise SinkLost(f"the sink at {options.where}: a file of ours is not usable: {error}") from error
+
+    async def _clean(self) -> OutputConnection:
+        """A session in which an epoch may begin. An open round is aborted; what was sent without one is taken back."""
+        connection = self._usable()
+        asked = connection.session.asked
+        if asked is not None:
+            connection.session.decide(asked, False)
+            connection.flush()
+        if not connection.session.can_begin:
+            await self.open(self._decided)
+        return self._usable()
+
+    def _encode(self, block: Block) -> memoryview:
+        options = {"unit_us": self._unit_us, "frame_size_max": self._options.frame_size_max}
+        return encode_output(block.times, block.keys, block.values, block.first_id, **options)
+
+    async def _vote(self, connection: OutputConnection) -> Vote:
+        session, seconds = connection.session, self._options.vote_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await connection.until(lambda: session.vote is not None)
+        except TimeoutError:
+            lost = SinkLost(f"the sink at {self._options.where} has not voted for {seconds:g} s")
+            connection.close(lost)
+            raise lost from None
+        return YES if session.vote else Vote(False, f"the sink at {self._options.where} votes no")
+
+    def _usable(self) -> OutputConnection:
+        if self._connection is None:
+            raise SinkLost(f"there is no connection to the sink at {self._options.where}")
+        self._connection.check()
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _last_id(block: Block) -> int:
+    offsets = block.values.offsets
+    return block.first_id + int(offsets[len(block) - 1]) - int(offsets[0])

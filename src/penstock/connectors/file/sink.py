@@ -1,0 +1,192 @@
+"""A sink that writes files: data where it will stay, and a transaction log that says how much of it counts.
+
+    PATH/part-00000000000000000000.txt     from the first byte on; the number is that of the bytes before it
+    PATH/part-00000000000001048620.txt     begun between two epochs, when the one before was large or old enough
+    PATH/state/log                         votes and decisions, as those of `penstock.client.Sink`
+
+Readers learn from `read_committed_parts` what is committed.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.client.sink.log import Aborted, Applied, Bound, Committed, TransactionLog, Voted, open_log
+from penstock.client.sink.target import NO_ROOM
+from penstock.connectors.file.formats import FileFormat, encode
+from penstock.connectors.file.parts import (
+    STATE,
+    CommittedPart,
+    RotatingFile,
+    find_parts,
+    make_directory,
+    read_committed_parts,
+)
+from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
+from penstock.core.errors import PenstockError, RequestError
+
+__all__ = ["CommittedPart", "FileFormat", "FileOptions", "FileSink", "read_committed_parts"]
+
+_OWNER = "delivery"
+"""Whose the log is: it is bound when the sink has begun to own its directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    path: Path
+    """A directory that belongs to the sink; it is made where there is none."""
+    format: FileFormat = FileFormat.LINES
+    rotate_bytes: int | None = None
+    """A new part is begun for the next epoch when the last one has at least so many bytes."""
+    rotate_seconds: float | None = None
+    """A new part is begun for the first epoch of every stretch of so many seconds, counted from 1970: 3600 makes one
+    for each hour in UTC in which there is something to write. So it does not matter how often the worker restarts.
+    """
+
+
+class FileSink:
+    """A BlockingSink, exactly once: a vote is durable before it is given, the data before the vote.
+
+    No epoch lies in two parts. A full disk is a vote of no. One process at a time can have the directory.
+    """
+
+    def __init__(self, options: FileOptions, clock: Callable[[], float] = time.time) -> None:
+        self._options = options
+        self._clock = clock
+        self._file = RotatingFile(options.path, options.format.suffix)
+        self._log: TransactionLog | None = None
+        self._written_at: float | None = None
+        """When the last part was committed to, or its file written before this run."""
+        self._begun_at: float | None = None
+        """When the transaction that is being written was begun."""
+        self._no_room = ""
+
+    def open(self, decided: bytes) -> None:
+        with _lost(self._options.path):
+            make_directory(self._options.path)
+            self._log = open_log(self._options.path / STATE)
+            self._take_over(self._log)
+            self._settle(self._log, decided)
+            self._rewind(self._log)
+            self._written_at = self._file.written_at()
+
+    def write(self, block: Block) -> None:
+        if self._no_room:
+            return
+        try:
+            if self._begun_at is None:
+                self._begin()
+            self._file.append(encode(block.values, self._options.format))
+        except OSError as error:
+            self._note_full(error)
+
+    def prepare(self, transaction: Transaction) -> Vote:
+        log = self._opened()
+        try:
+            if not self._no_room:
+                self._file.sync()
+            if not log.has_room:
+                log.make_room()
+        except OSError as error:
+            self._note_full(error)
+        if self._no_room:
+            no = Vote(False, self._no_room)
+            self.abort()
+            return no
+        with _lost(self._options.path):
+            log.append(Voted(transaction.id, transaction.start, transaction.end, self._file.size))
+        return YES
+
+    def commit(self, transaction: Transaction) -> None:
+        log = self._opened()
+        last, in_doubt = log.state.last, log.state.in_doubt
+        if in_doubt is not None and in_doubt.txn_id == transaction.id:
+            with _lost(self._options.path):
+                _commit(log, transaction.id)
+            self._written_at, self._begun_at = self._begun_at or self._written_at, None
+        elif last is None or last.txn_id != transaction.id:
+            raise SinkLost(f"{self._options.path}: there is no vote on {transaction.id.decode()}", _RESTORED)
+
+    def abort(self) -> None:
+        log = self._opened()
+        with _lost(self._options.path):
+            if log.state.in_doubt is not None:
+                log.append(Aborted(log.state.in_doubt.txn_id))
+            self._rewind(log)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+        if self._log is not None:
+            with suppress(OSError):
+                self._log.close()
+            self._log = None
+
+    def _opened(self) -> TransactionLog:
+        if self._log is None:
+            raise SinkLost(f"{self._options.path} is not open")
+        return self._log
+
+    def _take_over(self, log: TransactionLog) -> None:
+        if log.state.instance is not None:
+            return
+        for _, path in find_parts(self._options.path):
+            hint = "Restore its state directory, or move the parts away to begin anew."
+            raise RequestError(f"{path} is there, and the transaction log knows of nothing", hint)
+        log.append(Bound(_OWNER))
+
+    @staticmethod
+    def _settle(log: TransactionLog, decided: bytes) -> None:
+        in_doubt = log.state.in_doubt
+        if in_doubt is None:
+            return
+        if in_doubt.txn_id == decided:
+            _commit(log, decided)
+        else:
+            log.append(Aborted(in_doubt.txn_id))
+
+    def _rewind(self, log: TransactionLog) -> None:
+        self._file.rewind(log.state.mark)
+        self._begun_at, self._no_room = None, ""
+
+    def _begin(self) -> None:
+        """Where a transaction begins is the only place for a new part."""
+        now = self._clock()
+        if self._file.part_size and self._is_due(now):
+            self._file.start_part()
+        self._begun_at = now
+
+    def _is_due(self, now: float) -> bool:
+        rotate_bytes, rotate_seconds = self._options.rotate_bytes, self._options.rotate_seconds
+        if rotate_bytes is not None and self._file.part_size >= rotate_bytes:
+            return True
+        if rotate_seconds is None or self._written_at is None:
+            return False
+        return now // rotate_seconds != self._written_at // rotate_seconds
+
+    def _note_full(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            raise SinkLost(f"{self._options.path}: {error}") from error
+        self._no_room = f"there is no room for the epoch in {self._options.path}: {error.strerror}"
+
+
+def _commit(log: TransactionLog, txn_id: bytes) -> None:
+    """The log says it all: the data lies where it will stay."""
+    log.append(Committed(txn_id))
+    log.append_lazily(Applied(txn_id))
+
+
+@contextmanager
+def _lost(path: Path) -> Iterator[None]:
+    """Whatever the disk or the log says becomes the reason why the sink cannot work now."""
+    try:
+        yield
+    except OSError as error:
+        raise SinkLost(f"{path}: {error}") from error
+    except PenstockError as error:
+        raise SinkLost(str(error), error.hint) from error
+
+
+_RESTORED = "Is its state directory older than the worker's data? Restore both from the same copy."

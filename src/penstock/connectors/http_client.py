@@ -1,0 +1,309 @@
+"""`http-client`: a request for each value, and the server's responses as events."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream, StreamGone
+from penstock.connectors.sockets import ClientTls, Headers, HeaderValue, check_url, client_context, is_header_value
+from penstock.connectors.values import Size, SomeSeconds
+from penstock.core.errors import NoRoom, RequestError
+from penstock.core.types import Guarantee
+
+if TYPE_CHECKING:
+    import httpx
+
+# What a server's response means for what was sent to it. No I/O.
+
+_LATER = frozenset({408, 425, 429, *range(500, 600)})
+"""The server's own trouble: it will be over by itself. With any other the request is not wanted as it is."""
+
+_SHOWN_CHARS = 200
+"""Of what a server says, in a reason."""
+
+
+class Verdict(Enum):
+    TAKEN = "taken"
+    LATER = "later"
+    REFUSED = "refused"
+
+
+def verdict_of(status: int) -> Verdict:
+    if 200 <= status < 300:
+        return Verdict.TAKEN
+    return Verdict.LATER if status in _LATER else Verdict.REFUSED
+
+
+def wait_of(retry_after: str | None, now: datetime, seconds_max: float) -> float:
+    """How long a server asks us to wait, in seconds: it says so as a number or as a date."""
+    if not retry_after:
+        return 0.0
+    if retry_after.isascii() and retry_after.strip().isdigit():
+        return min(float(retry_after), seconds_max)
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+    return min(max(0.0, (until - now).total_seconds()), seconds_max)
+
+
+def reason_of(where: str, status: int, phrase: str, body: bytes) -> str:
+    """The status, and the first line that the server says."""
+    line = next((line for line in body.decode(errors="replace").splitlines() if line.strip()), "")
+    shown = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line.strip()[:_SHOWN_CHARS])
+    return f"{where} says {status} {phrase}".rstrip() + (f": {shown}" if shown else "")
+
+
+_PROGRESS_MAX = 1000
+"""Deliveries that failed half-way, of which is remembered how far they got: one for each stream that waits."""
+
+
+class HttpClientOptions(Options):
+    """A value has left when the server has said 2xx. After 408, 425, 429, 5xx or no answer it is sent again, with the
+    same Idempotency-Key and not before a Retry-After is over; any other answer refuses it for good.
+
+    Where `out` is linked, each answer that settles a value is an event: its body, with `status`, `content_type`,
+    `headers` and `request` (the value's `source`, `stream_id` and `message_id`) in its metadata.
+    """
+
+    url: str
+    """Where the requests go: `http://…` or `https://…`. A token belongs into a header."""
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    """Of each request."""
+    headers: Headers = Field(default_factory=dict, repr=False)
+    """Sent with each request. Secrets from files: `Authorization: "Bearer ${file:/run/secrets/token}"`."""
+    content_type: HeaderValue = "application/octet-stream"
+    """Of values whose metadata say nothing else."""
+    timeout: SomeSeconds = 30.0
+    """For connecting, and for every wait for the server."""
+    on_refusal: Literal["letter", "retry"] = "letter"
+    """What becomes of a value that the server refuses for good, with 3xx or 4xx other than 408, 425 and 429: `letter`,
+    it is a dead letter; `retry`, it is sent again until it is taken, and the others wait."""
+    retry_after_max: SomeSeconds = 3600.0
+    """The longest that a server may ask to wait by Retry-After."""
+    response_bytes_max: Annotated[Size, Field(le=64 << 20)] = 1 << 20
+    """Of a response that is an event; a longer one is cut off there, and its metadata say `truncated`."""
+    tls: ClientTls | None = None
+    """For https, instead of the system's authorities."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_url(self.url, "http", "https", has_tls=self.tls is not None)
+        return self
+
+
+class HttpClient(Connector[HttpClientOptions]):
+    """At least once: a value has left when the server has said 2xx, and has the same Idempotency-Key when it is sent
+    again. Where `out` is linked, a response is stored before its value counts as sent; those that come during a drain
+    are not taken.
+    """
+
+    about = About(
+        "http-client",
+        "Sends each value in a request; the responses are events.",
+        HttpClientOptions,
+        Capabilities(
+            source=Guarantee.AT_LEAST_ONCE,
+            sink=Guarantee.AT_LEAST_ONCE,
+            own_event_times=False,
+            on_stream_started="Opens the stream at once. All are closed while the server is away, or says 5xx.",
+        ),
+        extra="http",
+        example={
+            "url": "https://example.org/events",
+            "headers": {"Authorization": "Bearer ${file:/run/secrets/token}"},
+        },
+    )
+
+    def __init__(self, options: HttpClientOptions) -> None:
+        super().__init__(options)
+        parts = urlsplit(options.url)
+        self._where = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        self._client: httpx.AsyncClient | None = None
+        self._responses: Stream | None = None
+        self._progress: dict[str, _Progress] = {}
+        self._wait_until = 0.0
+        self._is_lost = False
+        """The last request was in vain."""
+
+    async def run(self, host: Host) -> None:
+        import httpx
+
+        context = client_context(self.options.tls)
+        verify = True if context is None else context
+        try:
+            async with httpx.AsyncClient(verify=verify, timeout=self.options.timeout) as self._client:
+                await self._open_responses(host)
+                host.connected()
+                await host.draining()
+                await self._close_responses()
+                await asyncio.Event().wait()  # what is inside leaves after a drain: until it is cancelled
+        finally:
+            self._client = None
+            await self._close_responses()
+
+    async def _open_responses(self, host: Host) -> None:
+        if host.has_out:
+            try:
+                self._responses = await host.open_stream(self._where, metadata={"peer": self._where})
+            except NoRoom as error:
+                raise Lost(str(error), error.hint) from error
+
+    async def _close_responses(self) -> None:
+        stream, self._responses = self._responses, None
+        if stream is not None:
+            await stream.close()
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        progress = self._progress.pop(outgoing.name, None) or _Progress()
+        try:
+            for place in range(progress.sent, len(outgoing.values)):
+                await self._send(outgoing, place, progress, host)
+                progress.sent = place + 1
+            if progress.stream is not None:
+                await progress.stream.durable(progress.last_id)
+        except Lost:
+            self._is_lost = True
+            self._remember(outgoing.name, progress)
+            raise
+        if progress.refused:
+            raise StreamGone(progress.reason, places=progress.refused)
+
+    def _remember(self, name: str, progress: "_Progress") -> None:
+        """So that what has left is not sent again: as long as this process lives."""
+        if name:
+            self._progress[name] = progress
+            if len(self._progress) > _PROGRESS_MAX:
+                del self._progress[next(iter(self._progress))]
+
+    async def _send(self, outgoing: Outgoing, place: int, progress: "_Progress", host: Host) -> None:
+        response = await self._request(outgoing, place)
+        verdict = verdict_of(response.status)
+        reason = reason_of(self._where, response.status, response.phrase, response.body)
+        if verdict is Verdict.LATER or (verdict is Verdict.REFUSED and self.options.on_refusal == "retry"):
+            self._wait_until = time.monotonic() + response.wait_seconds
+            raise Lost(reason)
+        if verdict is Verdict.REFUSED:
+            host.count("refused_values")
+            progress.refused.append(place)
+            progress.reason = progress.reason or reason
+        await self._take(response, outgoing, place, progress, host)
+
+    async def _request(self, outgoing: Outgoing, place: int) -> "_Response":
+        import httpx
+
+        if (seconds := self._wait_until - time.monotonic()) > 0:
+            raise Lost(f"{self._where} has asked to wait {seconds:.0f} s longer")
+        if self._client is None:
+            raise Lost(f"{self._where} is not connected")
+        metadata = outgoing.metadata[place] if outgoing.metadata else {}
+        headers = {"Content-Type": _content_type(metadata) or self.options.content_type}
+        if outgoing.name:
+            headers["Idempotency-Key"] = f"{outgoing.name}-{len(outgoing.values) - 1 - place}"
+        request = self._client.build_request(
+            self.options.method,
+            self.options.url,
+            content=outgoing.values[place],
+            headers=headers | self.options.headers,
+        )
+        try:
+            return await self._respond(self._client, request)
+        except httpx.TimeoutException:
+            raise Lost(f"{self._where} did not answer within {self.options.timeout:g} s") from None
+        except httpx.HTTPError as error:
+            raise Lost(f"{self._where} cannot be reached: {str(error) or type(error).__name__}") from error
+
+    async def _respond(self, client: "httpx.AsyncClient", request: "httpx.Request") -> "_Response":
+        """As much of the response as is taken; the connection of one that is longer is closed."""
+        response = await client.send(request, stream=True)
+        try:
+            body, truncated = await _bounded(response, self.options.response_bytes_max)
+        finally:
+            await response.aclose()
+        wait = wait_of(response.headers.get("retry-after"), datetime.now(UTC), self.options.retry_after_max)
+        return _Response(response.status_code, response.reason_phrase, dict(response.headers), body, truncated, wait)
+
+    async def _take(
+        self, response: "_Response", outgoing: Outgoing, place: int, progress: "_Progress", host: Host
+    ) -> None:
+        """The response as an event, with what it answers."""
+        if self._responses is None:
+            if host.has_out:
+                host.count("responses_dropped")
+            return
+        if self._is_lost:  # where responses lead back here, their stream is closed until this is said
+            host.connected()
+            self._is_lost = False
+        progress.stream = self._responses
+        metadata = response.metadata | {"request": _origin(outgoing, place)}
+        try:
+            progress.last_id = await progress.stream.put([response.body], metadata=[metadata])
+        except RequestError:  # the drain has closed the stream meanwhile
+            if not host.is_draining:
+                raise
+            host.count("responses_dropped")
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a delivery has got."""
+
+    sent: int = 0
+    refused: list[int] = field(default_factory=list)
+    reason: str = ""
+    stream: Stream | None = None
+    last_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    status: int
+    phrase: str
+    headers: Mapping[str, str]
+    body: bytes
+    truncated: bool
+    wait_seconds: float
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"status": self.status, "headers": dict(self.headers)}
+        if content_type := self.headers.get("content-type"):
+            found["content_type"] = content_type
+        if self.truncated:
+            found["truncated"] = True
+        return found
+
+
+def _content_type(metadata: Mapping[str, Any]) -> str:
+    """Empty where there is none that a header can hold: it must keep nothing from leaving."""
+    told = metadata.get("content_type")
+    return told if isinstance(told, str) and is_header_value(told) else ""
+
+
+async def _bounded(response: "httpx.Response", bytes_max: int) -> tuple[bytes, bool]:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > bytes_max:
+            return bytes(body[:bytes_max]), True
+    return bytes(body), False
+
+
+def _origin(outgoing: Outgoing, place: int) -> dict[str, Any]:
+    """Of the value that a response answers; `message_id` as Spark's column of that name."""
+    if outgoing.stream is None:
+        return {}
+    return {
+        "source": outgoing.stream.connector,
+        "stream_id": outgoing.stream.stream_id,
+        "message_id": outgoing.ids[place],
+    }

@@ -1,0 +1,160 @@
+"""One request of a connection, while its answer is awaited: which replies are its own, and what they make. No I/O but
+for waking who waits.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http import HTTPStatus as Status
+from typing import Any
+
+from penstock.connectors.api import Outgoing, OutgoingChain
+from penstock.connectors.interceptors.api import BadBytes
+
+# Answers to requests, and how the events of a reply become one. No I/O.
+
+REASON = "reason"
+"""In the metadata of a letter: why its event could not be processed."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,4096}")
+
+_NOT_THEIRS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "content-type",
+        "date",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that are the connection's, or are told otherwise."""
+
+_WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT, HTTPStatus.NOT_MODIFIED})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    closes: bool = False
+    """The connection ends with it."""
+
+
+def says(status: HTTPStatus, text: str, *headers: tuple[str, str], closes: bool = False) -> Answer:
+    """An answer in words."""
+    return Answer(status, f"{text}\n".encode(), (("content-type", "text/plain; charset=utf-8"), *headers), closes)
+
+
+def refusal(reasons: Iterable[str]) -> Answer:
+    """Of events that are letters now."""
+    return says(HTTPStatus.BAD_REQUEST, "\n".join(dict.fromkeys(reasons)) or "it could not be processed")
+
+
+def reply(
+    body: bytes, metadata: Iterable[Mapping[str, Any]], content_type: str, request_headers: Mapping[str, str]
+) -> Answer:
+    """What a pipeline has made: `status`, `content_type` and `headers` in the events' metadata are honoured, the last
+    one of each. Headers that are still the request's own are not sent back.
+    """
+    status, headers = int(HTTPStatus.OK), dict[str, str]()
+    for one in metadata:
+        status = _status(one.get("status")) or status
+        content_type = _text(one.get("content_type")) or content_type
+        if isinstance(told := one.get("headers"), Mapping) and told != request_headers:
+            headers |= dict(_headers(told))
+    if status in _WITHOUT_BODY:
+        return Answer(status, b"", tuple(headers.items()))
+    return Answer(status, body, (("content-type", content_type), *headers.items()))
+
+
+def _status(told: Any) -> int | None:
+    """Of an answer that is whole: one that only begins is not a pipeline's to give."""
+    try:
+        status = int(told)
+    except (TypeError, ValueError):
+        return None
+    return status if 200 <= status <= 599 else None
+
+
+def _text(told: Any) -> str:
+    return told if isinstance(told, str) and _VALUE.fullmatch(told) else ""
+
+
+def _headers(told: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in told.items():
+        is_theirs = isinstance(name, str) and _TOKEN.fullmatch(name) and name.lower() not in _NOT_THEIRS
+        if is_theirs and (text := _text(value)):
+            yield name.lower(), text
+
+
+class Exchange:
+    """The events behind `after`, up to the last one that the request has made, are this request's. Until that one is
+    known, all behind `after` are: a connection has one request at a time.
+    """
+
+    def __init__(self, after: int, headers: Mapping[str, str], bytes_max: int) -> None:
+        self.after = after
+        self.last: int | None = None
+        self.replied = asyncio.Event()
+        """Something has come."""
+        self._headers = headers
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._values: list[bytes] = []
+        self._metadata: list[Mapping[str, Any]] = []
+        self._reasons: list[str] = []
+        self._is_too_large = False
+
+    def owns(self, event_id: int) -> bool:
+        return event_id > self.after and (self.last is None or event_id <= self.last)
+
+    def take(self, outgoing: Outgoing) -> list[int]:
+        """Its own among them; the places of the others, which nobody waits for, and of those that are too much."""
+        left = []
+        for place, (value, event_id) in enumerate(zip(outgoing.values, outgoing.ids, strict=True)):
+            metadata = outgoing.metadata[place] if outgoing.metadata else {}
+            if not self.owns(event_id) or not self._take(value, metadata):
+                left.append(place)
+        if len(left) < len(outgoing.values) or self._is_too_large:
+            self.replied.set()
+        return left
+
+    def _take(self, value: bytes, metadata: Mapping[str, Any]) -> bool:
+        if REASON in metadata:
+            self._reasons.append(str(metadata[REASON]))
+            return True
+        if self._bytes + len(value) > self._bytes_max:
+            self._is_too_large = True
+            return False
+        self._bytes += len(value)
+        self._values.append(value)
+        self._metadata.append(metadata)
+        return True
+
+    def answer(self, chain: OutgoingChain, content_type: str) -> Answer:
+        """Of what has come, now that no more is awaited."""
+        if self._is_too_large:
+            return says(Status.INTERNAL_SERVER_ERROR, f"the reply is over {self._bytes_max} bytes (reply_bytes_max)")
+        if self._reasons:
+            return refusal(self._reasons)
+        if not self._values:
+            return Answer(Status.NO_CONTENT)
+        try:
+            body = b"".join(_chained(chain, self._values))
+        except BadBytes as error:
+            return says(Status.INTERNAL_SERVER_ERROR, f"the reply cannot leave: {error}")
+        return reply(body, self._metadata, content_type, self._headers)
+
+
+def _chained(chain: OutgoingChain, values: Sequence[bytes]) -> list[bytes]:
+    return chain.feed(values) + chain.flush()

@@ -1,0 +1,260 @@
+"""A sink that puts rows into a table of a PostgreSQL database, exactly once: without prepared transactions there.
+
+Needs psycopg: `pip install penstock-streams[postgres]`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+from psycopg import errors
+from psycopg.sql import SQL, Identifier, Literal
+
+from penstock.connectors.postgres import ddl
+from penstock.connectors.postgres.copy import encode, message_out_of_range
+from penstock.connectors.postgres.options import PostgresFormat, PostgresOptions
+from penstock.connectors.postgres.statements import (
+    FORMAT,
+    FORMAT_NAME,
+    FORMAT_TABLE,
+    IN_DOUBT_NAME,
+    LEDGER_NAME,
+    RAW_COLUMNS,
+    Statements,
+    TargetColumn,
+)
+from penstock.connectors.postgres.trial import ROW_ERRORS, described, refusal, unknown_field
+from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
+from penstock.connectors.tables import MISSING_TABLE_HINT, UNKNOWN_ROWS_HINT, SchemaOf, UnknownFields, no_schema
+from penstock.core.errors import UnreadableFormat
+
+__all__ = ["PostgresFormat", "PostgresOptions", "PostgresSink", "UnknownFields"]
+
+LOCK_SECONDS = 10
+"""How long another session may hold what the sink needs before it counts as lost, and is tried again later."""
+
+TABLES_KEY = 0x50454E5354434B
+"""Of the advisory lock under which tables are made: IF NOT EXISTS is not safe against another who does the same."""
+
+SYNCHRONOUS = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+
+
+class PostgresSink:
+    """A BlockingSink, exactly once.
+
+    A vote of yes is committed together with the rows, as they came, in the staging table of this sink. Before it the
+    move into the target was tried and rolled back, so triggers run twice and sequences have gaps; a raw table without
+    any rules needs no trial. A commit moves the rows, with a line of the ledger, in one transaction.
+
+    A row that cannot be converted or inserted is a vote of no that names its message. So is a JSON object
+    with a field that is no column, unless the options say to leave it out. Columns that are no fields get their
+    default. The table's columns are read before each vote, so that an altered table is seen when an epoch is tried
+    again. With `create` what the table lacks is made then, by the `schema` of the rows.
+
+    `name` must be the same whenever the sink runs: one connection at a time has it.
+    """
+
+    def __init__(self, options: PostgresOptions, name: str, schema: SchemaOf = no_schema) -> None:
+        self._options = options
+        self._name = name
+        self._schema = schema
+        self._sql = Statements(name, options.identifier, options.format, options.upsert)
+        self._connection: psycopg.Connection | None = None
+        self._columns: list[TargetColumn] = []
+        self._rows = 0
+        self._refusal = ""
+
+    def open(self, decided: bytes) -> None:
+        with self._lost():
+            self._connection = connection = self._connect()
+            self._lock(connection)
+            with connection.transaction():
+                self._make_tables(connection)
+                self._create(connection)
+            self._columns = self._find_columns(connection)
+            # It fails here if the table is another one, and not when there is a promise to keep.
+            for statement in self._sql.moves(self._columns) if self._columns else ():
+                connection.execute(SQL("EXPLAIN {}").format(statement))
+            self._settle(connection, decided)
+
+    def write(self, block: Block) -> None:
+        if self._refusal:
+            return
+        connection = self._opened()
+        with self._lost():
+            if not self._rows:
+                connection.execute("BEGIN")
+            try:
+                with connection.cursor() as cursor, cursor.copy(self._sql.copy()) as copy:
+                    copy.write(encode(block, self._rows))
+                self._rows += len(block)
+            except (*ROW_ERRORS, errors.DiskFull) as error:
+                message_id = message_out_of_range(block)
+                blamed = "" if message_id is None else f"message {message_id}: "
+                self._refusal = blamed + described(error)
+
+    def prepare(self, transaction: Transaction) -> Vote:
+        connection = self._opened()
+        with self._lost():
+            if not self._refusal and not self._rows:
+                connection.execute("BEGIN")
+            reason = self._refusal or self._fit(connection)
+            if not reason:
+                reason = refusal(connection, self._sql, self._columns, self._rows)
+            if not reason and self._refuses_unknown:
+                reason = unknown_field(connection, self._sql, self._columns)
+            if not reason:
+                connection.execute(self._sql.vote(transaction))
+                connection.execute("COMMIT")
+                self._rows = 0
+                return YES
+        self.abort()
+        return Vote(False, f"table {self._options.table}: {reason}")
+
+    def commit(self, transaction: Transaction) -> None:
+        connection = self._opened()
+        with self._lost(), connection.transaction():
+            if self._in_doubt(connection) == transaction:
+                self._move(connection, transaction)
+            elif connection.execute(self._sql.is_done(transaction)).fetchone() is None:
+                raise SinkLost(f"{self._where}: there is no vote on {transaction.id.decode()}", _RESTORED)
+
+    def abort(self) -> None:
+        connection = self._opened()
+        self._rows, self._refusal = 0, ""
+        with self._lost():
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.execute("ROLLBACK")
+            with connection.transaction():
+                if self._in_doubt(connection) is not None:
+                    self._void(connection)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    @property
+    def _refuses_unknown(self) -> bool:
+        options = self._options
+        return options.format is PostgresFormat.JSON and options.unknown_fields is UnknownFields.REFUSE
+
+    @property
+    def _where(self) -> str:
+        return f"PostgreSQL, table {self._options.table}"
+
+    def _connect(self) -> psycopg.Connection:
+        # Statements are not prepared: tables may be altered, and poolers give each transaction another session.
+        return psycopg.connect(
+            **self._options.parameters,  # type: ignore[arg-type]
+            application_name=f"penstock {self._name}",
+            client_encoding="UTF8",
+            autocommit=True,
+            prepare_threshold=None,
+        )
+
+    def _opened(self) -> psycopg.Connection:
+        if self._connection is None:
+            raise SinkLost(f"{self._where}: it is not open")
+        return self._connection
+
+    def _lock(self, connection: psycopg.Connection) -> None:
+        connection.execute(SQL("SET lock_timeout = {}").format(Literal(f"{LOCK_SECONDS}s")))
+        # A vote that is not durable is none.
+        connection.execute(SYNCHRONOUS)
+        try:
+            connection.execute(SQL("SELECT pg_advisory_lock({})").format(Literal(self._sql.advisory_key)))
+        except errors.LockNotAvailable:
+            hint = "Stop the other worker, or give its pipeline or sink another name."
+            raise SinkLost(f"{self._where}: another session has the sink {self._name}", hint) from None
+
+    def _make_tables(self, connection: psycopg.Connection) -> None:
+        connection.execute(SQL("SELECT pg_advisory_xact_lock({})").format(Literal(TABLES_KEY)))
+        self._check_format(connection)
+        for table, statement in self._sql.tables():
+            # To ask for one that is there with IF NOT EXISTS would need the right to make it.
+            if not _exists(connection, table):
+                connection.execute(statement)
+
+    def _check_format(self, connection: psycopg.Connection) -> None:
+        """Of the tables that all sinks of the database share. They get this version's where there are none yet."""
+        if not _exists(connection, FORMAT_NAME):
+            if any(_exists(connection, table) for table in (IN_DOUBT_NAME, LEDGER_NAME)):
+                raise UnreadableFormat(f"{self._where}: the bookkeeping of sinks", None, FORMAT, _START_OVER)
+            connection.execute(FORMAT_TABLE)
+        (version,) = connection.execute(SQL("SELECT version FROM {}").format(FORMAT_NAME)).fetchone() or (None,)
+        if version != FORMAT:
+            raise UnreadableFormat(f"{self._where}: the bookkeeping of sinks", version, FORMAT, _START_OVER)
+
+    def _fit(self, connection: psycopg.Connection) -> str:
+        """Look at the table as it is now: it may have been altered because of the last vote. Why it cannot be used, or
+        "".
+        """
+        self._create(connection)
+        self._columns = self._find_columns(connection)
+        return "" if self._columns else f"it does not exist, and its columns are not known. {UNKNOWN_ROWS_HINT}"
+
+    def _create(self, connection: psycopg.Connection) -> None:
+        """What the table lacks, in the transaction that is open, and only where something is missing: most roles may
+        not make tables.
+        """
+        schema = self._schema() if self._options.create and self._options.needs_schema else None
+        if schema is None or not ddl.statements(connection, self._options, schema):
+            return
+        connection.execute(SQL("SELECT pg_advisory_xact_lock({})").format(Literal(TABLES_KEY)))
+        for statement in ddl.statements(connection, self._options, schema):
+            connection.execute(SQL(statement))
+
+    def _find_columns(self, connection: psycopg.Connection) -> list[TargetColumn]:
+        """None if there is no table, and it is to be made as soon as its rows are known."""
+        if self._options.format is PostgresFormat.RAW:
+            return [TargetColumn(name) for name in RAW_COLUMNS]
+        if ddl.exists(connection, self._options):
+            return [TargetColumn(*row) for row in connection.execute(self._sql.columns())]
+        if self._options.create:
+            return []
+        raise SinkLost(f"{self._where}: there is no such table", f"{MISSING_TABLE_HINT} Or use format=raw.")
+
+    def _settle(self, connection: psycopg.Connection, decided: bytes) -> None:
+        self._rows, self._refusal = 0, ""
+        with connection.transaction():
+            in_doubt = self._in_doubt(connection)
+            if in_doubt is not None and in_doubt.id == decided:
+                self._move(connection, in_doubt)
+            elif in_doubt is not None:
+                self._void(connection)
+
+    def _in_doubt(self, connection: psycopg.Connection) -> Transaction | None:
+        row = connection.execute(self._sql.in_doubt()).fetchone()
+        return None if row is None else Transaction(row[0].encode(), *row[1:])
+
+    def _move(self, connection: psycopg.Connection, transaction: Transaction) -> None:
+        for statement in self._sql.moves(self._columns):
+            connection.execute(statement)
+        connection.execute(self._sql.enter(transaction))
+        connection.execute(self._sql.prune(transaction.epoch))
+        self._void(connection)
+
+    def _void(self, connection: psycopg.Connection) -> None:
+        """Rows are in the staging table only together with a vote: nothing else was committed there."""
+        connection.execute(self._sql.clear())
+        connection.execute(self._sql.forget_vote())
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise SinkLost(f"{self._where}: {described(error)}") from error
+        except UnreadableFormat as error:
+            raise SinkLost(str(error), error.hint) from error
+
+
+def _exists(connection: psycopg.Connection, table: Identifier) -> bool:
+    found = connection.execute(SQL("SELECT to_regclass({})").format(Literal(table.as_string()))).fetchone()
+    return found != (None,)
+
+
+_START_OVER = "Give the sink another database, or drop the tables whose names begin with penstock_."
+_RESTORED = "Is the database older than the worker's data? Restore both from the same copy."

@@ -1,0 +1,162 @@
+"""What delivery asks of a sink: to vote and then do as was decided, or only to take what was decided without it."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.core.errors import PenstockError
+from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted
+
+# Part of an epoch's output on its way to a sink: events as columns, and their message ids.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Whole events, at least one. A message's id is the number of payload bytes before it in the sink's history, so
+    that the next id is the id plus the length of the payload.
+    """
+
+    events: Events
+    first_id: int
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def end_id(self) -> int:
+        """The id of the message behind the last one."""
+        offsets = self.values.offsets
+        return self.first_id + int(offsets[len(self)]) - int(offsets[0])
+
+    @property
+    def times(self) -> Column:
+        """In microseconds, or NO_TIME."""
+        assert self.events.event_times is not None
+        return self.events.event_times
+
+    @property
+    def keys(self) -> Bytes:
+        assert self.events.keys is not None
+        return self.events.keys
+
+    @property
+    def values(self) -> Bytes:
+        assert self.events.values is not None
+        return self.events.values
+
+
+PLAIN = Wanted(origins=False)
+"""What sinks want of events that do not care where these come from."""
+
+
+class SinkLost(PenstockError):
+    """The sink cannot be reached, or cannot work now: everything of the round is void, and it is tried again later."""
+
+    hint = "It is tried again by itself; see penstock epoch list."
+
+
+class Vote(NamedTuple):
+    yes: bool
+    reason: str = ""
+    """Of a no: what people are shown."""
+
+
+YES = Vote(True)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One epoch's bytes for one sink, by their message ids: from `start` up to and without `end`."""
+
+    id: bytes
+    """`pipeline:epoch:attempt`, never used again."""
+    epoch: int
+    start: int
+    end: int
+
+
+class Epoch(Protocol):
+    """One epoch's output for one sink. `transaction` is known when all blocks have been taken."""
+
+    @property
+    def name(self) -> str:
+        """`pipeline:incarnation:epoch`: the same whenever it is tried again."""
+
+    @property
+    def transaction_id(self) -> bytes: ...
+
+    @property
+    def start(self) -> int:
+        """The id of its first message."""
+
+    def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
+        """To be taken once, from the first to the last."""
+
+    @property
+    def transaction(self) -> Transaction: ...
+
+    async def journalled(self) -> None:
+        """Return when the attempt is durable: before that nothing may be asked or kept under its transaction id."""
+
+
+class VotingSink(Protocol):
+    """Takes part in two-phase commit. One call at a time; each may be cancelled, and then `close` follows.
+
+    Every call raises SinkLost when the sink is gone; `close` and a new `open` follow. An exception of another kind is
+    treated alike, and logged.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """False also when the other end has gone away since."""
+
+    async def open(self, decided: bytes) -> None:
+        """Connect, and settle what is in doubt from before: commit if it is the transaction `decided`, abort any other
+        one. `decided` is b"" if there was never a decision.
+        """
+
+    async def prepare(self, epoch: Epoch) -> Vote:
+        """Take all blocks, wait until the attempt is journalled, and vote. A yes is a promise that `commit` will
+        succeed, also after a crash.
+        """
+
+    async def commit(self, transaction: Transaction) -> None:
+        """After a yes: the decision stands. It may be done already."""
+
+    async def abort(self, transaction_id: bytes) -> None:
+        """After a vote, or after a `prepare` that was cancelled: nothing of it may stay."""
+
+    async def end(self) -> None:
+        """The output has ended, or the worker stops in order: no more is coming for now. Open and idle."""
+
+    async def close(self) -> None:
+        """Let go of everything, in any state, without raising."""
+
+
+class Settling(Protocol):
+    """An epoch that a sink was given whole, and of which something has not left yet: it waits for company."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def result(self) -> None:
+        """Of one that is done. Raises SinkLost: it and all behind it are to be given again."""
+
+    def when_done(self, call: Callable[[], None]) -> None: ...
+
+    def flush(self) -> None:
+        """Let it leave now: nothing more is coming."""
+
+    def cancel(self) -> None:
+        """It is void, and will be given again. So are all behind it."""
+
+
+class FollowingSink(Protocol):
+    """Cannot vote: it is given each epoch after the decision, in order, until it has taken it."""
+
+    async def deliver(self, epoch: Epoch) -> Settling | None:
+        """All of it. Raises SinkLost to be asked again, with all of it; what was settling before is void then. None: it
+        has taken it for good. Otherwise it may be given the next ones before this one is settled.
+        """
+
+    async def close(self) -> None: ...

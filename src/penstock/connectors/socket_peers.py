@@ -1,0 +1,250 @@
+"""The connections of a server: each a stream, and each the place where its replies go."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from penstock.connectors.api import Host, Outgoing, Stream, StreamGone, StreamLost, StreamRef
+from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.sockets import ServerOptions
+from penstock.connectors.streams import DRAINED, open_when_there_is_room, read_into
+from penstock.core.errors import PenstockError
+
+# The other side of one connection, whatever it speaks, and what it says, into a stream.
+
+
+class Peer(Protocol):
+    """All raise ConnectionError when the connection is gone."""
+
+    @property
+    def peer(self) -> str:
+        """Its address."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Goes along with all its events."""
+
+    @property
+    def peer_ended(self) -> bool:
+        """It has said all, and ended well."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether it may still be sent to."""
+
+    async def read(self) -> bytes | None:
+        """None: it has said all, or `stop_reading` was called and what was taken from it is out. Nothing is lost when
+        it is cancelled.
+        """
+
+    def stop_reading(self) -> None: ...
+
+    async def send(self, values: Sequence[bytes]) -> None:
+        """Return when it has them, as far as can be known."""
+
+    def end(self) -> None:
+        """We have said all; it may go on if what it speaks has such a thing."""
+
+    async def close(self) -> None:
+        """Well, after what was sent."""
+
+    def abort(self) -> None:
+        """At once."""
+
+
+async def converse(peer: Peer, stream: Stream, host: Host) -> None:
+    """What the peer says, into its stream, which has ended when this returns or raises. Raises ConnectionError,
+    BadBytes and what the frame raises.
+    """
+    try:
+        await read_into(stream, peer.read, host)
+    except ConnectionError as error:
+        await stream.cut_off(f"the connection is gone: {error}")
+        raise
+    except BadBytes:
+        host.count("bad_streams")
+        await stream.close()
+        raise
+    if peer.peer_ended:
+        await stream.close()
+    else:
+        await stream.cut_off(DRAINED)
+
+
+async def listen(peer: Peer, host: Host, began: Callable[[StreamRef], None] = lambda stream: None) -> None:  # noqa: ARG005
+    """What a server says that we have connected to: a stream of the port `out`, or nothing where nobody wants it.
+    `began` is told of the stream. Returns when it has said all, or nothing more is to be read. Raises as `converse`.
+    """
+    stopping = asyncio.create_task(_stop_reading(peer, host))
+    try:
+        if not host.has_out:
+            await _discard(peer, host)
+            return
+        stream = await open_when_there_is_room(host, peer.peer, peer.metadata)
+        if stream is not None:
+            began(stream.ref)
+            await converse(peer, stream, host)
+    finally:
+        stopping.cancel()
+
+
+async def _stop_reading(peer: Peer, host: Host) -> None:
+    await host.draining()
+    peer.stop_reading()
+
+
+async def _discard(peer: Peer, host: Host) -> None:
+    while (data := await peer.read()) is not None:
+        host.count("discarded_bytes", len(data))
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    peer: Peer
+    ref: StreamRef
+    all_replied: asyncio.Event = field(default_factory=asyncio.Event)
+    """The last reply to its stream has left."""
+    sending: asyncio.Task[None] | None = None
+    """What it takes its time for."""
+
+
+class Peers:
+    """Of one server connector."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._places: dict[StreamRef, _Place] = {}
+        self._serving: dict[asyncio.Task[None], Peer] = {}
+        self._replies: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._serving) >= self._options.connections_max
+
+    def begin(self, peer: Peer, host: Host) -> asyncio.Task[None]:
+        """Its whole life: its stream, then its replies; done when the connection is closed."""
+        task = asyncio.create_task(self._serve(peer, host))
+        self._serving[task] = peer
+        task.add_done_callback(self._serving.pop)
+        return task
+
+    async def _serve(self, peer: Peer, host: Host) -> None:
+        try:
+            stream = await open_when_there_is_room(host, peer.peer, peer.metadata)
+            if stream is not None:
+                await self._in_its_place(peer, stream, host)
+                await peer.close()
+        except ConnectionError as error:
+            log.debug("%s: the connection of %s is gone: %s", host.name, peer.peer, error)
+        except PenstockError as error:
+            log.warning("%s: the connection of %s ends: %s", host.name, peer.peer, error)
+        except Exception:  # bad input, or a mistake of ours, ends one connection at most
+            log.exception("%s: the connection of %s has failed", host.name, peer.peer)
+        finally:
+            peer.abort()
+
+    async def _in_its_place(self, peer: Peer, stream: Stream, host: Host) -> None:
+        place = self._places[stream.ref] = _Place(peer, stream.ref)
+        try:
+            await converse(peer, stream, host)
+            if host.has_in and not self._options.broadcast and peer.listens:
+                await self._replies_to(place)
+        finally:
+            del self._places[stream.ref]
+            if place.sending is not None:
+                place.sending.cancel()
+
+    async def _replies_to(self, place: _Place) -> None:
+        """Return when the peer has them all, or has had time enough."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._options.half_closed):
+                await place.all_replied.wait()
+                if place.sending is not None:
+                    await asyncio.wait([place.sending])
+
+    def stop_reading(self) -> None:
+        for peer in self._serving.values():
+            peer.stop_reading()
+
+    async def all_gone(self) -> None:
+        """Return when every connection is closed."""
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def abort(self) -> None:
+        """At once."""
+        tasks = [*self._serving, *self._replies]
+        for peer in self._serving.values():
+            peer.abort()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def replied(self, stream: StreamRef) -> None:
+        """Nothing more leaves for this stream."""
+        if stream in self._places:
+            self._places[stream].all_replied.set()
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        """To the connection it belongs to, or to all. Raises StreamLost, StreamGone."""
+        if self._options.broadcast:
+            await self._to_all(outgoing.values, host)
+        else:
+            await self._to_one(self._place_of(outgoing.stream, host), outgoing.values, host)
+
+    def _place_of(self, stream: StreamRef | None, host: Host) -> _Place:
+        if stream is None or stream.connector != host.name:
+            whose = "no single stream" if stream is None else f"a stream of {stream.connector}"
+            raise StreamGone(f"what comes from {whose} has no connection of {host.name}", "Set `broadcast: true`.")
+        if stream not in self._places:
+            raise StreamGone(f"the connection of stream {stream.stream_id} is gone")
+        return self._places[stream]
+
+    async def _to_one(self, place: _Place, values: Sequence[bytes], host: Host) -> None:
+        if place.sending is not None:
+            raise StreamLost(f"{place.peer.peer} has not taken what was sent to it before")
+        task = self._sending(place.peer, values)
+        done, _ = await asyncio.wait([task], timeout=self._options.slow_after)
+        if not done:
+            host.count("slow_peers")
+            place.sending = task
+            host.closed(place.ref, f"{place.peer.peer} does not take what is sent to it")
+            task.add_done_callback(partial(self._taken, place, host))
+        elif (error := task.exception()) is not None:
+            raise StreamGone(f"the connection to {place.peer.peer} is gone: {error}")
+
+    def _taken(self, place: _Place, host: Host, task: asyncio.Task[None]) -> None:
+        place.sending = None
+        if task.cancelled() or task.exception() is not None:
+            host.count("cut_off_replies")
+        elif place.ref in self._places:
+            host.opened(place.ref)
+
+    async def _to_all(self, values: Sequence[bytes], host: Host) -> None:
+        """Who is too slow for it loses the connection: the others do not wait."""
+        tasks = {self._sending(place.peer, values): place.peer for place in self._places.values()}
+        if not tasks:
+            host.count("sent_to_nobody", len(values))
+            return
+        _, late = await asyncio.wait(tasks, timeout=self._options.slow_after)
+        for task in late:
+            host.count("slow_peers")
+            task.cancel()
+            tasks[task].abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _sending(self, peer: Peer, values: Sequence[bytes]) -> asyncio.Task[None]:
+        task = asyncio.create_task(_send(peer, values))
+        self._replies.add(task)
+        task.add_done_callback(self._replies.discard)
+        return task
+
+
+async def _send(peer: Peer, values: Sequence[bytes]) -> None:
+    await peer.send(values)

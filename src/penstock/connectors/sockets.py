@@ -1,0 +1,367 @@
+"""A TCP connection that reads only when it is asked to: what nobody wants yet stays with the peer."""
+
+import asyncio
+import fcntl
+import re
+import socket
+import ssl
+import struct
+import termios
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from penstock.connectors.api import Lost, Options
+from penstock.connectors.values import SomeSeconds
+from penstock.core.errors import RequestError
+from penstock.core.keepalive import find_dead_peers
+
+_POLL_SECONDS = (0.0005, 0.05)
+"""Between two looks at what the peer's machine has not acknowledged yet: it says nothing by itself."""
+
+_QUIET_LOOKS = 3
+"""In a row that find nothing on its way: under TLS there is a buffer that shows only when the loop goes round."""
+
+_TCP_CLOSE = 7
+"""A state of the kernel's (net/tcp_states.h): there is no connection any more."""
+
+_CLOSE_SECONDS = 2.0
+"""For a peer to take the rest of what was sent to it."""
+
+
+class Connection(asyncio.Protocol):
+    """`read` takes from the socket what one event of the loop brings (256 KiB at most) and then nothing until the next
+    `read`. Writing buffers what is given in one call, which is the caller's limit. Everything is called in the loop.
+    """
+
+    def __init__(self, made: Callable[["Connection"], None] | None = None, dead_peer_seconds: float = 60.0) -> None:
+        self._made = made
+        self._dead_peer_seconds = dead_peer_seconds
+        self._transport: asyncio.Transport | None = None
+        self._chunks: list[bytes] = []
+        self._peer_ended = self._stopped = False
+        self._lost: Exception | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._is_tls = False
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.pause_reading()
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
+        find_dead_peers(self._transport, max(1, round(self._dead_peer_seconds)))
+        if self._made is not None:
+            self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._pause()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        self._peer_ended = True
+        self._wake()
+        return not self._is_tls  # TLS has no half-closed connections
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = exc if exc is not None else ConnectionAbortedError("the connection is closed")
+        self._wake()
+
+    # ours
+
+    @property
+    def peer(self) -> str:
+        """`address:port`."""
+        return address_of(self.transport.get_extra_info("peername"))
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {"peer": self.peer}
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None
+        return self._transport
+
+    @property
+    def peer_ended(self) -> bool:
+        """The peer has said all; it may still listen."""
+        return self._peer_ended
+
+    @property
+    def listens(self) -> bool:
+        """Whether it may still be sent to."""
+        return self._lost is None and not self.transport.is_closing()
+
+    async def read(self) -> bytes | None:
+        """What is there; None when the peer has said all, or after `stop_reading`. Raises ConnectionError. Nothing is
+        lost when it is cancelled.
+        """
+        while not (self._chunks or self._peer_ended or self._stopped or self._lost):
+            self._changed = asyncio.get_running_loop().create_future()
+            self.transport.resume_reading()
+            try:
+                await self._changed
+            finally:
+                self._changed = None
+                self._pause()
+        if self._chunks:
+            data, self._chunks = b"".join(self._chunks), []
+            return data
+        if self._lost is not None and not self._peer_ended:
+            raise self._error()
+        return None
+
+    def stop_reading(self) -> None:
+        """`read` gives what was taken from the peer already, then nothing."""
+        self._stopped = True
+        self._wake()
+
+    async def send(self, values: Sequence[bytes]) -> None:
+        """Return when the peer's machine has them. Raises ConnectionError."""
+        if not self.listens:
+            raise self._error()
+        self.transport.write(b"".join(values))
+        await self.acknowledged()
+
+    async def acknowledged(self) -> None:
+        """Return when the peer's machine has all that was written. Raises ConnectionError."""
+        pause, longest = _POLL_SECONDS
+        quiet = 0
+        while quiet < _QUIET_LOOKS:
+            if self._lost is not None:
+                raise self._error()
+            quiet = 0 if self.transport.get_write_buffer_size() or self._unacknowledged() else quiet + 1
+            await asyncio.sleep(0 if quiet else pause)
+            pause = min(2 * pause, longest)
+
+    def end(self) -> None:
+        """We have said all; the peer may go on."""
+        if self.listens and self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    async def close(self) -> None:
+        """After what was written; what the peer still says is not read by anybody. Takes some seconds at most. A peer
+        that does not see the end by itself is not reset before: that could destroy what it has not read yet.
+        """
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.acknowledged()
+                self.end()
+                self._stopped = False
+                while await self.read() is not None:
+                    pass
+        self.transport.close()
+
+    def abort(self) -> None:
+        """At once; the peer sees that it was not meant to end here."""
+        self.transport.abort()
+
+    def _unacknowledged(self) -> int:
+        """A peer that has reset the connection has acknowledged nothing, though nothing is left to be sent to it."""
+        sock = self.transport.get_extra_info("socket")
+        try:
+            (waiting,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))
+            state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        except (OSError, ValueError) as error:
+            raise ConnectionAbortedError("the connection is closed") from error
+        if state == _TCP_CLOSE:
+            raise ConnectionResetError("the peer has closed the connection")
+        return cast("int", waiting)
+
+    def _error(self) -> ConnectionError:
+        if isinstance(self._lost, ConnectionError):
+            return self._lost
+        return ConnectionResetError(str(self._lost or "the connection is closing"))
+
+    def _pause(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
+def address_of(peername: Any) -> str:
+    """Of what a socket says of its other side."""
+    if not isinstance(peername, tuple):
+        return str(peername or "unknown")
+    host, port = peername[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# Where servers listen, and what people are told when they cannot.
+
+
+def claims_of(host: str, port: int) -> frozenset[str]:
+    """What a server has for itself."""
+    return frozenset({_shown(host, port)}) if port else frozenset()
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextmanager
+def told_where(host: str, port: int) -> Iterator[None]:
+    """An OSError within is Lost, and says where it could not listen: not all of them do."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).rpartition(": ")[2]
+        hint = "Take another port, or an address of this machine."
+        raise Lost(f"it cannot listen on {_shown(host, port)}: {reason}", hint) from error
+
+
+# Options of connectors with a socket.
+
+CONNECTIONS_MAX = 10_000
+"""Of one server unless its options say otherwise: each costs a stream in the table and some buffers."""
+
+SERVER_ON_STREAM_STARTED = "Opens every stream at once; closes its own while the peer does not take what is sent to it."
+CLIENT_ON_STREAM_STARTED = (
+    "Opens all streams while it is connected; with `connections: per-stream` connects for this one, and opens it then."
+)
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+HostName = Annotated[str, Field(min_length=1)]
+"""An empty one, such as a variable that is not filled in, would be every address of the machine."""
+
+
+class ServerTls(Options):
+    cert: Path
+    """The server's certificate, with the chain up to its authority, as a PEM file."""
+    key: Path | None = None
+    """Its key; may also be in the certificate's file. Without a password."""
+    client_ca: Path | None = None
+    """Authorities whose certificates clients must show; without it they need none."""
+
+
+class ClientTls(Options):
+    ca: Path | None = None
+    """Authorities to trust, instead of the system's."""
+    cert: Path | None = None
+    """A certificate to show to the server."""
+    key: Path | None = None
+    """Its key; may also be in the certificate's file. Without a password."""
+    server_name: str = ""
+    """Whom the server's certificate must name, if not the host."""
+
+
+class ServerOptions(Options):
+    host: HostName = "127.0.0.1"
+    """The address to listen on; only this machine unless another one is given."""
+    port: Port
+    """0: any that is free; the log says which."""
+    tls: ServerTls | None = None
+    """Nothing is encrypted without it."""
+    connections_max: int = Field(default=CONNECTIONS_MAX, ge=1, le=1_000_000)
+    """Beyond it a new connection is closed at once, and counted."""
+    dead_peer_after: SomeSeconds = 60.0
+    """A peer that has vanished from the network, or takes nothing of what is sent to it, is then given up."""
+    slow_after: SomeSeconds = 1.0
+    """A peer that has not taken what was sent to it for so long is closed for more until it has."""
+    half_closed: SomeSeconds = 60.0
+    """How long a peer that has said all waits for replies before its connection is closed."""
+    broadcast: bool = False
+    """Whether everything that leaves goes to all connections, instead of each reply to the one it belongs to."""
+
+
+class ClientOptions(Options):
+    connections: Literal["one", "per-stream"] = "one"
+    """One connection for everything, or one for each stream: made when it starts, closed when it has ended."""
+    connect_timeout: SomeSeconds = 10.0
+    """For one try to connect."""
+    dead_peer_after: SomeSeconds = 60.0
+    """A server that has vanished from the network, or takes nothing, is given up after this long."""
+    half_closed: SomeSeconds = 60.0
+    """Of `per-stream`: how long the server may still talk after the last event of the stream."""
+    tls: ClientTls | None = None
+    """Nothing is encrypted without it; `{}` trusts the system's authorities."""
+
+
+def server_context(tls: ServerTls | None) -> ssl.SSLContext | None:
+    """Files are read when the server starts to listen. Raises RequestError."""
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # A password, so that nobody is asked for one at the worker's terminal: keys with one are refused.
+        context.load_cert_chain(tls.cert, tls.key, password="")
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # SSLError is one
+        raise _unusable((tls.cert, tls.key, tls.client_ca), error) from None
+    return context
+
+
+def client_context(tls: ClientTls | None) -> ssl.SSLContext | None:
+    """Files are read at every connection: a new certificate needs no restart. Raises RequestError."""
+    if tls is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key, password="")
+    except OSError as error:
+        raise _unusable((tls.ca, tls.cert, tls.key), error) from None
+    return context
+
+
+def _unusable(paths: tuple[Path | None, ...], error: OSError) -> RequestError:
+    names = ", ".join(str(path) for path in paths if path is not None)
+    return RequestError(f"the TLS files ({names}) cannot be used: {error}", "They must be PEM files.")
+
+
+# Where clients connect to, and what they say of themselves: checked before anything is tried.
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+def check_url(url: str, plain: str, encrypted: str, *, has_tls: bool) -> None:
+    """`plain` and `encrypted` are the schemes it may have. Raises ValueError, whose words hold nothing of it."""
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme in (plain, encrypted) and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or none that can be
+        is_whole = False
+    if not is_whole or not url.isprintable() or " " in url:
+        raise ValueError(f"expected {plain}://HOST… or {encrypted}://HOST…")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a user in a URL is seen by everybody: write an Authorization header")
+    if has_tls and parts.scheme == plain:
+        raise ValueError(f"tls is for {encrypted}://: with {plain}:// nothing is encrypted")
+
+
+def is_header_value(value: str) -> bool:
+    """Whether it can be sent: one line of ASCII."""
+    return _VALUE.fullmatch(value) is not None
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be the name of a header")
+        if not is_header_value(value):
+            raise ValueError(f"the header {name} must be one line of ASCII")
+    return headers
+
+
+def _one_line(value: str) -> str:
+    if not is_header_value(value):
+        raise ValueError("a header must be one line of ASCII")
+    return value
+
+
+HeaderValue = Annotated[str, AfterValidator(_one_line)]
+Headers = Annotated[dict[str, str], AfterValidator(_checked)]

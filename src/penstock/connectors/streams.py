@@ -1,0 +1,79 @@
+"""What sources of many kinds do with a stream."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from penstock.connectors.api import Host, Stream
+from penstock.core.errors import NoRoom
+
+# Waiting for whichever comes first.
+
+
+async def first_of(*awaited: Awaitable[Any]) -> int:
+    """The place of the first that is done; the others are cancelled, and have ended when this returns. Raises what that
+    first one raises.
+    """
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    place = next(place for place, task in enumerate(tasks) if task in done)
+    tasks[place].result()
+    return place
+
+
+_ROOM_SECONDS = (0.05, 2.0)
+"""Between two tries to begin a stream where there is no room: the first pause and the longest."""
+
+DRAINED = "nothing more is read: the connector is drained"
+"""Why a stream is cut off whose peer has not said all."""
+
+
+async def open_when_there_is_room(host: Host, name: str, metadata: Mapping[str, Any] | None = None) -> Stream | None:
+    """A new stream; None: the connector is drained before there was room for it."""
+    pause, longest = _ROOM_SECONDS
+    while not host.is_draining:
+        try:
+            return await host.open_stream(name, metadata=metadata)
+        except NoRoom:
+            await until_draining(host, pause)
+            pause = min(2 * pause, longest)
+    return None
+
+
+async def until_draining(host: Host, seconds: float) -> bool:
+    """Wait so long; True at once when nothing more is to be read."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await host.draining()
+    return host.is_draining
+
+
+async def ready_or_draining(stream: Stream, host: Host) -> bool:
+    """Wait until the stream may send; False: nothing more is to be read."""
+    if host.is_draining:
+        return False
+    if not stream.may_send:
+        await first_of(stream.ready(), host.draining())
+    return not host.is_draining
+
+
+async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]], host: Host) -> None:
+    """Until `read` gives None: the peer has said all; or nothing more is to be read, and what was taken from the peer
+    before is out. The peer is read only when the stream may send: what does not fit stays there. Where nothing is
+    linked to `out`, what it says is dropped and counted: stored, it would stay for ever.
+    """
+    while True:
+        await ready_or_draining(stream, host)
+        data = await read()
+        if data is None:
+            return
+        if host.has_out:
+            await stream.send(data)
+        else:
+            host.count("discarded_bytes", len(data))

@@ -1,0 +1,106 @@
+"""The statements that make a table fit the rows of a pipeline: what is missing is made, and nothing is changed."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from penstock.core.errors import RequestError
+
+# What SQL sinks know of windows: a pane may take the place of others, whose rows must go when its own row comes.
+#
+# A session that has fired and then grows, or is joined with another one, fires again with other bounds. Its row names
+# the panes that it replaces, in the field `replaces`: a list of objects with `window_start` and `window_end`.
+
+REPLACES = "replaces"
+
+BOUNDS = ("window_start", "window_end")
+"""The fields that the objects in `replaces` have, and the panes that they name."""
+
+
+def applies_replaces(upsert: Collection[str]) -> bool:
+    """Whether rows are found by a bound of their window: then those of replaced panes are deleted. Without `upsert` the
+    table is a log of all panes, and whoever reads it applies `replaces`.
+    """
+    return not {*BOUNDS}.isdisjoint(upsert)
+
+
+def nullable_keys(upsert: Collection[str]) -> list[str]:
+    """The keys of a window, which may be null, unlike its bounds. Null is a key like any other, but no unique index
+    says so: the sinks replace such rows themselves.
+    """
+    return [name for name in upsert if name not in BOUNDS]
+
+
+RowSchema: TypeAlias = Sequence[tuple[str, str]]
+"""The fields of a port's JSON rows, in their order: the name, and Spark's name of its type."""
+
+SchemaOf: TypeAlias = Callable[[], RowSchema | None]
+"""The schema as the pipeline's last start has declared it; None while it is not known."""
+
+MISSING_TABLE_HINT = "Create it (penstock sink ddl prints the statement), or add create=true to the sink's URL."
+
+
+UNKNOWN_ROWS_HINT = "Create the table yourself, or let the pipeline return columns without `value`."
+
+
+class UnknownFields(Enum):
+    """What becomes of a JSON object with a field that is no column."""
+
+    REFUSE = "refuse"
+    """It would be lost: the vote is no."""
+    IGNORE = "ignore"
+
+
+def no_schema() -> None:
+    """A SchemaOf, where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """As it is in the database now."""
+
+    columns: Collection[str]
+    has_key: bool
+    """Whether a unique index has exactly the columns of `upsert`."""
+    fold: Callable[[str], str] = str
+    """Makes names equal that are the same to the database."""
+
+    def has(self, column: str) -> bool:
+        return self.fold(column) in map(self.fold, self.columns)
+
+
+def no_column(where: str, field: str) -> str:
+    """Of a vote of no: the value of this field would be lost."""
+    return (
+        f"{where}: there is no column for its field {field!r}; add one (penstock sink ddl prints the statement), "
+        "or leave such fields out with unknown_fields=ignore"
+    )
+
+
+def fields_of(schema: RowSchema, upsert: Collection[str], fold: Callable[[str], str] = str) -> list[tuple[str, str]]:
+    """Those that need a column: what the sink applies itself does not. `fold` makes names equal that are the same to
+    the database. Raises RequestError for a key that is no field.
+    """
+    names = [name for name, _ in schema]
+    for name in upsert:
+        if fold(name) not in map(fold, names):
+            raise RequestError(f"upsert names {name!r}, which the rows do not have", f"They have: {', '.join(names)}.")
+    return [(name, kind) for name, kind in schema if not (name == REPLACES and applies_replaces(upsert))]
+
+
+def fitting(
+    table: str, columns: Mapping[str, str], upsert: Sequence[str], found: FoundTable | None, index: str = ""
+) -> list[str]:
+    """CREATE TABLE where there is none, else what is missing. All names are quoted: `table`, those in `columns` and in
+    `upsert`, and `index`, for a unique index.
+    """
+    keys = ", ".join(upsert)
+    if found is None:
+        lines = [f"  {name} {kind}" for name, kind in columns.items()] + ([f"  PRIMARY KEY ({keys})"] if upsert else [])
+        body = ",\n".join(lines)
+        return [f"CREATE TABLE {table} (\n{body}\n)"]
+    lacking = {name: kind for name, kind in columns.items() if not found.has(name)}
+    missing = [f"ALTER TABLE {table} ADD COLUMN {name} {kind}" for name, kind in lacking.items()]
+    unique = f"CREATE UNIQUE INDEX {index + ' ' if index else ''}ON {table} ({keys})"
+    return missing + ([unique] if upsert and not found.has_key else [])

@@ -1,0 +1,180 @@
+"""Sinks that block, in a thread of their own each: databases and files want to be called from one thread only."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+
+from penstock.connectors.sink_api import Block, Epoch, Transaction, Vote
+
+# Calls that block, one after the other in a thread that holds up nobody: not even the end of the process.
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class OneThread:
+    """The thread is made for the first call. It is a daemon: an executor's threads are waited for when the process
+    ends, and a call of somebody else's code may never return.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[Callable[[], None] | None] | None = None
+
+    async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """When it is cancelled, the call is still finished before the next one, if it has begun."""
+        future: Future[_T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                _fulfil(future, lambda: function(*args, **kwargs))
+
+        self._started().put(run)
+        return await asyncio.wrap_future(future)
+
+    async def call_surely(self, function: Callable[[], None]) -> None:
+        """It is called, when those before it are finished, also if this is cancelled."""
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        self._started().put(lambda: _fulfil(future, function))
+        await asyncio.wrap_future(future)
+
+    def stop(self, last: Callable[[], None]) -> None:
+        """Returns at once. `last` is called when all calls are finished, and the thread ends; a new call makes another
+        thread. Nothing happens if there was no call.
+        """
+        if self._calls is not None:
+            self._calls.put(last)
+            self._calls.put(None)
+            self._calls = None
+
+    def __del__(self) -> None:
+        """Nobody will call any more: the thread ends."""
+        if self._calls is not None:
+            self._calls.put(None)
+
+    def _started(self) -> SimpleQueue[Callable[[], None] | None]:
+        if self._calls is None:
+            self._calls = SimpleQueue()
+            threading.Thread(target=_run, args=(self._calls,), name=f"sink {self._name}", daemon=True).start()
+        return self._calls
+
+
+def _fulfil(future: "Future[_T]", call: Callable[[], _T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _run(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
+
+
+class BlockingSink(Protocol):
+    """As `VotingSink`, one call at a time. Each raises SinkLost when it cannot work now; `close` and `open` follow."""
+
+    def open(self, decided: bytes) -> None:
+        """Settle what is in doubt from before: commit if it is the transaction `decided`, abort any other one."""
+
+    def write(self, block: Block) -> None:
+        """The next messages of the transaction."""
+
+    def prepare(self, transaction: Transaction) -> Vote:
+        """All of it was written. Yes: it is durable, and `commit` will succeed. After a no nothing of it stays."""
+
+    def commit(self, transaction: Transaction) -> None:
+        """After a yes. It may be done already."""
+
+    def abort(self) -> None:
+        """Void everything that is not committed."""
+
+    def close(self) -> None:
+        """In any state, without raising."""
+
+
+class Threaded:
+    """A blocking sink as a VotingSink. A call that was cancelled is finished by its thread before the next one."""
+
+    def __init__(self, sink: BlockingSink, name: str) -> None:
+        self._sink = sink
+        self._thread = OneThread(name)
+        self.is_open = False
+
+    async def open(self, decided: bytes) -> None:
+        await self._thread.call(self._sink.open, decided)
+        self.is_open = True
+
+    async def prepare(self, epoch: Epoch) -> Vote:
+        async for block in epoch.blocks():
+            await self._thread.call(self._sink.write, block)
+        await epoch.journalled()
+        return await self._thread.call(self._sink.prepare, epoch.transaction)
+
+    async def commit(self, transaction: Transaction) -> None:
+        await self._thread.call(self._sink.commit, transaction)
+
+    async def abort(self, transaction_id: bytes) -> None:  # noqa: ARG002
+        await self._thread.call(self._sink.abort)
+
+    async def end(self) -> None:
+        """It has no need to know."""
+
+    async def close(self) -> None:
+        self.is_open = False
+        await self._thread.call_surely(self._sink.close)
+
+
+# What the sinks that follow have in common: an epoch goes out block by block, each under a name that stays.
+
+
+class Taker(Protocol):
+    """Takes one block at a time, in one thread, and may block."""
+
+    def take(self, name: str, block: Block) -> None:
+        """`name` is `pipeline:incarnation:epoch/number`. Raises SinkLost to be given it again."""
+
+    def interrupt(self) -> None:
+        """Called from another thread: a `take` that waits ends soon."""
+
+    def close(self) -> None:
+        """After the last `take`, in its thread. Another `take` may follow."""
+
+
+class _Span(NamedTuple):
+    first_id: int
+    end_id: int
+    events: int
+
+
+class BlockByBlock:
+    """A taker as a FollowingSink: at least once. A block that was taken is not given again when a later one of its
+    epoch fails; after a restart of the worker all blocks of the epoch are.
+    """
+
+    def __init__(self, taker: Taker, name: str) -> None:
+        self._taker = taker
+        self._thread = OneThread(name)
+        self._epoch = ""
+        self._taken: list[_Span] = []
+
+    async def deliver(self, epoch: Epoch) -> None:
+        if epoch.name != self._epoch:
+            self._epoch, self._taken = epoch.name, []
+        number = 0
+        async for block in epoch.blocks():
+            span = _Span(block.first_id, block.end_id, len(block))
+            if self._taken[number : number + 1] != [span]:
+                del self._taken[number:]
+                await self._thread.call(self._taker.take, f"{epoch.name}/{number}", block)
+                self._taken.append(span)
+            number += 1
+
+    async def close(self) -> None:
+        """Returns at once, also while a block is being taken: that one is interrupted, or left behind."""
+        self._taker.interrupt()
+        self._thread.stop(self._taker.close)

@@ -1,1 +1,0 @@
-"""The connectors that come with Penstock, one file each."""

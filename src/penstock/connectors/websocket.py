@@ -1,0 +1,155 @@
+"""The other side of a WebSocket connection."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from pydantic import Field
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
+from websockets.protocol import State
+
+from penstock.connectors.api import Options
+from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.sockets import address_of
+from penstock.connectors.values import SecondsOrOff
+from penstock.core.keepalive import find_dead_peers
+
+# What both sides of WebSocket connections can be told.
+
+_QUEUED_MESSAGES = 4
+"""That the library has taken from the socket and nobody has asked for yet: each may be of `message_bytes_max`."""
+
+_WRITE_BUFFER_BYTES = 256 << 10
+"""Beyond it sending waits for the peer."""
+
+_CLOSE_SECONDS = 5.0
+"""For a peer to answer that the connection closes."""
+
+
+class WsOptions(Options):
+    messages: Literal["text", "binary"] = "text"
+    """What leaves is sent as; a value that is not UTF-8 is always binary. Both kinds come in."""
+    message_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
+    """A peer that sends a longer one loses its connection, with code 1009."""
+    ping_interval: SecondsOrOff = 20.0
+    """Between two pings to a peer that is being read; `off`: none."""
+    ping_timeout: SecondsOrOff = 20.0
+    """A peer that does not answer for so long loses its connection, unless we are not reading it; `off`: never."""
+    compression: bool = False
+    """Whether messages are compressed where the peer can do it; costs some 300 KiB of memory for each connection."""
+
+
+def connection_arguments(options: WsOptions) -> dict[str, Any]:
+    """For the library, without its own pings: they would end a connection that we do not read, and hear no pong of."""
+    return {
+        "max_size": options.message_bytes_max,
+        "max_queue": _QUEUED_MESSAGES,
+        "write_limit": _WRITE_BUFFER_BYTES,
+        "ping_interval": None,
+        "close_timeout": _CLOSE_SECONDS,
+        "compression": "deflate" if options.compression else None,
+    }
+
+
+class WsPeer:
+    """A Peer. A message is what is read at once; sent is what the peer's own library has answered a ping behind."""
+
+    def __init__(self, connection: Connection, options: WsOptions, metadata: Mapping[str, Any] | None = None) -> None:
+        self._connection = connection
+        self._options = options
+        self.peer = address_of(connection.remote_address)
+        self.metadata = {"peer": self.peer, **(metadata or {})}
+        self._stopped = False
+        self._reader: asyncio.Task[Any] | None = None
+        self._reading_since: float | None = None
+        self._ended = False
+        self._pinging: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def peer_ended(self) -> bool:
+        return self._ended
+
+    @property
+    def listens(self) -> bool:
+        return self._connection.state is State.OPEN
+
+    async def read(self) -> bytes | None:
+        task = self._reader = asyncio.current_task()
+        self._reading_since = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(0 if self._stopped else None):
+                return await self._connection.recv(decode=False)
+        except ConnectionClosedOK:
+            self._ended = True
+        except ConnectionClosed as error:
+            raise ConnectionResetError(str(error)) from error
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            if not self._stopped or task is None or task.uncancel() > 0:
+                raise
+            return await self.read()  # what was taken from the peer before
+        finally:
+            self._reader = self._reading_since = None
+        return None
+
+    def stop_reading(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            if self._reader is not None:
+                self._reader.cancel()
+
+    async def send(self, values: Sequence[bytes]) -> None:
+        is_text = self._options.messages == "text"
+        try:
+            for value in values:
+                await self._connection.send(value, text=is_text and _is_utf8(value))
+            await (await self._connection.ping())
+        except ConnectionClosed as error:
+            raise ConnectionResetError(str(error)) from error
+
+    def end(self) -> None:
+        """There is no half-closed connection here: the peer is told to close."""
+        self._closing = asyncio.create_task(self.close())
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def abort(self) -> None:
+        if self._pinging is not None:
+            self._pinging.cancel()
+        self._connection.transport.abort()
+
+    def keep_alive(self, dead_peer_seconds: float) -> None:
+        """Until `abort`, which ends every connection: look after the peer, by pings while it is read, and by TCP."""
+        find_dead_peers(self._connection.transport, max(1, round(dead_peer_seconds)))
+        self._pinging = asyncio.create_task(self._ping())
+
+    async def _ping(self) -> None:
+        while self._options.ping_interval is not None:
+            await asyncio.sleep(self._options.ping_interval)
+            if self._reading_since is None:
+                continue
+            with suppress(ConnectionClosed):
+                pong = await self._connection.ping()
+                _, late = await asyncio.wait([asyncio.ensure_future(pong)], timeout=self._options.ping_timeout)
+                if late and self._was_read_for(self._options.ping_timeout or 0):
+                    self._connection.transport.abort()
+                    return
+
+    def _was_read_for(self, seconds: float) -> bool:
+        since = self._reading_since
+        return since is not None and asyncio.get_running_loop().time() - since >= seconds
+
+
+def _is_utf8(value: bytes) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""Connects to a WebSocket server: what leaves goes to it, what it says comes in."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from penstock.connectors.api import About, Capabilities
+from penstock.connectors.socket_clients import Client
+from penstock.connectors.socket_peers import Peer
+from penstock.connectors.sockets import CLIENT_ON_STREAM_STARTED, ClientOptions, Headers, check_url, client_context
+from penstock.connectors.websocket import WsOptions, connection_arguments
+from penstock.core.types import Guarantee
+
+
+class WsClientOptions(ClientOptions, WsOptions):
+    """What has left is what the server's library has answered a ping behind; the rest is sent again over the next
+    connection. Without interceptors a message is an event. What the server says is a stream for each connection, or is
+    read and dropped where nothing is linked to `out`.
+    """
+
+    url: str
+    """Like ws://127.0.0.1:8888/path; wss:// for TLS. A token belongs into a header."""
+    headers: Headers = Field(default_factory=dict, repr=False)
+    """To send when it connects, such as Authorization."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_url(self.url, "ws", "wss", has_tls=self.tls is not None)
+        return self
+
+
+class WsClient(Client[WsClientOptions]):
+    """What has left is what the server's library has answered a ping behind; the rest is sent again over the next
+    connection. Without interceptors a message is an event.
+    """
+
+    about = About(
+        name="ws-client",
+        text="Connects to a WebSocket server: what leaves goes to it, and what it says comes in.",
+        options=WsClientOptions,
+        capabilities=Capabilities(
+            source=Guarantee.AT_MOST_ONCE,
+            sink=Guarantee.AT_LEAST_ONCE,
+            own_event_times=False,
+            on_stream_started=CLIENT_ON_STREAM_STARTED,
+        ),
+        extra="ws",
+        example={"url": "ws://127.0.0.1:8888/"},
+    )
+
+    @classmethod
+    def where(cls, options: WsClientOptions) -> str:
+        return options.url.partition("?")[0]
+
+    async def connect(self) -> Peer:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        from penstock.connectors.websocket import WsPeer
+
+        options = self.options
+        try:
+            connection = await connect(
+                options.url,
+                additional_headers=options.headers,
+                open_timeout=None,  # whoever asks for it has a limit
+                **self._tls(),
+                **connection_arguments(options),
+            )
+        except WebSocketException as error:
+            raise ConnectionRefusedError(str(error)) from error
+        peer = WsPeer(connection, options)
+        peer.keep_alive(options.dead_peer_after)
+        return peer
+
+    def _tls(self) -> dict[str, Any]:
+        context = client_context(self.options.tls)
+        if context is None:
+            return {}
+        name = self.options.tls.server_name if self.options.tls is not None else ""
+        return {"ssl": context, **({"server_hostname": name} if name else {})}
