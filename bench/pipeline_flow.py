@@ -24,8 +24,8 @@ from bench.harness import BenchmarkFailed
 from bench.load import SILENCE_SECONDS_MAX, Worker
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.sink import read_committed
+from penstock.connectors.file import read_committed_parts
 from penstock.connectors.file.parts import STATE
-from penstock.connectors.file.sink import read_committed_parts
 from penstock.spark import Generation, begin
 from penstock.spark.python_worker import hinted
 from penstock.spark.sink.options import SinkOptions

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import msgpack
 
-from penstock.application.instance import make
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, SinkSpec, Staged, Started
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced, Unavailable
@@ -98,7 +97,7 @@ class StandIn:
 
 def sinks_of(deployment: Deployment, pipeline: str) -> dict[str, SinkSpec]:
     names = deployment.sink_names(pipeline)
-    return {sink: SinkSpec(port, make(deployment.connectors[to]).sink_url) for sink, (port, to) in names.items()}
+    return {sink: SinkSpec(port, to) for sink, (port, to) in names.items()}
 
 
 def _row(source: str, event: StoredEvent) -> bytes:

@@ -163,5 +163,5 @@ def test_a_sink_that_changes_its_port_gets_all_of_the_old_one_first(stage: Stage
         stage.with_connectors(sink=replace(stage.deployment.connectors["sink"], codec="string"))
         assert [sink.port for sink in coordinator.sinks()] == ["out"], "nothing moves while the old query runs"
         coordinator.start("p", {"in": InputSpec(["source"])}, ["out", "err", "late", "out.string"])
-        coordinator.bind("p", {"sink": SinkSpec("out.string", "hosted:sink")})
+        coordinator.bind("p", {"sink": SinkSpec("out.string", "sink")})
         assert [sink.port for sink in coordinator.sinks()] == ["out.string"]

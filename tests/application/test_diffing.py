@@ -63,7 +63,7 @@ class Running:
 
 
 def wanted(deployment: Deployment, name: str) -> dict[str, SinkSpec]:
-    return {sink: SinkSpec(port, f"hosted:{to}") for sink, (port, to) in deployment.sink_names(name).items()}
+    return {sink: SinkSpec(port, to) for sink, (port, to) in deployment.sink_names(name).items()}
 
 
 @given(st.lists(deployments(), min_size=1, max_size=6))
@@ -123,7 +123,7 @@ def test_a_new_sink_links_the_source_anew_and_restarts_no_connector() -> None:
 
 
 def test_sinks_that_people_have_bound_are_left_alone() -> None:
-    theirs, ours = SinkSpec("out", "file:x"), SinkSpec("out", "hosted:b")
+    theirs, ours = SinkSpec("out", "file:x"), SinkSpec("out", "b")
     todo = rebinding({}, {"b"}, {"b": ours, "mine": theirs})
     assert todo.unbind == {"b"}
     assert not todo.bind

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.connectors.file.sink import read_committed_parts
+from penstock.connectors.file import read_committed_parts
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker, until

@@ -48,14 +48,14 @@ def test_a_pipeline_reads_what_is_linked_to_it() -> None:
     }
 
 
-def test_sinks_are_hosted_or_where_their_connector_says() -> None:
+def test_sinks_are_bound_by_their_connectors_names() -> None:
     files = connector("files", "file", config={"mode": "write", "path": "results"}, codec="json")
     made = pipeline_of(
         app(files, link("pipeline/p/out", "connector/files/in"), link("pipeline/p/err", "connector/b/in")), "p"
     )
-    assert made.sinks["b"] == SinkSpec("out", "hosted:b")
-    assert made.sinks["b.err"] == SinkSpec("err", "hosted:b")
-    assert made.sinks["files"].url.startswith("file:results")
+    assert made.sinks["b"] == SinkSpec("out", "b")
+    assert made.sinks["b.err"] == SinkSpec("err", "b")
+    assert made.sinks["files"] == SinkSpec("out", "files")
 
 
 def test_every_port_that_there_can_be_is_declared() -> None:

@@ -44,8 +44,8 @@ def test_it_shows_inputs_ports_and_sinks_with_their_guarantee(tmp_path: Path) ->
             "  windows over a, b wait for the slowest stream; a silent stream holds them back, "
             "unless the worker has an --idle-timeout"
         ),
-        "  good → file: file:results   exactly-once, votes",
-        "  late → stdout: stdout:   at-least-once, follows",
+        "  good → file: file:results   exactly-once, transactional",
+        "  late → stdout: stdout:   at-least-once",
         "other",
         "  input sensors: sensors",
         "  ports: what its function gives",

@@ -14,8 +14,8 @@ from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
 from penstock.spark import pipeline
 from penstock.spark.run.failures import Failure
-from tests.delivery.front.http_server import Answer, serving
-from tests.delivery.front.merging import Merging
+from tests.connectors.http_server import Answer, serving
+from tests.delivery.merging import Merging
 from tests.running_worker import RunningWorker
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")

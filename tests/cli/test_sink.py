@@ -16,8 +16,8 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
 from penstock.delivery import backoff
-from tests.delivery.front.http_server import Answer, Server, serving
-from tests.delivery.front.merging import Merging
+from tests.connectors.http_server import Answer, Server, serving
+from tests.delivery.merging import Merging
 from tests.running_worker import RunningWorker
 
 Run = Callable[..., Result]

@@ -87,7 +87,7 @@ def test_what_is_not_installed_is_told_with_the_command_that_installs_it(monkeyp
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match="needs websockets") as raised:
         make_connector("ws-server", {"port": 0})
-    assert raised.value.hint == "Install it: pip install 'penstock-streams[ws]'"
+    assert raised.value.hint == "Install it where the worker runs: pip install 'penstock-streams[ws]'"
 
 
 def test_a_type_can_be_looked_at_without_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.connectors.file.sink import read_committed_parts
+from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
 from tests.core.test_logs import LINE

@@ -11,11 +11,11 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
 from penstock.client.segments import SegmentClient
-from penstock.connectors.file.sink import read_committed_parts
+from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import PipelineError, RequestError
 from penstock.delivery import backoff
-from tests.delivery.front.http_server import Answer, Server, serving
-from tests.delivery.front.merging import Merging
+from tests.connectors.http_server import Answer, Server, serving
+from tests.delivery.merging import Merging
 from tests.running_worker import RunningWorker, running_worker
 
 

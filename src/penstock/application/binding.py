@@ -20,8 +20,8 @@ SETTLE_SECONDS = 10.0
 
 _LOOK_SECONDS = 0.05
 
-SinkUrl = Callable[[str], str | None]
-"""Of a connector; None if it could not be made."""
+Votes = Callable[[str], bool | None]
+"""Whether a connector votes; None if it could not be made."""
 
 
 class Binding:
@@ -35,20 +35,24 @@ class Binding:
         """By pipeline and sink: the connector, of those that delivery serves by itself."""
         delivery.watchers.append(self._changed)
 
-    async def rebind(self, deployment: Deployment, given: Mapping[str, frozenset[str]], url: SinkUrl) -> None:
+    async def rebind(self, deployment: Deployment, given: Mapping[str, frozenset[str]], votes: Votes) -> None:
         """`given`: the sinks that pipelines had from earlier deployments."""
         for name in deployment.pipelines:
             if (pipeline := self._pipelines().get(name)) is not None:
-                places = {sink: (port, url(to)) for sink, (port, to) in deployment.sink_names(name).items()}
-                wanted = {sink: SinkSpec(port, place) for sink, (port, place) in places.items() if place is not None}
+                places = deployment.sink_names(name)
+                wanted = {sink: SinkSpec(port, to) for sink, (port, to) in places.items() if votes(to) is not None}
                 # One whose connector could not be made stays as it is.
                 was_given = given.get(name, frozenset()) - (places.keys() - wanted.keys())
-                await self._rebind(name, pipeline, wanted, was_given)
+                await self._rebind(name, pipeline, wanted, was_given, votes)
 
     async def _rebind(
-        self, name: str, pipeline: Pipeline, wanted: Mapping[str, SinkSpec], given: frozenset[str]
+        self, name: str, pipeline: Pipeline, wanted: Mapping[str, SinkSpec], given: frozenset[str], votes: Votes
     ) -> None:
-        bound = {sink: SinkSpec(one.port, one.url) for sink, one in pipeline.sinks.items()}
+        # One whose connector votes otherwise than it did is bound again.
+        bound = {
+            sink: SinkSpec(one.port, one.url if votes(one.url) in (None, one.votes) else "")
+            for sink, one in pipeline.sinks.items()
+        }
         todo = rebinding(wanted, given, bound)
         try:
             for sink in sorted(todo.unbind):
@@ -96,6 +100,8 @@ class Binding:
             if served.get((pipeline, sink)) != connector:
                 self._signals.set_waiting(connector, pipeline, sink, None)
         self._served = served
+        for pipeline in deployment.pipelines:
+            self._delivery.retry(pipeline)
 
     def _changed(self, pipeline: str, sink: str, status: SlotStatus) -> None:
         connector = self._served.get((pipeline, sink))

@@ -10,7 +10,6 @@ from typing import Any
 from penstock.application.diff import has_in, has_out
 from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines
 from penstock.connectors.registry import Chains, make_chains, make_connector
-from penstock.connectors.secrets import has_files
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.outbox.in_port import InPort
@@ -21,8 +20,6 @@ from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
 # A deployment's connectors as objects: made and checked before anything that runs is touched.
 
-HOSTED_SCHEME = "hosted:"
-
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -31,8 +28,6 @@ class Made:
     spec: ConnectorSpec
     connector: Connector[Any]
     chains: Chains
-    sink_url: str
-    """Where delivery brings what leaves through it."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -40,8 +35,8 @@ class Made:
 
     @property
     def delivers(self) -> bool:
-        """Whether it brings events out itself; else delivery does, by a URL, or nobody."""
-        return self.capabilities.sink is not None and self.sink_url.startswith(HOSTED_SCHEME)
+        """Whether it is given the events of streams; else delivery gives its sink whole epochs, or it has no `in`."""
+        return self.capabilities.sink is not None and not self.capabilities.takes_epochs
 
     @property
     def guarantee(self) -> dict[str, str]:
@@ -51,26 +46,13 @@ class Made:
 
 
 def make(spec: ConnectorSpec) -> Made:
-    """With what its secrets' files hold now; no URL has any of that. Raises RequestError."""
+    """With what its secrets' files hold now. Raises RequestError."""
     try:
         connector = make_connector(spec.type, spec.config)
         chains = make_chains(spec.interceptors_in, spec.interceptors_out)
-        url = _sink_url(spec, connector)
     except RequestError as error:
         raise RequestError(f"connector {spec.name}: {error}", error.hint) from None
-    return Made(spec, connector, chains, url or f"{HOSTED_SCHEME}{spec.name}")
-
-
-def _sink_url(spec: ConnectorSpec, connector: Connector[Any]) -> str | None:
-    if connector.capabilities(connector.options).sink is None:
-        return None
-    url = connector.sink_url(connector.options, spec.name)
-    if url is not None and has_files(spec.config):
-        raise RequestError(
-            f"{spec.type}: delivery brings its events out by a URL, which everybody sees",
-            "Write its options out, without ${file:…}.",
-        )
-    return url
+    return Made(spec, connector, chains)
 
 
 def make_all(specs: Iterable[ConnectorSpec]) -> dict[str, Made]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.application.functions import FUNCTION_COLUMNS, OUT, PASSING_COLUMNS, Coded, Passing, load_function
-from penstock.application.instance import HOSTED_SCHEME
 from penstock.application.registration import starting_in
 from penstock.connectors.api import Connector, Options
 from penstock.connectors.registry import CONNECTORS, Registry, parse_options
@@ -65,18 +64,9 @@ def pipeline_of(deployment: Deployment, name: str, types: Types = CONNECTORS) ->
         inputs=plan.sources,
         columns=PASSING_COLUMNS if plan.spec.spark == PASSTHROUGH else FUNCTION_COLUMNS,
         outputs=_ports(plan.outlets),
-        sinks={
-            sink: SinkSpec(port, sink_url(deployment, connector, types))
-            for sink, (port, connector) in deployment.sink_names(name).items()
-        },
+        sinks={sink: SinkSpec(port, connector) for sink, (port, connector) in deployment.sink_names(name).items()},
         **_settings(plan.spec),
     )
-
-
-def sink_url(deployment: Deployment, connector: str, types: Types = CONNECTORS) -> str:
-    """Where delivery brings what goes to the connector's port `in`."""
-    made, options = _made(deployment, connector, types)
-    return made.sink_url(options, connector) or f"{HOSTED_SCHEME}{connector}"
 
 
 def _made(deployment: Deployment, connector: str, types: Types) -> tuple[type[Connector[Any]], Options]:

@@ -16,7 +16,8 @@ from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import Instance, Made, Surroundings, make, make_all
 from penstock.application.registration import register
 from penstock.application.report import ConnectorStatus, failed, report
-from penstock.connectors.api import Downstream
+from penstock.connectors.api import Connector, Downstream
+from penstock.connectors.sink_api import FollowingSink
 from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
@@ -77,7 +78,7 @@ _NOTHING = Deployment()
 class Hosting:
     """One change at a time. What an answer says is kept on disk, and comes back with the next worker.
 
-    Make it before delivery, which is given `sinks.make`; then `serve`, and `start` when the worker's ports are known.
+    Make it before delivery, which asks it for connectors; then `serve`, and `start` when the worker's ports are known.
     In the end `stop_reading`, delivery's own stop, `stop`.
     """
 
@@ -101,6 +102,8 @@ class Hosting:
         self.driver = DriverCheck(clock)
         self._around = Surroundings(gateway.sources, self.signals, self.sinks, segment_address, self._downstream)
         self._instances: dict[str, Instance] = {}
+        self._made: dict[str, Made] = {}
+        """Connectors that are deployed and do not run: delivery may need them."""
         self._failures: dict[str, str] = {}
         """Connectors that could not be made, and why."""
         self._running = _NOTHING
@@ -227,7 +230,7 @@ class Hosting:
         self._binding.serve(new, self._is_served)
         known = self._coordinator.deliveries.state.pipelines
         await register(self._coordinator.lifecycle, known, new, self._source, self.application.revision)
-        await self._binding.rebind(new, self.application.sinks, self._sink_url)
+        await self._binding.rebind(new, self.application.sinks, self._votes)
         for instance in begun:
             instance.start()
         self._running = new
@@ -271,9 +274,33 @@ class Hosting:
         instance = self._instances.get(connector)
         return instance is not None and not instance.made.delivers
 
-    def _sink_url(self, connector: str) -> str | None:
+    def _votes(self, connector: str) -> bool | None:
         instance = self._instances.get(connector)
-        return None if instance is None else instance.made.sink_url
+        return None if instance is None else instance.made.capabilities.votes
+
+    # What delivery asks for: the connectors that pipelines' sinks lead to.
+
+    def connector(self, name: str) -> Connector[Any] | None:
+        """As it is deployed, also before the worker has started it and after a drain."""
+        instance = self._instances.get(name)
+        if instance is not None:
+            return instance.made.connector
+        spec = self.application.deployment.connectors.get(name)
+        if spec is None:
+            return None
+        known = self._made.get(name)
+        if known is None or known.spec != spec:
+            try:
+                known = self._made[name] = make(spec)
+            except PenstockError:  # `_failures` says why
+                return None
+        return known.connector
+
+    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+        return self.sinks.make(pipeline, sink, connector, wake)
+
+    def segment_address(self) -> str:
+        return self._around.segment_address()
 
     # Draining.
 

@@ -80,7 +80,7 @@ def _facts(can: Capabilities) -> Iterator[tuple[str, str]]:
         yield "a stream", "resumes where it was" if can.resumes else "is over with its connection"
         yield "pauses", _PAUSES.get(can.pauses.value, str(can.pauses.value))
     if can.sink is not None:
-        yield "as a sink", f"{can.sink.value}"
+        yield "as a sink", f"{can.sink.value}{', transactional' if can.votes else ''}"
         yield "on stream-started", can.on_stream_started
     if can.is_linked:
         yield "replies", "go to the connection that the event came from"
@@ -94,6 +94,16 @@ def _example(about: About) -> str:
     connector |= {"codec": "json"} if about.capabilities.has_codec else {}
     written: str = yaml.safe_dump({"connector": [connector]}, sort_keys=False, allow_unicode=True)
     return written
+
+
+def url_options(about: About) -> list[Option]:
+    """The options that may stand in the query of a sink's URL, under the names that they have there."""
+    form = about.url
+    return [
+        Option(form.prefix + one.name, one.values, str(form.implied.get(one.name, one.default)), one.required, one.text)
+        for one in options_of(about.options)
+        if one.name not in form.fields
+    ]
 
 
 def pages(types: Types) -> dict[str, str]:

@@ -203,7 +203,7 @@ def _pipeline(pipeline: "Pipeline", sinks: list[CheckedSink]) -> RenderableType:
 
 
 def _sink(sink: CheckedSink) -> list[RenderableType]:
-    from penstock.delivery.urls.spec import named
+    from penstock.connectors.urls import named
 
     what = named(sink.spec.url) if sink.mistakes and sink.parsed is None else _promise(sink)
     lines: list[RenderableType] = [Text(f"  {sink.spec.port} → {sink.name}: {what}")]
@@ -216,5 +216,6 @@ def _sink(sink: CheckedSink) -> list[RenderableType]:
 def _promise(sink: CheckedSink) -> str:
     if sink.parsed is None:
         assert sink.unseen is not None
-        return f"{sink.unseen}, so it is not looked at: {sink.unseen.hint}"
-    return f"{sink.parsed.shown}   {sink.parsed.guarantee.value}, {'votes' if sink.parsed.votes else 'follows'}"
+        return f"{sink.unseen}: {sink.unseen.hint}"
+    promise = f"{sink.parsed.shown}   {sink.parsed.guarantee.value}{', transactional' if sink.parsed.votes else ''}"
+    return promise if sink.unseen is None else f"{promise}; {sink.unseen}: {sink.unseen.hint}"

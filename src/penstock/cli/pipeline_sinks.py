@@ -13,8 +13,8 @@ from penstock.core.errors import RequestError
 from penstock.spark.pipelines import DEFAULT_PORT, check_ports, with_sinks
 
 if TYPE_CHECKING:
+    from penstock.connectors.urls import ParsedSink
     from penstock.coordinator.delivery_messages import SinkSpec
-    from penstock.delivery.urls.spec import ParsedSink
     from penstock.spark.pipelines import Pipeline
 
 _DELIVERY_SECONDS_MAX = 60.0
@@ -29,14 +29,14 @@ SinkOption = Annotated[
     typer.Option(
         "--sink",
         metavar="[PORT=]URL",
-        help="Where a port goes to, like file:results; may be repeated. See penstock sink kinds.",
+        help="Where a port goes to, like file:results; may be repeated. See penstock sink types.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSink:
-    """`parsed` is None where there are mistakes, or where it cannot be looked at here: `unseen` says why."""
+    """`parsed` is None where there are mistakes. `unseen`: a package that the type needs is missing here."""
 
     name: str
     spec: "SinkSpec"
@@ -75,12 +75,13 @@ def checked(pipeline: "Pipeline") -> list[CheckedSink]:
 
 
 def _checked(name: str, spec: "SinkSpec", ports: Sequence[str] | None) -> CheckedSink:
-    from penstock.delivery.urls.kinds import NotInstalled  # here: other commands need no kernels
-    from penstock.delivery.urls.spec import parse_sink
+    from penstock.connectors.registry import NotInstalled  # here: other commands need no connectors
+    from penstock.connectors.urls import parse_sink
 
     parsed, mistakes, unseen = None, [], None
     try:
         parsed = parse_sink(spec.url)
+        parsed.check_installed()
     except NotInstalled as error:
         unseen = error
     except RequestError as error:

@@ -16,7 +16,7 @@ from penstock.core.errors import PipelineError
 from penstock.spark.pipelines import DEFAULT_PORT, with_sinks
 
 if TYPE_CHECKING:
-    from penstock.delivery.urls.kinds import Kind
+    from penstock.connectors.api import About
 
 _WIDTH = 140
 """Of what goes to a file or a pipe: no column is cut short."""
@@ -32,8 +32,8 @@ app = typer.Typer(help="Say where the output of pipelines goes.", no_args_is_hel
 @app.command("add")
 def add(
     pipeline: str,
-    url: Annotated[str, typer.Argument(help="The sink, like file:results; see penstock sink kinds.")],
-    name: Annotated[str | None, typer.Option(help="The sink's name. Default: its kind.", show_default=False)] = None,
+    url: Annotated[str, typer.Argument(help="Like file:results; see penstock sink types. Or a deployed connector.")],
+    name: Annotated[str | None, typer.Option(help="Its name. Default: the URL's scheme.", show_default=False)] = None,
     port: Annotated[str, typer.Option(help="The pipeline's port that goes there.")] = DEFAULT_PORT,
     worker: WorkerOption = None,
     data: DataOption = None,
@@ -57,14 +57,10 @@ def add(
 
 
 def _shown(url: str) -> str:
-    """Raises RequestError for a mistake, before anybody is asked."""
-    from penstock.delivery.urls.kinds import NotInstalled  # here: other commands need no kernels
-    from penstock.delivery.urls.spec import parse_sink
+    """Raises RequestError for a mistake in a URL, before the worker is asked."""
+    from penstock.connectors.urls import is_url, parse_sink  # here: other commands need no connectors
 
-    try:
-        return parse_sink(url).shown
-    except NotInstalled:  # the worker may have it
-        return url
+    return parse_sink(url).shown if is_url(url) else url
 
 
 def _free_name(spec: SinkSpec, bound: list[SinkStatus]) -> str:
@@ -153,31 +149,31 @@ def _known(client: CoordinatorClient, pipeline: str, sink: str) -> SinkStatus:
     raise PipelineError(f"{pipeline} has no sink {sink!r}", "Look which there are: penstock sink list")
 
 
-@app.command("kinds")
-def kinds() -> None:
-    """Show all kinds of sinks: their URLs, what they promise, and their options."""
-    from penstock.delivery.urls.kinds import KINDS
+@app.command("types")
+def types() -> None:
+    """List the connector types that can be sinks: URL, guarantee and options."""
+    from penstock.connectors.registry import CONNECTORS
+    from penstock.connectors.urls import written
 
     table = Table("url", "guarantee", "what", "options", show_lines=True)
-    for kind in KINDS:
-        guarantee = f"{kind.guarantee.value}\n{'votes' if kind.votes else 'follows'}"
-        table.add_row(escape(kind.written), guarantee, escape(_about(kind)), escape("\n".join(_options(kind))))
+    for name in CONNECTORS.names():
+        about = CONNECTORS.get(name).about
+        can = about.capabilities
+        if can.sink is not None and not can.is_linked:
+            texts = (written(about), can.sink.value + ("\ntransactional" if can.votes else ""), _text(about))
+            table.add_row(*map(escape, texts), escape("\n".join(_options(about))))
     _console().print(table)
 
 
-def _about(kind: "Kind") -> str:
-    return kind.about if kind.extra is None else f"{kind.about}\npip install 'penstock-streams[{kind.extra.name}]'"
+def _text(about: "About") -> str:
+    return f"{about.text}\npip install 'penstock-streams[{about.extra}]'" if about.extra else about.text
 
 
-def _options(kind: "Kind") -> list[str]:
-    from penstock.delivery.urls.kinds import NotInstalled
+def _options(about: "About") -> list[str]:
+    from penstock.application.type_pages import url_options
 
     lines = []
-    try:
-        options = kind.options()
-    except NotInstalled:
-        return ["not installed here"]
-    for option in options:
+    for option in url_options(about):
         default = f"  [{option.default}]" if option.default else "  required" if option.required else ""
         lines.append(f"{option.name}={option.values}{default}")
     return lines

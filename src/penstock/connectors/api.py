@@ -3,6 +3,7 @@
     class Options ──▶ parsing, lint, JSON schema, docs          Capabilities ──▶ what links and guarantees are possible
     Connector.run ──Host.open_stream──▶ Stream.send ──▶ interceptors ──▶ admission ──▶ segments        (port `out`)
     Connector.deliver ◀── interceptors ◀── breakers ◀── output segments of pipelines                   (port `in`)
+    Connector.make_sink ◀── two-phase commit ◀── output segments of pipelines        (port `in` of transactional types)
 
 Streams, admission, segments, quotas, reconnects with back-off, breakers, metrics and draining are the frame's.
 """
@@ -10,14 +11,20 @@ Streams, admission, segments, quotas, reconnects with back-off, breakers, metric
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
+from penstock.connectors.url_forms import UrlForm
 from penstock.connectors.values import refuse_truths
 from penstock.coordinator.readiness import NotReady
 from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer, Guarantee
+
+if TYPE_CHECKING:  # types that do not take whole epochs need no kernels
+    from penstock.connectors.sink_api import FollowingSink, VotingSink
+    from penstock.connectors.tables import RowSchema, SchemaOf
+    from penstock.coordinator.delivery_messages import TableDdl
 
 
 class Port(Enum):
@@ -82,6 +89,12 @@ class Capabilities:
     """The frame leaves the interceptors of `out` … `in` alone: the connector asks for `Host.outgoing_chain` itself."""
     interceptors: frozenset[str] = frozenset({"in", "out"})
     """The ways on which they stand: none where the gateway or delivery brings events by itself."""
+    takes_epochs: bool = False
+    """Whether the port `in` is given whole epochs, by `Connector.make_sink`; else `deliver` is given the events of one
+    stream at a time."""
+    votes: bool = False
+    """Whether the port `in` takes part in two-phase commit, so that an epoch is committed at all transactional sinks of
+    a pipeline or at none. A sink that does not vote is given an epoch after the decision."""
     claims: frozenset[str] = frozenset()
     """What no two connectors can have, such as `127.0.0.1:9000`: told before the second one fails."""
 
@@ -341,6 +354,8 @@ class About:
     """Of Penstock's own: what must be installed, `pip install penstock-streams[EXTRA]`."""
     example: Mapping[str, Any] = field(default_factory=dict)
     """A `config:` that is right."""
+    url: UrlForm = field(default_factory=UrlForm)
+    """How a sink of this type is written as a URL."""
 
 
 class Connector(Generic[O]):
@@ -360,10 +375,23 @@ class Connector(Generic[O]):
         """How events come in from the outside, for people, such as `tcp 127.0.0.1:9000`; "": nothing to say."""
         return ""
 
-    @classmethod
-    def sink_url(cls, options: O, name: str) -> str | None:  # noqa: ARG003
-        """Where delivery brings the events of `in` by itself, by two-phase commit; None: `deliver` does."""
-        return None
+    def make_sink(self, name: str, schema: "SchemaOf") -> "VotingSink | FollowingSink":
+        """The port `in` of a connector that `takes_epochs`: a VotingSink if it votes. It is not open yet. `name` is
+        `PIPELINE/SINK`, the same after every restart; `schema` returns the columns of the rows. Raises RequestError.
+        """
+        raise AssertionError(f"{self.about.name} takes no epochs: {name} {schema}")
+
+    has_table: ClassVar[bool] = False
+    """Whether it writes to a table, so that `penstock sink ddl` can print how one is made."""
+
+    @property
+    def needs_schema(self) -> bool:
+        """Whether the table depends on the columns of the pipeline's rows."""
+        return False
+
+    def describe_table(self, schema: "RowSchema") -> "TableDdl":
+        """The statements that make the table fit the rows. Opens the database, and raises its errors."""
+        raise AssertionError(f"{self.about.name} has no table: {schema}")
 
     @classmethod
     def source_name(cls, options: O, name: str) -> str | None:  # noqa: ARG003

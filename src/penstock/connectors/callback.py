@@ -1,91 +1,67 @@
-"""`callback:PATH.py:FUNCTION`: a function of the user's, called inside of the worker."""
+"""`callback`: a Python function of the user's, called in the worker."""
 
-import base64
 import importlib.util
 import inspect
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated
 
-from penstock.connectors.sink_api import Block, SinkLost
+from pydantic import Field
+
+from penstock.connectors.api import About, Capabilities, Connector, Options
+from penstock.connectors.sink_api import Block, FollowingSink, Row, SinkLost, rows_of
+from penstock.connectors.tables import SchemaOf
 from penstock.connectors.threaded import BlockByBlock
-from penstock.protocol.stored.event import NO_TIME
-
-# The events of a block as rows: tuples for functions, lines for what takes text.
-
-
-class Row(NamedTuple):
-    id: int
-    """Payload bytes before it in the sink's history: the same whenever it is delivered again."""
-    event_time_us: int | None
-    key: bytes
-    value: bytes
-
-
-class RowFormat(Enum):
-    LINES = "lines"
-    """The values, each with a newline behind it: for values that have none inside."""
-    JSON = "json"
-    """An object for each event, each on a line of its own, whatever the values are."""
-
-    def encode(self, block: Block) -> bytes:
-        if self is RowFormat.JSON:
-            return b"".join(map(_as_json, rows_of(block)))
-        return b"\n".join([*block.values.rows(), b""])
-
-
-def rows_of(block: Block) -> list[Row]:
-    times: list[int | None] = [None if time == NO_TIME else time for time in block.times.tolist()]
-    rows, message_id = [], block.first_id
-    for time, key, value in zip(times, block.keys.rows(), block.values.rows(), strict=True):
-        rows.append(Row(message_id, time, key, value))
-        message_id += len(value)
-    return rows
-
-
-def _as_json(row: Row) -> bytes:
-    line = {"id": row.id, "event_time_us": row.event_time_us} | _text("key", row.key) | _text("value", row.value)
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _text(name: str, data: bytes) -> dict[str, str]:
-    """As it is, or in base64 under another name where it is no UTF-8."""
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
-
+from penstock.connectors.url_forms import UrlForm, function
+from penstock.core.types import Guarantee
 
 log = logging.getLogger(__name__)
 
-Callback = Callable[[str, list[Row]], object]
+Function = Callable[[str, list[Row]], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallbackOptions:
-    path: Path
-    function: str
-
-
-class CallbackSink(BlockByBlock):
-    """At least once: the function has returned for every block, and may be called again for one after a crash. It is
-    called in a thread that is always the same one while the worker runs.
+class CallbackOptions(Options):
+    """`FUNCTION(name, rows)` is called for each block of an epoch, in a thread of the worker. `name` is
+    `PIPELINE:INCARNATION:EPOCH/BLOCK`, and is the same when the block is delivered again. `rows` is a list of tuples
+    `(id, event_time_us, key, value)`: `id` is the number of payload bytes before this event, `event_time_us` is None
+    for an event without a time. When the function raises an exception, the block is delivered again, and the file is
+    loaded again first.
     """
 
-    def __init__(self, options: CallbackOptions, name: str) -> None:
-        super().__init__(_Caller(options), name)
+    path: Path
+    """The Python file. A relative path starts in the directory where the worker was started."""
+    function: Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
+    """The name of the function in it: a plain function, not a coroutine."""
+
+
+class Callback(Connector[CallbackOptions]):
+    """At least once: the function has returned for every block. After a crash it may be called again for some."""
+
+    about = About(
+        "callback",
+        "Calls a Python function in the worker.",
+        CallbackOptions,
+        Capabilities(
+            sink=Guarantee.AT_LEAST_ONCE,
+            takes_epochs=True,
+            on_stream_started="Opens every stream.",
+            interceptors=frozenset(),
+        ),
+        example={"path": "alarms.py", "function": "on_rows"},
+        url=UrlForm(written="callback:PATH.py:FUNCTION", place=function, fields=("path", "function")),
+    )
+
+    def make_sink(self, name: str, schema: SchemaOf) -> FollowingSink:  # noqa: ARG002
+        return BlockByBlock(_Caller(self.options), name)
 
 
 class _Caller:
-    """The file is run at the first call, and again after every failure: it may have been mended."""
+    """Loads the file for the first call, and again after every failure: it may have been fixed."""
 
     def __init__(self, options: CallbackOptions) -> None:
         self._options = options
-        self._callback: Callback | None = None
+        self._callback: Function | None = None
         self._said = ""
 
     def take(self, name: str, block: Block) -> None:
@@ -105,25 +81,25 @@ class _Caller:
             raise SinkLost(f"{place} failed: {type(error).__name__}: {error}") from error
 
     def interrupt(self) -> None:
-        """The function is waited for: nobody but its author knows how to end it."""
+        """Only the author of the function knows how to end it."""
 
     def close(self) -> None:
         self._callback = None
 
 
-def _load(options: CallbackOptions) -> Callback:
+def _load(options: CallbackOptions) -> Function:
     path, name = options.path, options.function
     if not path.is_file():
-        raise SinkLost(f"there is no file {path.absolute()}")
+        raise SinkLost(f"{path.absolute()} not found")
     spec = importlib.util.spec_from_file_location(f"penstock_callback_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise SinkLost(f"{path} is no Python file: its name must end in .py")
+        raise SinkLost(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     callback = getattr(module, name, None)
     if not callable(callback):
         raise SinkLost(f"{path} has no function {name}")
     if inspect.iscoroutinefunction(callback):
-        raise SinkLost(f"{path}:{name} is a coroutine function; a plain one is called, in a thread of its own")
-    loaded: Callback = callback
+        raise SinkLost(f"{path}:{name} is a coroutine function: use a plain function, which is called in a thread")
+    loaded: Function = callback
     return loaded

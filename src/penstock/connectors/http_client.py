@@ -7,13 +7,24 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream, StreamGone
-from penstock.connectors.sockets import ClientTls, Headers, HeaderValue, check_url, client_context, is_header_value
+from penstock.connectors.row_formats import encode
+from penstock.connectors.sockets import (
+    ClientTls,
+    Headers,
+    HeaderValue,
+    check_headers,
+    check_url,
+    client_context,
+    is_header_value,
+)
+from penstock.connectors.url_forms import PREFIX, UrlForm, endpoint
 from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.errors import NoRoom, RequestError
 from penstock.core.types import Guarantee
@@ -60,7 +71,7 @@ def reason_of(where: str, status: int, phrase: str, body: bytes) -> str:
     """The status, and the first line that the server says."""
     line = next((line for line in body.decode(errors="replace").splitlines() if line.strip()), "")
     shown = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line.strip()[:_SHOWN_CHARS])
-    return f"{where} says {status} {phrase}".rstrip() + (f": {shown}" if shown else "")
+    return f"{where} replied {status} {phrase}".rstrip() + (f": {shown}" if shown else "")
 
 
 _PROGRESS_MAX = 1000
@@ -68,32 +79,39 @@ _PROGRESS_MAX = 1000
 
 
 class HttpClientOptions(Options):
-    """A value has left when the server has said 2xx. After 408, 425, 429, 5xx or no answer it is sent again, with the
-    same Idempotency-Key and not before a Retry-After is over; any other answer refuses it for good.
+    """A value counts as delivered when the server has replied 2xx. After 408, 425, 429, 5xx or no reply it is sent
+    again, with the same Idempotency-Key, and not before the time in a Retry-After header. Any other reply refuses it.
 
-    Where `out` is linked, each answer that settles a value is an event: its body, with `status`, `content_type`,
-    `headers` and `request` (the value's `source`, `stream_id` and `message_id`) in its metadata.
+    If `out` is linked, each reply that settles a request is an event: its body, with `status`, `content_type`,
+    `headers` and `request` (the `source`, `stream_id` and `message_id` of the value) in its metadata.
     """
 
     url: str
-    """Where the requests go: `http://…` or `https://…`. A token belongs into a header."""
+    """Where the requests go: `http://…` or `https://…`. A token belongs in a header. Redirects are not followed."""
     method: Literal["POST", "PUT", "PATCH"] = "POST"
-    """Of each request."""
+    """The method of each request."""
+    format: Literal["value", "lines", "json"] = "value"
+    """`value`: one request for each value. `lines` and `json`: one request for all values that are delivered together;
+    `lines` puts a newline after each value, `json` sends one object per line, with `id`, `event_time_us`, `key` and
+    `value` (`key_base64`, `value_base64` if they are not UTF-8)."""
     headers: Headers = Field(default_factory=dict, repr=False)
-    """Sent with each request. Secrets from files: `Authorization: "Bearer ${file:/run/secrets/token}"`."""
-    content_type: HeaderValue = "application/octet-stream"
-    """Of values whose metadata say nothing else."""
+    """Sent with each request. Take secrets from files: `Authorization: "Bearer ${file:/run/secrets/token}"`."""
+    headers_file: Path | None = None
+    """A file with more headers, one `Name: value` per line. It is read again whenever a request has failed."""
+    content_type: HeaderValue | None = None
+    """The content type of requests, unless a value's metadata has one. By default `application/octet-stream`;
+    `text/plain; charset=utf-8` for `lines`; `application/x-ndjson` for `json`."""
     timeout: SomeSeconds = 30.0
-    """For connecting, and for every wait for the server."""
-    on_refusal: Literal["letter", "retry"] = "letter"
-    """What becomes of a value that the server refuses for good, with 3xx or 4xx other than 408, 425 and 429: `letter`,
-    it is a dead letter; `retry`, it is sent again until it is taken, and the others wait."""
+    """For connecting, and for each wait for the server."""
+    on_refusal: Literal["dead-letter", "retry"] = "dead-letter"
+    """What happens to a value that the server refuses, with 3xx, or 4xx other than 408, 425 and 429. `dead-letter`: it
+    becomes a dead letter. `retry`: it is sent again until the server accepts it, and later values wait."""
     retry_after_max: SomeSeconds = 3600.0
-    """The longest that a server may ask to wait by Retry-After."""
+    """The longest time that a server can ask for with Retry-After."""
     response_bytes_max: Annotated[Size, Field(le=64 << 20)] = 1 << 20
-    """Of a response that is an event; a longer one is cut off there, and its metadata say `truncated`."""
+    """A longer reply that is to become an event is cut off there; its metadata has `truncated`."""
     tls: ClientTls | None = None
-    """For https, instead of the system's authorities."""
+    """For https: authorities and certificates, instead of the system's authorities."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -101,27 +119,41 @@ class HttpClientOptions(Options):
         return self
 
 
+_CONTENT_TYPES = {
+    "value": "application/octet-stream",
+    "lines": "text/plain; charset=utf-8",
+    "json": "application/x-ndjson",
+}
+
+
 class HttpClient(Connector[HttpClientOptions]):
-    """At least once: a value has left when the server has said 2xx, and has the same Idempotency-Key when it is sent
-    again. Where `out` is linked, a response is stored before its value counts as sent; those that come during a drain
-    are not taken.
+    """At least once. If `out` is linked, a reply is stored before its value counts as delivered; replies that come
+    during a drain are dropped and counted.
     """
 
     about = About(
         "http-client",
-        "Sends each value in a request; the responses are events.",
+        "Sends values in HTTP requests; the replies are events.",
         HttpClientOptions,
         Capabilities(
             source=Guarantee.AT_LEAST_ONCE,
             sink=Guarantee.AT_LEAST_ONCE,
             own_event_times=False,
-            on_stream_started="Opens the stream at once. All are closed while the server is away, or says 5xx.",
+            on_stream_started="Opens every stream. All are closed while the server is unreachable or replies 5xx.",
         ),
         extra="http",
         example={
             "url": "https://example.org/events",
             "headers": {"Authorization": "Bearer ${file:/run/secrets/token}"},
         },
+        url=UrlForm(
+            written="http[s]://HOST[:PORT]/PATH",
+            place=endpoint,
+            fields=("url",),
+            implied={"format": "lines", "on_refusal": "retry"},
+            prefix=PREFIX,
+            credentials="Put an Authorization header into a file: penstock_headers_file=FILE.",
+        ),
     )
 
     def __init__(self, options: HttpClientOptions) -> None:
@@ -133,6 +165,8 @@ class HttpClient(Connector[HttpClientOptions]):
         self._progress: dict[str, _Progress] = {}
         self._wait_until = 0.0
         self._is_lost = False
+        self._headers: Mapping[str, str] | None = None
+        """Of the options and their file; None: to be read."""
         """The last request was in vain."""
 
     async def run(self, host: Host) -> None:
@@ -164,6 +198,18 @@ class HttpClient(Connector[HttpClientOptions]):
             await stream.close()
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        if self.options.format == "value":
+            await self._deliver(outgoing, host)
+            return
+        together = encode(outgoing, self.options.format)
+        whole = Outgoing(outgoing.stream, [together], outgoing.ids[-1:], name=outgoing.name)
+        try:
+            await self._deliver(whole, host)
+        except StreamGone as refused:
+            raise StreamGone(str(refused), refused.hint) from None
+
+    async def _deliver(self, outgoing: Outgoing, host: Host) -> None:
+        """One request for each value."""
         progress = self._progress.pop(outgoing.name, None) or _Progress()
         try:
             for place in range(progress.sent, len(outgoing.values)):
@@ -172,7 +218,7 @@ class HttpClient(Connector[HttpClientOptions]):
             if progress.stream is not None:
                 await progress.stream.durable(progress.last_id)
         except Lost:
-            self._is_lost = True
+            self._is_lost, self._headers = True, None
             self._remember(outgoing.name, progress)
             raise
         if progress.refused:
@@ -202,18 +248,19 @@ class HttpClient(Connector[HttpClientOptions]):
         import httpx
 
         if (seconds := self._wait_until - time.monotonic()) > 0:
-            raise Lost(f"{self._where} has asked to wait {seconds:.0f} s longer")
+            raise Lost(f"{self._where} asked us to wait {seconds:.0f} s longer (Retry-After)")
         if self._client is None:
             raise Lost(f"{self._where} is not connected")
         metadata = outgoing.metadata[place] if outgoing.metadata else {}
-        headers = {"Content-Type": _content_type(metadata) or self.options.content_type}
+        default = self.options.content_type or _CONTENT_TYPES[self.options.format]
+        headers = {"Content-Type": _content_type(metadata) or default}
         if outgoing.name:
-            headers["Idempotency-Key"] = f"{outgoing.name}-{len(outgoing.values) - 1 - place}"
+            headers["Idempotency-Key"] = self._key(outgoing, place)
         request = self._client.build_request(
             self.options.method,
             self.options.url,
             content=outgoing.values[place],
-            headers=headers | self.options.headers,
+            headers={**headers, **await self._given_headers()},
         )
         try:
             return await self._respond(self._client, request)
@@ -221,6 +268,18 @@ class HttpClient(Connector[HttpClientOptions]):
             raise Lost(f"{self._where} did not answer within {self.options.timeout:g} s") from None
         except httpx.HTTPError as error:
             raise Lost(f"{self._where} cannot be reached: {str(error) or type(error).__name__}") from error
+
+    def _key(self, outgoing: Outgoing, place: int) -> str:
+        """The same when the value is sent again."""
+        if self.options.format != "value":
+            return outgoing.name
+        return f"{outgoing.name}-{len(outgoing.values) - 1 - place}"
+
+    async def _given_headers(self) -> Mapping[str, str]:
+        if self._headers is None:
+            file = self.options.headers_file
+            self._headers = {**self.options.headers, **(await asyncio.to_thread(_read_headers, file) if file else {})}
+        return self._headers
 
     async def _respond(self, client: "httpx.AsyncClient", request: "httpx.Request") -> "_Response":
         """As much of the response as is taken; the connection of one that is longer is closed."""
@@ -281,6 +340,20 @@ class _Response:
         if self.truncated:
             found["truncated"] = True
         return found
+
+
+def _read_headers(file: Path) -> Mapping[str, str]:
+    """Raises Lost: the file may be fixed."""
+    try:
+        lines = [line.partition(":") for line in file.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise Lost(f"cannot read the headers in {file}: {error}") from None
+    if not all(colon for _, colon, _ in lines):
+        raise Lost(f"{file} has a line that is not a header: write Name: value")
+    try:
+        return check_headers({name.strip(): value.strip() for name, _, value in lines})
+    except ValueError as error:
+        raise Lost(f"{file}: {error}") from None
 
 
 def _content_type(metadata: Mapping[str, Any]) -> str:

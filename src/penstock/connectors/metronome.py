@@ -10,23 +10,19 @@ from penstock.core.types import Guarantee
 
 
 class MetronomeOptions(Options):
-    """An event is `{"tick": NUMBER, "at_us": TIME}`. The number is the time since 1970 divided by the interval; it is
-    also the event's id, so a restart repeats none. Those that come due while the worker is down or the stream is paused
-    are left out.
+    """An event is `{"tick": NUMBER, "at_us": TIME}`. The number is the time since 1970 divided by the interval, and is
+    also the event's id, so a restart repeats no tick. Ticks that are due while the worker is down or the stream is
+    paused are skipped.
     """
 
     interval: SomeSeconds
-    """From one tick to the next, like 1s."""
+    """The time between two ticks, such as `1s`."""
 
 
 class Metronome(Connector[MetronomeOptions]):
-    """A tick's number is the time since 1970 divided by the interval, and its id: a restart repeats none. Those that
-    came due while the worker was down, or while the stream was paused, are left out.
-    """
-
     about = About(
         name="metronome",
-        text="Sends an event at every interval.",
+        text="Sends an event in regular intervals.",
         options=MetronomeOptions,
         capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=True),
         example={"interval": "1s"},

@@ -1,17 +1,17 @@
-"""Takes everything and keeps nothing."""
+"""`null`: discards everything."""
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing
 from penstock.core.types import Guarantee
 
 
 class NullOptions(Options):
-    pass
+    """There are none."""
 
 
 class Null(Connector[NullOptions]):
     about = About(
         name="null",
-        text="Takes everything and keeps nothing; as a source it says nothing.",
+        text="Discards everything that it is sent; as a source it sends nothing.",
         options=NullOptions,
         capabilities=Capabilities(
             source=Guarantee.EXACTLY_ONCE, sink=Guarantee.EXACTLY_ONCE, own_event_times=False, has_codec=False

@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
@@ -24,11 +25,16 @@ from penstock.connectors.secrets import resolve
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
 
-_TYPES = "penstock.connectors.types."
+_TYPES = "penstock.connectors."
 _INTERCEPTORS = "penstock.connectors.interceptors."
 
-_MODULES_OF_EXTRAS = {"ws": ("websockets",), "http": ("httpx",)}
+_MODULES_OF_EXTRAS = {"ws": ("websockets",), "http": ("httpx",), "postgres": ("psycopg",)}
 """What each of Penstock's extras brings that a type needs."""
+
+
+class NotInstalled(RequestError):
+    """A package that the type needs is missing here. It may be there where the worker runs."""
+
 
 T = TypeVar("T")
 
@@ -85,13 +91,16 @@ class Registry(Generic[T]):
 CONNECTORS: Registry[Connector[Any]] = Registry(
     "connector type",
     {
-        "connector-protocol": _TYPES + "connector_protocol:ConnectorProtocol",
-        "file": _TYPES + "file:File",
+        "callback": _TYPES + "callback:Callback",
+        "connector-protocol": _TYPES + "connector_protocol.connector:ConnectorProtocol",
+        "file": _TYPES + "file.connector:File",
         "http-client": _TYPES + "http_client:HttpClient",
-        "http-server": _TYPES + "http_server:HttpServer",
+        "http-server": _TYPES + "http_server.connector:HttpServer",
         "metronome": _TYPES + "metronome:Metronome",
         "null": _TYPES + "null:Null",
+        "postgres": _TYPES + "postgres.connector:Postgres",
         "segment": _TYPES + "segment:Segment",
+        "sqlite": _TYPES + "sqlite.connector:Sqlite",
         "stdio": _TYPES + "stdio:Stdio",
         "tcp-client": _TYPES + "tcp_client:TcpClient",
         "tcp-server": _TYPES + "tcp_server:TcpServer",
@@ -100,6 +109,20 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
     },
     "penstock.connectors",
 )
+
+SCHEMES: Mapping[str, str] = MappingProxyType(
+    {
+        "connector": "connector-protocol",
+        "http": "http-client",
+        "https": "http-client",
+        "postgresql": "postgres",
+        "stdout": "stdio",
+        "tcp": "tcp-client",
+        "ws": "ws-client",
+        "wss": "ws-client",
+    }
+)
+"""Of the URLs of sinks, where they are not the type's own name."""
 
 INTERCEPTORS: Registry[Interceptor[Any]] = Registry(
     "interceptor",
@@ -113,13 +136,13 @@ INTERCEPTORS: Registry[Interceptor[Any]] = Registry(
 
 
 def require(type_: type[Connector[Any]]) -> None:
-    """Raises RequestError where something that the type needs is not installed, with the command that installs it."""
+    """Raises NotInstalled, with the command that installs what is missing."""
     extra = type_.about.extra
     missing = [module for module in _MODULES_OF_EXTRAS.get(extra, ()) if find_spec(module) is None]
     if missing:
-        raise RequestError(
-            f"the connector type {type_.about.name} needs {', '.join(missing)}, which is not installed",
-            f"Install it: pip install 'penstock-streams[{extra}]'",
+        raise NotInstalled(
+            f"the connector type {type_.about.name} needs {', '.join(missing)}, which is not installed here",
+            f"Install it where the worker runs: pip install 'penstock-streams[{extra}]'",
         )
 
 

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from penstock.client.segments import AsyncAppender, AsyncSegmentClient
 from penstock.client.segments.appenders import batches
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
+from penstock.connectors.url_forms import UrlForm, segment
 from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.address import Address
 from penstock.core.errors import NoRoom, PenstockError, Unavailable
@@ -41,18 +42,18 @@ _NAME = re.compile(r"(?P<run>.+):(?P<epoch>\d+)/(?P<number>\d+)")
 
 
 class SegmentOptions(Options):
-    """What is delivered again as it was, after a crash, is recognised and not appended twice."""
+    """An epoch that is delivered again after a crash is recognised, and not appended twice."""
 
     segment: Annotated[str, Field(min_length=1)]
     """The name of the segment."""
     worker: str | None = None
-    """`HOST:PORT` of another worker's segment port: then there is only the port `in`."""
+    """`HOST:PORT` of another worker's segment port. Then there is no port `out`."""
     create: bool = True
-    """Make the segment if it is not there. For `in`."""
+    """Create the segment if it does not exist. For `in`."""
     quota: Size | None = None
-    """How many bytes the segment may hold. For `in`."""
+    """The largest size of the segment. For `in`."""
     timeout: SomeSeconds = 30.0
-    """How long the worker may be silent when it owes a reply. For `in`."""
+    """How long to wait for a reply of the worker. For `in`."""
     tls: bool = False
     """Connect with TLS. For `in`."""
     ca: Path | None = None
@@ -72,13 +73,13 @@ class SegmentOptions(Options):
 
 
 class Segment(Connector[SegmentOptions]):
-    """At least once. What is delivered again as it was (a crash came between the append and its note) is recognised by
+    """At least once. What is delivered again, because a crash came between the append and its note, is recognised by
     its writer's number in the segment, and not stored twice.
     """
 
     about = About(
         "segment",
-        "Raw events of a segment: read by pipelines, or appended to it, here or at another worker.",
+        "A segment of this worker, or of another one: pipelines read it, or append to it.",
         SegmentOptions,
         Capabilities(
             source=Guarantee.EXACTLY_ONCE,
@@ -88,6 +89,7 @@ class Segment(Connector[SegmentOptions]):
             interceptors=frozenset({"out"}),
         ),
         example={"segment": "numbers"},
+        url=UrlForm(written="segment:NAME", place=segment, fields=("segment",)),
     )
 
     def __init__(self, options: SegmentOptions) -> None:

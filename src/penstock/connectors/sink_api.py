@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.core.errors import PenstockError
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted
+from penstock.protocol.stored.event import NO_TIME
 
 # Part of an epoch's output on its way to a sink: events as columns, and their message ids.
 
@@ -160,3 +161,22 @@ class FollowingSink(Protocol):
         """
 
     async def close(self) -> None: ...
+
+
+class Row(NamedTuple):
+    """An event of a block."""
+
+    id: int
+    """Payload bytes before it in the sink's history: the same whenever it is delivered again."""
+    event_time_us: int | None
+    key: bytes
+    value: bytes
+
+
+def rows_of(block: Block) -> list[Row]:
+    times: list[int | None] = [None if time == NO_TIME else time for time in block.times.tolist()]
+    rows, message_id = [], block.first_id
+    for time, key, value in zip(times, block.keys.rows(), block.values.rows(), strict=True):
+        rows.append(Row(message_id, time, key, value))
+        message_id += len(value)
+    return rows

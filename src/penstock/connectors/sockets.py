@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from penstock.connectors.api import Lost, Options
-from penstock.connectors.values import SomeSeconds
+from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.values import SecondsOrOff, SomeSeconds
 from penstock.core.errors import RequestError
 from penstock.core.keepalive import find_dead_peers
 
@@ -226,66 +227,103 @@ def told_where(host: str, port: int) -> Iterator[None]:
 CONNECTIONS_MAX = 10_000
 """Of one server unless its options say otherwise: each costs a stream in the table and some buffers."""
 
-SERVER_ON_STREAM_STARTED = "Opens every stream at once; closes its own while the peer does not take what is sent to it."
+SERVER_ON_STREAM_STARTED = "Opens every stream; closes a stream of its own while its peer does not read."
 CLIENT_ON_STREAM_STARTED = (
-    "Opens all streams while it is connected; with `connections: per-stream` connects for this one, and opens it then."
+    "Opens all streams while it is connected. "
+    "With `connections: per-stream` it connects for this stream, then opens it."
 )
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 HostName = Annotated[str, Field(min_length=1)]
-"""An empty one, such as a variable that is not filled in, would be every address of the machine."""
+"""Not empty: that would be every address of the machine."""
 
 
 class ServerTls(Options):
     cert: Path
-    """The server's certificate, with the chain up to its authority, as a PEM file."""
+    """The server's certificate and its chain, as a PEM file."""
     key: Path | None = None
-    """Its key; may also be in the certificate's file. Without a password."""
+    """The key, if it is not in the same file. It must not have a password."""
     client_ca: Path | None = None
-    """Authorities whose certificates clients must show; without it they need none."""
+    """Authorities for client certificates. Without it, clients need none."""
 
 
 class ClientTls(Options):
     ca: Path | None = None
     """Authorities to trust, instead of the system's."""
     cert: Path | None = None
-    """A certificate to show to the server."""
+    """The client's certificate."""
     key: Path | None = None
-    """Its key; may also be in the certificate's file. Without a password."""
+    """The key, if it is not in the same file. It must not have a password."""
     server_name: str = ""
-    """Whom the server's certificate must name, if not the host."""
+    """The name in the server's certificate, if it is not the host."""
 
 
 class ServerOptions(Options):
     host: HostName = "127.0.0.1"
-    """The address to listen on; only this machine unless another one is given."""
+    """The address to listen on. By default only this machine can connect."""
     port: Port
-    """0: any that is free; the log says which."""
+    """The port to listen on. 0 is any free port; the log names it."""
     tls: ServerTls | None = None
-    """Nothing is encrypted without it."""
+    """Encrypt connections. Without it nothing is encrypted."""
     connections_max: int = Field(default=CONNECTIONS_MAX, ge=1, le=1_000_000)
-    """Beyond it a new connection is closed at once, and counted."""
+    """Connections above this number are closed immediately, and counted."""
     dead_peer_after: SomeSeconds = 60.0
-    """A peer that has vanished from the network, or takes nothing of what is sent to it, is then given up."""
+    """Close the connection of a peer that has vanished from the network, or has read nothing, for this long."""
     slow_after: SomeSeconds = 1.0
-    """A peer that has not taken what was sent to it for so long is closed for more until it has."""
+    """Close the stream of a peer that has not read for this long, until it has."""
     half_closed: SomeSeconds = 60.0
-    """How long a peer that has said all waits for replies before its connection is closed."""
+    """How long a peer that has half-closed its connection can wait for replies."""
     broadcast: bool = False
-    """Whether everything that leaves goes to all connections, instead of each reply to the one it belongs to."""
+    """Send everything to all connections, instead of each reply to the connection that its event came from."""
 
 
 class ClientOptions(Options):
     connections: Literal["one", "per-stream"] = "one"
-    """One connection for everything, or one for each stream: made when it starts, closed when it has ended."""
+    """`one`: one connection for everything. `per-stream`: one for each stream, opened when the stream starts and closed
+    when it ends."""
     connect_timeout: SomeSeconds = 10.0
-    """For one try to connect."""
+    """For one attempt to connect."""
     dead_peer_after: SomeSeconds = 60.0
-    """A server that has vanished from the network, or takes nothing, is given up after this long."""
+    """Close the connection to a server that has vanished from the network, or has read nothing, for this long."""
     half_closed: SomeSeconds = 60.0
-    """Of `per-stream`: how long the server may still talk after the last event of the stream."""
+    """With `per-stream`: how long the server can still send after the last event of the stream."""
     tls: ClientTls | None = None
-    """Nothing is encrypted without it; `{}` trusts the system's authorities."""
+    """Encrypt the connection. `{}` trusts the system's authorities."""
+
+
+_QUEUED_MESSAGES = 4
+"""That the library has taken from the socket and nobody has asked for yet: each may be of `message_bytes_max`."""
+
+_WRITE_BUFFER_BYTES = 256 << 10
+"""Beyond it sending waits for the peer."""
+
+_WS_CLOSE_SECONDS = 5.0
+"""For a peer to answer that the connection closes."""
+
+
+class WsOptions(Options):
+    messages: Literal["text", "binary"] = "text"
+    """How values are sent. A value that is not UTF-8 is always binary. Both kinds are received."""
+    message_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
+    """A peer that sends a longer message is disconnected, with code 1009."""
+    ping_interval: SecondsOrOff = 20.0
+    """The interval of pings, while the peer is being read. `off`: no pings."""
+    ping_timeout: SecondsOrOff = 20.0
+    """A peer that does not answer a ping for this long is disconnected, unless it is not being read. `off`: never."""
+    compression: bool = False
+    """Compress messages if the peer can. It costs about 300 KiB of memory for each connection."""
+
+
+def connection_arguments(options: WsOptions) -> dict[str, Any]:
+    """For the library, without its own pings: they would end a connection that we do not read, and hear no pong of."""
+    return {
+        "max_size": options.message_bytes_max,
+        "max_queue": _QUEUED_MESSAGES,
+        "write_limit": _WRITE_BUFFER_BYTES,
+        "ping_interval": None,
+        "close_timeout": _WS_CLOSE_SECONDS,
+        "compression": "deflate" if options.compression else None,
+    }
 
 
 def server_context(tls: ServerTls | None) -> ssl.SSLContext | None:
@@ -348,7 +386,8 @@ def is_header_value(value: str) -> bool:
     return _VALUE.fullmatch(value) is not None
 
 
-def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Raises ValueError."""
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"{name!r} cannot be the name of a header")
@@ -364,4 +403,4 @@ def _one_line(value: str) -> str:
 
 
 HeaderValue = Annotated[str, AfterValidator(_one_line)]
-Headers = Annotated[dict[str, str], AfterValidator(_checked)]
+Headers = Annotated[dict[str, str], AfterValidator(check_headers)]

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import select
-from collections.abc import Sequence
+from typing import Literal
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing
+from penstock.connectors.row_formats import encode
 from penstock.connectors.streams import DRAINED, open_when_there_is_room, read_into
+from penstock.connectors.url_forms import UrlForm
 from penstock.core.types import Guarantee
 
 _STDIN, _STDOUT = 0, 1
@@ -16,24 +18,26 @@ _READ_BYTES = 256 << 10
 
 
 class StdioOptions(Options):
-    """Of the process that hosts the connector: of `penstock worker`, or of `penstock run` where it starts the worker
-    itself, which then inherits its standard input and output. With `--worker` it is that worker's terminal, not yours.
-    One connector of an application reads it. Its end is the end of the source: all windows may close. Values leave as
-    the interceptors have made them: name `split` and `join` for lines.
+    """Standard input and output of the process that runs the connector: `penstock worker`, or the worker that `penstock
+    run` starts. With `--worker` it is that worker's terminal, not yours. Only one connector of an application can read
+    standard input; when it ends, the source has ended and all its windows close.
     """
+
+    format: Literal["raw", "lines", "json"] = "raw"
+    """How events are written. `raw`: the values as the interceptors return them. `lines`: a newline after each value.
+    `json`: one object per line, with `id`, `event_time_us`, `key` and `value` (`key_base64`, `value_base64` if they are
+    not UTF-8)."""
 
 
 class Stdio(Connector[StdioOptions]):
-    """Of the process that hosts the connector: `penstock worker`, or the worker that `penstock run` starts. Standard
-    input is left alone unless `out` is linked; at its end the source has ended for good. Values leave as interceptors
-    made them: `join` for lines.
-    """
+    """Standard input is left alone unless `out` is linked."""
 
     about = About(
         name="stdio",
         text="Reads the worker's standard input, and writes to its standard output.",
         options=StdioOptions,
         capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, sink=Guarantee.AT_LEAST_ONCE, own_event_times=False),
+        url=UrlForm(written="stdout:", implied={"format": "lines"}),
     )
 
     stdin, stdout = _STDIN, _STDOUT
@@ -61,9 +65,9 @@ class Stdio(Connector[StdioOptions]):
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:  # noqa: ARG002
         try:
-            await asyncio.to_thread(_write, self.stdout, outgoing.values)
+            await asyncio.to_thread(_write, self.stdout, encode(outgoing, self.options.format))
         except OSError as error:
-            raise Lost(f"standard output takes nothing: {error}") from error
+            raise Lost(f"cannot write to the worker's standard output: {error}") from error
 
 
 async def _stop(source: "_Input", host: Host) -> None:
@@ -111,7 +115,7 @@ class _Input:
         return None if self._stopped in found else os.read(self._descriptor, _READ_BYTES)
 
 
-def _write(descriptor: int, values: Sequence[bytes]) -> None:
-    rest = memoryview(b"".join(values))
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

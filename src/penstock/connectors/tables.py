@@ -45,10 +45,10 @@ UNKNOWN_ROWS_HINT = "Create the table yourself, or let the pipeline return colum
 
 
 class UnknownFields(Enum):
-    """What becomes of a JSON object with a field that is no column."""
+    """What happens to a JSON object with a field that has no column."""
 
     REFUSE = "refuse"
-    """It would be lost: the vote is no."""
+    """The sink votes no: the field would be lost."""
     IGNORE = "ignore"
 
 

@@ -1,33 +1,38 @@
 """Connects to a TCP server: what leaves goes to it, what it says comes in."""
 
 import asyncio
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities
+from penstock.connectors.api import About, Capabilities, Host, Outgoing
+from penstock.connectors.row_formats import encode
 from penstock.connectors.socket_clients import Client
 from penstock.connectors.sockets import CLIENT_ON_STREAM_STARTED, ClientOptions, Connection, HostName, client_context
+from penstock.connectors.url_forms import UrlForm, address
 from penstock.core.types import Guarantee
 
 
 class TcpClientOptions(ClientOptions):
-    """What has left is what the server's machine has acknowledged; the rest is sent again over the next connection.
-    What the server says is a stream for each connection, or is read and dropped where nothing is linked to `out`.
+    """Values count as delivered when the server's machine has acknowledged them; the rest is sent again over the next
+    connection. What the server sends is a stream for each connection; if nothing is linked to `out`, it is read and
+    dropped.
     """
 
     host: HostName = "127.0.0.1"
     """The server's name or address."""
     port: Annotated[int, Field(ge=1, le=65535)]
     """The server's port."""
+    format: Literal["raw", "lines", "json"] = "raw"
+    """How events are sent. `raw`: the values as the interceptors return them. `lines`: a newline after each value.
+    `json`: one object per line, with `id`, `event_time_us`, `key` and `value`."""
 
 
 class TcpClient(Client[TcpClientOptions]):
-    """What has left is what the server's machine has acknowledged; the rest is sent again over the next connection."""
-
     about = About(
         name="tcp-client",
-        text="Connects to a TCP server: what leaves goes to it, and what it says comes in.",
+        text="Connects to a TCP server, sends values to it, and receives what it sends.",
         options=TcpClientOptions,
         capabilities=Capabilities(
             source=Guarantee.AT_MOST_ONCE,
@@ -36,6 +41,7 @@ class TcpClient(Client[TcpClientOptions]):
             on_stream_started=CLIENT_ON_STREAM_STARTED,
         ),
         example={"host": "127.0.0.1", "port": 9000, "connections": "per-stream"},
+        url=UrlForm(written="tcp://HOST:PORT", place=address, fields=("host", "port"), implied={"format": "lines"}),
     )
 
     @classmethod
@@ -53,3 +59,7 @@ class TcpClient(Client[TcpClientOptions]):
             server_hostname=name,
         )
         return connection
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        data = encode(outgoing, self.options.format)
+        await super().deliver(replace(outgoing, values=[data], ids=[outgoing.ids[-1]]), host)

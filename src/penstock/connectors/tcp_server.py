@@ -1,4 +1,4 @@
-"""Listens for TCP connections: each is a stream, and a reply goes to the connection that its event came from."""
+"""Listens for TCP connections: each is a stream, and a reply goes to the connection of its event."""
 
 import asyncio
 import logging
@@ -24,21 +24,17 @@ _BACKLOG = 1024
 
 
 class TcpServerOptions(ServerOptions):
-    """Name interceptors, such as `split` and `join`: without them an event is whatever one read brings. A peer that
-    half-closes its connection still gets its replies. What a peer says before its connection breaks is kept, a part of
-    a record as a letter; what it has not acknowledged when the connection breaks is lost with it. Where nothing is
-    linked to `out`, what peers say is read and dropped.
+    """Use interceptors, such as `split` and `join`: without them an event is whatever one read returns. A peer that
+    half-closes its connection still gets its replies. When a connection breaks, what was received is kept, and half a
+    record becomes a dead letter; what the peer has not acknowledged is lost. If nothing is linked to `out`, what peers
+    send is read and dropped.
     """
 
 
 class TcpServer(Connector[TcpServerOptions]):
-    """A peer may half-close its connection: it still gets its replies. What a peer has not acknowledged when its
-    connection breaks is lost with it.
-    """
-
     about = About(
         name="tcp-server",
-        text="Listens for TCP connections: each is a stream, and replies go to the connection they belong to.",
+        text="Listens for TCP connections. Each is a stream; a reply goes to the connection of its event.",
         options=TcpServerOptions,
         capabilities=Capabilities(
             source=Guarantee.AT_MOST_ONCE,

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
@@ -129,7 +129,7 @@ class Threaded:
         await self._thread.call_surely(self._sink.close)
 
 
-# What the sinks that follow have in common: an epoch goes out block by block, each under a name that stays.
+# Sinks that do not vote take an epoch block by block.
 
 
 class Taker(Protocol):
@@ -151,18 +151,20 @@ class _Span(NamedTuple):
     events: int
 
 
-class BlockByBlock:
-    """A taker as a FollowingSink: at least once. A block that was taken is not given again when a later one of its
-    epoch fails; after a restart of the worker all blocks of the epoch are.
+Take = Callable[[str, Block], Awaitable[None]]
+"""Takes a block under its name, `pipeline:incarnation:epoch/number`, which is the same when it is delivered again."""
+
+
+class Blocks:
+    """An epoch block by block, at least once: a block that was taken is not given again when a later one of its epoch
+    fails. After a restart of the worker all blocks of the epoch are.
     """
 
-    def __init__(self, taker: Taker, name: str) -> None:
-        self._taker = taker
-        self._thread = OneThread(name)
+    def __init__(self) -> None:
         self._epoch = ""
         self._taken: list[_Span] = []
 
-    async def deliver(self, epoch: Epoch) -> None:
+    async def deliver(self, epoch: Epoch, take: Take) -> None:
         if epoch.name != self._epoch:
             self._epoch, self._taken = epoch.name, []
         number = 0
@@ -170,11 +172,26 @@ class BlockByBlock:
             span = _Span(block.first_id, block.end_id, len(block))
             if self._taken[number : number + 1] != [span]:
                 del self._taken[number:]
-                await self._thread.call(self._taker.take, f"{epoch.name}/{number}", block)
+                await take(f"{epoch.name}/{number}", block)
                 self._taken.append(span)
             number += 1
 
+
+class BlockByBlock:
+    """A Taker as a FollowingSink."""
+
+    def __init__(self, taker: Taker, name: str) -> None:
+        self._taker = taker
+        self._thread = OneThread(name)
+        self._blocks = Blocks()
+
+    async def deliver(self, epoch: Epoch) -> None:
+        await self._blocks.deliver(epoch, self._take)
+
+    async def _take(self, name: str, block: Block) -> None:
+        await self._thread.call(self._taker.take, name, block)
+
     async def close(self) -> None:
-        """Returns at once, also while a block is being taken: that one is interrupted, or left behind."""
+        """Returns at once, also while a block is being taken: that call is interrupted, or left behind."""
         self._taker.interrupt()
         self._thread.stop(self._taker.close)

@@ -7,21 +7,29 @@ from pydantic import Field, model_validator
 from penstock.connectors.api import About, Capabilities
 from penstock.connectors.socket_clients import Client
 from penstock.connectors.socket_peers import Peer
-from penstock.connectors.sockets import CLIENT_ON_STREAM_STARTED, ClientOptions, Headers, check_url, client_context
-from penstock.connectors.websocket import WsOptions, connection_arguments
+from penstock.connectors.sockets import (
+    CLIENT_ON_STREAM_STARTED,
+    ClientOptions,
+    Headers,
+    WsOptions,
+    check_url,
+    client_context,
+    connection_arguments,
+)
+from penstock.connectors.url_forms import PREFIX, UrlForm, endpoint
 from penstock.core.types import Guarantee
 
 
 class WsClientOptions(ClientOptions, WsOptions):
-    """What has left is what the server's library has answered a ping behind; the rest is sent again over the next
-    connection. Without interceptors a message is an event. What the server says is a stream for each connection, or is
-    read and dropped where nothing is linked to `out`.
+    """Values count as delivered when the server has answered a ping that was sent after them; the rest is sent again
+    over the next connection. Without interceptors each message is an event. What the server sends is a stream for each
+    connection; if nothing is linked to `out`, it is read and dropped.
     """
 
     url: str
-    """Like ws://127.0.0.1:8888/path; wss:// for TLS. A token belongs into a header."""
+    """Such as `ws://127.0.0.1:8888/path`; `wss://` for TLS. A token belongs in a header."""
     headers: Headers = Field(default_factory=dict, repr=False)
-    """To send when it connects, such as Authorization."""
+    """Sent when it connects, such as Authorization."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -30,13 +38,9 @@ class WsClientOptions(ClientOptions, WsOptions):
 
 
 class WsClient(Client[WsClientOptions]):
-    """What has left is what the server's library has answered a ping behind; the rest is sent again over the next
-    connection. Without interceptors a message is an event.
-    """
-
     about = About(
         name="ws-client",
-        text="Connects to a WebSocket server: what leaves goes to it, and what it says comes in.",
+        text="Connects to a WebSocket server, sends values to it, and receives what it sends.",
         options=WsClientOptions,
         capabilities=Capabilities(
             source=Guarantee.AT_MOST_ONCE,
@@ -46,6 +50,7 @@ class WsClient(Client[WsClientOptions]):
         ),
         extra="ws",
         example={"url": "ws://127.0.0.1:8888/"},
+        url=UrlForm(written="ws[s]://HOST[:PORT]/PATH", place=endpoint, fields=("url",), prefix=PREFIX),
     )
 
     @classmethod

@@ -11,12 +11,13 @@ from penstock.connectors.socket_peers import Peers
 from penstock.connectors.sockets import (
     SERVER_ON_STREAM_STARTED,
     ServerOptions,
+    WsOptions,
     address_of,
     claims_of,
+    connection_arguments,
     server_context,
     told_where,
 )
-from penstock.connectors.websocket import WsOptions, connection_arguments
 from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
@@ -34,24 +35,21 @@ _PATH_CHARS_MAX = 1024
 
 
 class WsServerOptions(ServerOptions, WsOptions):
-    """Without interceptors a message is an event; with them its bytes are fed to them, and a batch of `join` leaves as
-    one message. The path that a peer asks for is in the metadata of its events. A peer that is not read, because of a
-    breaker or a quota, gets no answer to its own pings as long as it has more to say: let it wait longer than that. An
-    empty message is no event. Where nothing is linked to `out`, what peers say is read and dropped.
+    """Without interceptors each message is an event. With interceptors they get its bytes, and a batch of `join` is
+    sent as one message. The path that a peer requests is in the metadata of its events. A peer that is not read,
+    because of a breaker or a quota, gets no answers to its own pings while it has more to send: give it a longer
+    timeout. An empty message is not an event. If nothing is linked to `out`, what peers send is read and dropped.
     """
 
     origins: list[str] | None = None
-    """Of web pages that may connect, like https://example.org; None: all, and programs that are no browsers."""
+    """Web pages that may connect, such as `https://example.org`. By default all may, and programs that are not
+    browsers."""
 
 
 class WsServer(Connector[WsServerOptions]):
-    """Without interceptors a message is an event; with them its bytes are fed to them. What a peer has not answered for
-    when its connection breaks is lost with it. The path it asks for is in the events' metadata.
-    """
-
     about = About(
         name="ws-server",
-        text="Listens for WebSocket connections: each is a stream, and replies go to the connection they belong to.",
+        text="Listens for WebSocket connections. Each is a stream; a reply goes to the connection of its event.",
         options=WsServerOptions,
         capabilities=Capabilities(
             source=Guarantee.AT_MOST_ONCE,

@@ -7,10 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
-    """A sink for a port of a pipeline, by its URL."""
+    """A sink for a port of a pipeline."""
 
     port: str
     url: str
+    """Or the name of a connector that is deployed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

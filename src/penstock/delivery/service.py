@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from penstock.connectors.sink_api import FollowingSink
 from penstock.connectors.tables import UNKNOWN_ROWS_HINT, RowSchema
 from penstock.connectors.threaded import OneThread
 from penstock.coordinator.deliveries import Deliveries
@@ -16,13 +15,10 @@ from penstock.coordinator.machine.delivery import sink_of, undelivered, voters
 from penstock.coordinator.machine.state import Batch, Pipeline, Sink
 from penstock.core.errors import PenstockError, PipelineError, RequestError, StoreFailed, Unavailable
 from penstock.delivery.backoff import Backoff
-from penstock.delivery.followers.hosted import MakeHosted
 from penstock.delivery.non_voting import NonVotingSlot
 from penstock.delivery.rounds import Rounds
 from penstock.delivery.sink_slot import SlotState, SlotStatus
-from penstock.delivery.unusable import Unusable
-from penstock.delivery.urls.kinds import HOSTED
-from penstock.delivery.urls.spec import make_sink, parse_sink
+from penstock.delivery.sinks import Deployed, NothingDeployed, Sinks
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +40,10 @@ _AFTER_FAILURE_SECONDS = 1.0
 class Delivery:
     """`start` it when the coordinator is started, and `stop` it before that one stops."""
 
-    def __init__(self, deliveries: Deliveries, hosted: MakeHosted | None = None) -> None:
-        """`hosted` makes the sinks that lead to connectors of the application."""
+    def __init__(self, deliveries: Deliveries, deployed: Deployed | None = None) -> None:
+        """`deployed` has the connectors of the application."""
         self._deliveries = deliveries
-        self._hosted = hosted
+        self._sinks = Sinks(deployed or NothingDeployed())
         self.watchers: list[StatusWatcher] = []
         """Called whenever a sink's status changes."""
         self._parts: dict[tuple[str, str], tuple[Rounds | NonVotingSlot, asyncio.Task[None]]] = {}
@@ -95,29 +91,14 @@ class Delivery:
 
     def _non_voting(self, name: str, key: str, sink: Sink) -> NonVotingSlot:
         backoff = Backoff()
-        made = self._make_hosted(name, key, sink, backoff.retry) or self._make(name, key, sink)
+        made: Any = self._make(name, key, sink, backoff.retry)
         slot = NonVotingSlot(name, key, sink.url, self._deliveries, made, backoff)
         slot.status.watcher = partial(self._changed, name, key)
         return slot
 
-    def _make_hosted(self, name: str, key: str, sink: Sink, wake: Callable[[], None]) -> FollowingSink | None:
-        """None for a sink of another kind, and in a worker without an application."""
-        if self._hosted is None or not sink.url.startswith(f"{HOSTED}:"):
-            return None
-        try:
-            return self._hosted(name, key, parse_sink(sink.url).options.name, wake)
-        except PenstockError as error:
-            return Unusable(error)
-
-    def _make(self, pipeline: str, name: str, sink: Sink) -> Any:
+    def _make(self, pipeline: str, name: str, sink: Sink, wake: Callable[[], None] = lambda: None) -> Any:
         """A sink as it is in the ledger."""
-        try:
-            parsed = parse_sink(sink.url)
-            if parsed.votes is not sink.votes:
-                raise RequestError("in this version such a sink votes differently", "Bind it again: penstock sink add")
-            return make_sink(parsed, pipeline, name, partial(self._schema, pipeline, sink.port))
-        except PenstockError as error:
-            return Unusable(error)
+        return self._sinks.make(pipeline, name, sink, partial(self._schema, pipeline, sink.port), wake)
 
     def _schema(self, name: str, port: str) -> RowSchema | None:
         """Called by a sink in its own thread: the state is immutable."""
@@ -170,12 +151,12 @@ class Delivery:
     # For operators.
 
     async def bind(self, name: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """Raises RequestError for a URL that is not a valid sink, or needs a package that is not installed."""
+        """Raises RequestError for a sink that is neither a valid URL nor a deployed connector, or whose type needs a
+        package that is not installed.
+        """
         given = {}
         for key, spec in sinks.items():
-            parsed = parse_sink(spec.url)
-            parsed.check_installed()
-            given[key] = spec.port, spec.url, parsed.votes
+            given[key] = spec.port, spec.url, self._sinks.check(spec.url).votes
         self._check_places(name, sinks)
         await self._deliveries.bind(name, given)
         self.retry(name)
@@ -225,14 +206,14 @@ class Delivery:
         """
         pipeline = known(self._deliveries.state, name)
         sink = sink_of(pipeline, name, key)
-        parsed = parse_sink(sink.url)
-        if not parsed.spec.ddl:
-            raise RequestError(f"{name}/{key} is a {parsed.kind} sink: it has no table", _SEE_SINKS)
+        connector = self._sinks.check(sink.url).connector
+        if not connector.has_table:
+            raise RequestError(f"{name}/{key} is a {connector.about.name} sink: it has no table", _SEE_SINKS)
         schema = pipeline.schemas.get(sink.port)
-        if schema is None and parsed.options.needs_schema:
+        if schema is None and connector.needs_schema:
             raise _unknown_rows(name, sink.port, pipeline)
         try:
-            return await OneThread(f"{name}/{key} ddl").call(parsed.spec.describe, parsed.options, schema or ())
+            return await OneThread(f"{name}/{key} ddl").call(connector.describe_table, schema or ())
         except PenstockError:
             raise
         except Exception as error:  # the database's own
@@ -250,7 +231,7 @@ class Delivery:
 
     def _sink(self, name: str, key: str, sink: Sink, lacking: int) -> SinkStatus:
         status = self._status(name, key)
-        url, guarantee = _described(sink.url)
+        url, guarantee = self._sinks.describe(sink.url)
         return SinkStatus(
             pipeline=name,
             sink=key,
@@ -315,15 +296,6 @@ def _size(pipeline: Pipeline, number: int, batch: Batch) -> int:
     before = pipeline.batches.get(number - 1)
     ends = {} if before is None else before.ends
     return sum(end - ends.get(port, 0) for port, end in batch.ends.items())
-
-
-def _described(url: str) -> tuple[str, str]:
-    """The URL without secrets, and the sink's guarantee."""
-    try:
-        parsed = parse_sink(url)
-    except PenstockError:  # bound by a version that supported it
-        return url.partition("?")[0], "unknown"
-    return parsed.shown, parsed.guarantee.value
 
 
 def _unknown_rows(name: str, port: str, pipeline: Pipeline) -> RequestError:

@@ -16,19 +16,22 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from penstock.application.instance import HOSTED_SCHEME, Instance, Made, Surroundings
+from penstock.application.instance import Instance, Made, Surroundings
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
 from penstock.connectors.registry import make_chains, parse_options
-from penstock.connectors.sink_api import PLAIN, Block, SinkLost, Transaction
+from penstock.connectors.sink_api import PLAIN, Block, FollowingSink, SinkLost, Transaction, VotingSink
+from penstock.connectors.tables import no_schema
+from penstock.coordinator.machine.state import Sink
 from penstock.core.types import NO_EPOCH, Guarantee
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.breakers.table import Breakers
 from penstock.delivery.outbox.rows import Row, encode_rows
 from penstock.delivery.outbox.sink import OutboxSinks
+from penstock.delivery.sinks import AnySink, Sinks
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
@@ -50,7 +53,7 @@ from penstock.store.journal import Durability
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 
-# Epochs that a test gives to a hosted sink, as delivery does: in order, each until it is taken.
+# Epochs that a test gives to the port `in`, as delivery does: in order, each until it is taken.
 
 _AGAIN_SECONDS = 0.1
 """Between two tries, if nothing wakes it."""
@@ -63,6 +66,9 @@ class GivenEpoch:
     number: int
     pipeline: str
     data: bytes
+    start: int = 0
+    """Payload bytes before it."""
+    payload_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -73,29 +79,27 @@ class GivenEpoch:
         return self.name.encode()
 
     @property
-    def start(self) -> int:
-        return 0
-
-    @property
     def transaction(self) -> Transaction:
-        return Transaction(self.transaction_id, self.number, 0, len(self.data))
+        return Transaction(self.transaction_id, self.number, self.start, self.start + self.payload_bytes)
 
     async def journalled(self) -> None: ...
 
     async def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
-        yield Block(decode(self.data, 0, Kind.STORED, wanted), 0)
+        yield Block(decode(self.data, 0, Kind.STORED, wanted), self.start)
 
 
 class GivenEpochs:
     """Of one pipeline, for one connector."""
 
-    def __init__(self, sinks: OutboxSinks, pipeline: str, connector: str) -> None:
+    def __init__(self, pipeline: str, make: Callable[[Callable[[], None]], AnySink]) -> None:
         self._pipeline = pipeline
         self._woken = asyncio.Event()
-        self._sink = sinks.make(pipeline, connector, connector, self._woken.set)
+        self._sink: Any = make(self._woken.set)
+        self._votes = hasattr(self._sink, "prepare")
+        self._decided = b""
         self._waiting: asyncio.Queue[GivenEpoch] = asyncio.Queue()
         self._ids: dict[StreamRef | None, int] = {}
-        self._count = 0
+        self._count = self._sent = 0
         self.done = NO_EPOCH
         """The number of the last epoch that is settled, and all before it."""
         self._task = asyncio.create_task(self._run())
@@ -106,6 +110,13 @@ class GivenEpochs:
         await self._sink.close()
 
     def add(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None) -> int:
+        epoch = self.epoch(stream, values, ids)
+        self.sent(epoch)
+        self._waiting.put_nowait(epoch)
+        return epoch.number
+
+    def epoch(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None) -> GivenEpoch:
+        """The next one, of which nothing is sent yet."""
         if ids is None:
             first = self._ids.get(stream, 0) + 1
             ids = range(first, first + len(values))
@@ -117,8 +128,11 @@ class GivenEpochs:
             for number, (event_id, value) in enumerate(zip(ids, values, strict=True))
         ]
         number, self._count = self._count, self._count + 1
-        self._waiting.put_nowait(GivenEpoch(number, self._pipeline, encode_rows(rows)))
-        return number
+        return GivenEpoch(number, self._pipeline, encode_rows(rows), self._sent, sum(map(len, values)))
+
+    def sent(self, epoch: GivenEpoch) -> None:
+        """Those after it begin where it ends."""
+        self._sent = epoch.transaction.end
 
     async def _run(self) -> None:
         while True:
@@ -131,14 +145,28 @@ class GivenEpochs:
 
     async def _taken(self, epoch: GivenEpoch) -> bool:
         try:
-            settling = await self._sink.deliver(epoch)
-            if settling is not None:
-                settled = asyncio.Event()
-                settling.when_done(settled.set)
-                await settled.wait()
-                settling.result()
+            return await (self._committed(epoch) if self._votes else self._followed(epoch))
         except SinkLost:
+            if self._votes:
+                await self._sink.close()
             return False
+
+    async def _committed(self, epoch: GivenEpoch) -> bool:
+        if not self._sink.is_open:
+            await self._sink.open(self._decided)
+        if not (await self._sink.prepare(epoch)).yes:
+            return False
+        self._decided = epoch.transaction_id
+        await self._sink.commit(epoch.transaction)
+        return True
+
+    async def _followed(self, epoch: GivenEpoch) -> bool:
+        settling = await self._sink.deliver(epoch)
+        if settling is not None:
+            settled = asyncio.Event()
+            settling.when_done(settled.set)
+            await settled.wait()
+            settling.result()
         return True
 
 
@@ -254,8 +282,12 @@ class Frame:
         self.signals.attach(_OTHER, self.other, self.instance.host)
         self.signals.relink(NAME, {_OTHER, NAME} if self.has_in else {_OTHER})
         self.sources.completion(NAME).hold({})
-        self._given = GivenEpochs(self._sinks, _PIPELINE, NAME)
+        self._given = GivenEpochs(_PIPELINE, self._make_sink)
         self.instance.start()
+
+    def _make_sink(self, wake: Callable[[], None]) -> AnySink:
+        bound = Sink(port="out", url=NAME, votes=self.instance.made.capabilities.votes, begun=0, at=0)
+        return Sinks(_Deployed(self.connector, self._sinks)).make(_PIPELINE, NAME, bound, no_schema, wake)
 
     @property
     def has_in(self) -> bool:
@@ -277,14 +309,13 @@ class Frame:
             breaker=self.setup.breaker,
         )
         chains = make_chains(spec.interceptors_in, spec.interceptors_out)
-        url = self.type.sink_url(options, NAME) or f"{HOSTED_SCHEME}{NAME}"
-        return Made(spec, self.type(options), chains, url)
+        return Made(spec, self.type(options), chains)
 
     def _deployment(self, made: Made) -> Deployment:
         links = []
         if made.capabilities.source is not None:
             links.append(Link(End("connector", NAME, "out"), End("pipeline", _PIPELINE, "in")))
-        if made.delivers and self.setup.is_linked_in:
+        if made.capabilities.sink is not None and self.setup.is_linked_in:
             links.append(Link(End("pipeline", _PIPELINE, "out"), End("connector", NAME, "in")))
         pipeline = PipelineSpec(name=_PIPELINE, id=_PIPELINE, instance="01", spark="system::passthrough")
         return Deployment(connectors={NAME: made.spec}, pipelines={_PIPELINE: pipeline}, links=tuple(links))
@@ -355,6 +386,17 @@ class Frame:
         """An epoch with these events of a stream, to the port `in`, behind those given before. Its number."""
         return self._given.add(stream, values, ids)
 
+    def epoch(self, values: Sequence[bytes]) -> GivenEpoch:
+        """The next one, for a test that takes a voting sink through its phases; say `committed` of it in the end."""
+        return self._given.epoch(None, values, None)
+
+    def committed(self, epoch: GivenEpoch) -> None:
+        self._given.sent(epoch)
+
+    def voting_sink(self) -> VotingSink:
+        """A new one, as after a restart of the worker."""
+        return cast("VotingSink", self.connector.make_sink(f"{_PIPELINE}/{NAME}", no_schema))
+
     def has_left(self, epoch: int) -> bool:
         """Whether all of it is out, held for a closed stream, or a dead letter; and of all epochs before."""
         return self._given.done >= epoch
@@ -383,6 +425,23 @@ class Frame:
         host = self.instance.host
         await self.until(lambda: host.counters.events >= count, f"{count} events")
         return await self.events()
+
+
+@dataclass(frozen=True, slots=True)
+class _Deployed:
+    """What delivery asks of an application."""
+
+    made: Connector[Any]
+    sinks: OutboxSinks
+
+    def connector(self, name: str) -> Connector[Any] | None:
+        return self.made if name == NAME else None
+
+    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+        return self.sinks.make(pipeline, sink, connector, wake)
+
+    def segment_address(self) -> str:
+        return ""
 
 
 def _parsed(data: bytes) -> list[Event]:

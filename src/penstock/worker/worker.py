@@ -168,7 +168,7 @@ class Worker:
         except Damaged as error:
             log.error("applications are refused: %s", error)
             self._application_damage = error
-        self._delivery = Delivery(coordinator.deliveries, self._hosting.sinks.make if self._hosting else None)
+        self._delivery = Delivery(coordinator.deliveries, self._hosting)
         if self._hosting is not None:
             self._hosting.serve(coordinator, self._delivery)
         self._delivery.start()

@@ -8,7 +8,6 @@ import pytest
 from pydantic import BaseModel
 
 from penstock.application.config import ConfigErrors, load
-from penstock.application.config.lint import keys_of
 from penstock.application.config.sections import (
     BindingSection,
     BreakerSection,
@@ -17,6 +16,7 @@ from penstock.application.config.sections import (
     ReconnectSection,
 )
 from penstock.application.config.types import KnownTypes
+from penstock.connectors.mistakes import keys_of
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -9,7 +9,7 @@ import httpx
 
 from penstock.testing.frame import NAME, Frame
 from penstock.testing.peer import Line, Peer
-from tests.connectors.types.http_serving import Says, Server, serving
+from tests.connectors.http_serving import Says, Server, serving
 
 
 class HttpLine:

@@ -1,10 +1,17 @@
-"""Real peers that store: files, and the segments of a worker."""
+"""Real peers that store: files, databases, programs, and the segments of a worker."""
 
 import asyncio
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
+from penstock.client import DataFile, Sink
+from penstock.client.sink import lines, read_committed
+from penstock.connectors.file import read_committed_parts
 from penstock.protocol.segment import split_events
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings
@@ -15,6 +22,8 @@ from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
+from tests.client.sink.running_sink import RunningSink
+from tests.connectors.stores.postgres_server import PostgresServer
 
 
 class FileLine:
@@ -67,6 +76,114 @@ class AppendedFile(Peer):
 
     def received(self) -> bytes:
         return self._path.read_bytes() if self._path.exists() else b""
+
+
+class WrittenParts(Peer):
+    """Who reads what is committed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "out"
+
+    def config(self) -> Mapping[str, Any]:
+        return {"mode": "write", "path": str(self._path), "rotate_bytes": 1000}
+
+    def received(self) -> bytes:
+        if not (self._path / "state" / "log").exists():
+            return b""
+        return b"".join(part.path.read_bytes()[: part.size] for part in read_committed_parts(self._path))
+
+
+class SqliteRows(Peer):
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "rows.db"
+        self._query("CREATE TABLE rows (number INTEGER PRIMARY KEY AUTOINCREMENT, value TEXT)")
+
+    def config(self) -> Mapping[str, Any]:
+        return {"path": str(self._path), "table": "rows", "format": "json"}
+
+    def received(self) -> bytes:
+        rows = self._query("SELECT value FROM rows ORDER BY number")
+        return b"".join(value.encode() + b"\n" for (value,) in rows)
+
+    def _query(self, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self._path)) as database:
+            return database.execute(statement).fetchall()
+
+
+class PostgresRows(Peer):
+    """Each has a table of its own, in a server of its own that it can stop."""
+
+    def __init__(self) -> None:
+        self._server = PostgresServer()
+        self._is_up = True
+        self._kept = b""
+
+    def config(self) -> Mapping[str, Any]:
+        host = self._server.socket_folder
+        return {"host": host, "user": "postgres", "dbname": "postgres", "table": "rows", "format": "raw"}
+
+    async def start(self) -> None:
+        if not self._is_up:
+            await asyncio.to_thread(self._server.start)
+            self._is_up = True
+
+    async def stop(self) -> None:
+        if self._is_up:
+            self._kept, self._is_up = self.received(), False
+            await asyncio.to_thread(self._server.kill)
+
+    def remove(self) -> None:
+        self._server.stop()
+
+    def received(self) -> bytes:
+        if not self._is_up:
+            return self._kept
+        with psycopg.connect(host=self._server.socket_folder, user="postgres", dbname="postgres") as connection:
+            if connection.execute("SELECT to_regclass('rows')").fetchone() == (None,):
+                return b""
+            rows = connection.execute("SELECT value FROM rows ORDER BY message_id").fetchall()
+        return b"".join(value + b"\n" for (value,) in rows)
+
+
+class CalledFunction(Peer):
+    def __init__(self, folder: Path) -> None:
+        self._out, self._file = folder / "out", folder / "mine.py"
+        self._file.write_text(
+            "def keep(name, rows):\n"
+            f"    with open({str(self._out)!r}, 'ab') as out:\n"
+            "        out.write(b''.join(row.value + b'\\n' for row in rows))\n"
+        )
+
+    def config(self) -> Mapping[str, Any]:
+        return {"path": str(self._file), "function": "keep"}
+
+    def received(self) -> bytes:
+        return self._out.read_bytes() if self._out.exists() else b""
+
+
+class SinkProgram(Peer):
+    """A program with the SDK, which writes lines to a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._state = folder / "out.txt", folder / "state"
+        self._address = "127.0.0.1:0"
+        self._running: RunningSink | None = None
+
+    def config(self) -> Mapping[str, Any]:
+        return {"port": int(self._address.rpartition(":")[2])}
+
+    async def start(self) -> None:
+        sink = Sink(self._address, DataFile(self._path), state=self._state, encode=lines)
+        self._running = await asyncio.to_thread(RunningSink, sink)
+        self._address = self._running.address
+
+    async def stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await asyncio.to_thread(running.stop)
+
+    def received(self) -> bytes:
+        return self._path.read_bytes()[: read_committed(self._state).size] if self._path.exists() else b""
 
 
 class AnotherWorker(Peer):

@@ -1,13 +1,30 @@
 """Connectors to what stores events, in the real frame, each with a real peer."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from penstock.connectors.callback import Callback
 from penstock.connectors.connector_protocol.connector import ConnectorProtocol
 from penstock.connectors.file.connector import File
+from penstock.connectors.postgres.connector import Postgres
 from penstock.connectors.segment import Segment
+from penstock.connectors.sqlite.connector import Sqlite
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.peer import Peer
-from tests.connectors.conformance.stored_peers import AnotherWorker, AppendedFile, GrowingFiles
+from tests.connectors.conformance.stored_peers import (
+    AnotherWorker,
+    AppendedFile,
+    CalledFunction,
+    GrowingFiles,
+    PostgresRows,
+    SinkProgram,
+    SqliteRows,
+    WrittenParts,
+)
+from tests.connectors.stores.postgres_server import find
 
 
 class TestFileTail(ConnectorConformance):
@@ -38,11 +55,58 @@ class TestSegment(ConnectorConformance):
         return AnotherWorker(folder)
 
 
-class TestConnectorProtocol(ConnectorConformance):
-    """Its streams are the gateway's sessions, which are tested in tests/gateway, and its sink is delivery's."""
-
-    connector = ConnectorProtocol
+class TestFileWrite(ConnectorConformance):
+    connector = File
     speaks = False
 
     def make_peer(self, folder: Path) -> Peer:
-        return Peer()
+        return WrittenParts(folder)
+
+
+class TestSqlite(ConnectorConformance):
+    connector = Sqlite
+    speaks = False
+
+    def make_peer(self, folder: Path) -> Peer:
+        return SqliteRows(folder)
+
+    def given(self, value: bytes) -> bytes:
+        return json.dumps({"value": value.decode()}).encode()
+
+
+class TestPostgres(ConnectorConformance):
+    connector = Postgres
+    speaks = False
+    is_dialled = True
+
+    @pytest.fixture(autouse=True)
+    def server(self) -> Iterator[None]:
+        if find("postgres") is None or find("initdb") is None:
+            pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+        self.peers: list[PostgresRows] = []
+        yield
+        for peer in self.peers:
+            peer.remove()
+
+    def make_peer(self, folder: Path) -> Peer:
+        self.peers.append(PostgresRows())
+        return self.peers[-1]
+
+
+class TestCallback(ConnectorConformance):
+    connector = Callback
+    speaks = False
+
+    def make_peer(self, folder: Path) -> Peer:
+        return CalledFunction(folder)
+
+
+class TestConnectorProtocol(ConnectorConformance):
+    """Its port `out` are the sessions of the gateway, which are tested in tests/ingest."""
+
+    connector = ConnectorProtocol
+    speaks = False
+    is_dialled = True
+
+    def make_peer(self, folder: Path) -> Peer:
+        return SinkProgram(folder)

@@ -82,7 +82,7 @@ def test_a_last_record_without_its_delimiter_is_an_event_or_a_letter() -> None:
     tested = splitting()
     assert tested.feed(b"a\nb") == [b"a"]
     assert tested.finish() == [b"b"]
-    strict = splitting(unterminated="letter")
+    strict = splitting(unterminated="dead-letter")
     assert strict.feed(b"a\nb") == [b"a"]
     with pytest.raises(BadBytes) as raised:
         strict.finish()

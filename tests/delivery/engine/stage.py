@@ -1,7 +1,7 @@
 """A pipeline whose output goes to sinks in memory, on a coordinator that can be killed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -53,7 +53,7 @@ class Stage:
         await self.scene.close()
         await self.open()
 
-    def make(self, _: str, name: str, sink: Sink) -> Any:
+    def make(self, _: str, name: str, sink: Sink, wake: Callable[[], None] | None = None) -> Any:
         def script(step: str) -> None:
             if name in self.scripts:
                 self.scripts[name](step)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, StreamRef
+from penstock.connectors.sink_api import FollowingSink
 from penstock.coordinator.messages import Staged
 from penstock.core.types import Guarantee
 from penstock.delivery.breakers.signals import Signals
@@ -109,8 +110,19 @@ class SinkScene:
         self.hosts: dict[str, InPort] = {}
         for name in self.outsides:
             self.attach(name)
-        self.delivery = Delivery(self.scene.coordinator.deliveries, self.sinks.make)
+        self.delivery = Delivery(self.scene.coordinator.deliveries, self)
         self.delivery.start()
+
+    # What delivery asks of an application.
+
+    def connector(self, name: str) -> Scripted | None:
+        return Scripted(self.outsides[name]) if name in self.outsides else None
+
+    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+        return self.sinks.make(pipeline, sink, connector, wake)
+
+    def segment_address(self) -> str:
+        return ""
 
     def attach(self, name: str) -> InPort:
         spec = ConnectorSpec(name=name, id=name, instance="01", type="scripted", breaker=self.specs[name])
@@ -129,7 +141,7 @@ class SinkScene:
         if chain is not None:
             self.chains[name] = chain
         self.attach(name)
-        await self.scene.coordinator.deliveries.bind(PIPELINE, {name: (port, f"hosted:{name}", False)})
+        await self.scene.coordinator.deliveries.bind(PIPELINE, {name: (port, name, False)})
         return outside
 
     async def close(self) -> None:

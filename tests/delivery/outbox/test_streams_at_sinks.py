@@ -310,7 +310,7 @@ async def test_two_ports_that_lead_to_one_connector_give_to_it_one_at_a_time_and
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")
-    await scene.scene.coordinator.deliveries.bind(PIPELINE, {"also": ("other", "hosted:x", False)})
+    await scene.scene.coordinator.deliveries.bind(PIPELINE, {"also": ("other", "x", False)})
     x.shy = {C}
     inside: list[int] = []
 

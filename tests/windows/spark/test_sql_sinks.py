@@ -15,8 +15,8 @@ import pytest
 from penstock import windows
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.spark import pipeline
-from tests.delivery.stores.conftest import postgres_server
-from tests.delivery.stores.postgres_server import PostgresServer
+from tests.connectors.stores.conftest import postgres_server
+from tests.connectors.stores.postgres_server import PostgresServer
 from tests.windows.spark.running import Bench
 
 if TYPE_CHECKING:

@@ -1,13 +1,11 @@
 """From pydantic's errors to mistakes at their place: what was expected, what was found, and the nearest valid name."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.application.config.document import (
@@ -21,37 +19,24 @@ from penstock.application.config.document import (
     nearest,
 )
 from penstock.application.config.sections import BindingSection
+from penstock.connectors.mistakes import (
+    EMPTY,
+    OWN,
+    PATTERNS,
+    Errors,
+    described,
+    dotted,
+    expected,
+    is_secret,
+    keys_of,
+    near_literal,
+    shown,
+)
 
 M = TypeVar("M", bound=BaseModel)
-Errors: TypeAlias = list[ErrorDetails]
 
-_FOUND_LENGTH_MAX = 60
-"""Of a value in a message."""
-_SECRET_KEY = re.compile(r"pass(word|wd)?$|secret|token|cookie|credential|api[-_]?key|private|auth", re.IGNORECASE)
-_WORDS = {
-    "string": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "finite_number": "a finite number",
-    "bool": "true or false",
-    "dict": "a mapping (key: value)",
-    "mapping": "a mapping (key: value)",
-    "model": "a mapping (key: value)",
-    "list": "a list",
-    "tuple": "a list",
-    "set": "a list",
-    "frozen_set": "a list",
-    "bytes": "a text",
-    "none_required": "nothing",
-    "path": "a path",
-    "url": "a URL",
-}
-_RANGES = {"greater_than": ("gt", "more than"), "greater_than_equal": ("ge", "at least")}
-_RANGES |= {"less_than": ("lt", "less than"), "less_than_equal": ("le", "at most")}
-_OWN = ("value_error", "assertion_error")
-_EMPTY = ("too_short", "string_too_short")
-_PATTERNS = {NAME_PATTERN: "1 to 100 letters, digits, dots, dashes and underscores"}
-_PATTERNS |= {PORT_PATTERN: "1 to 100 letters, digits, dashes and underscores"}
+PATTERNS |= {NAME_PATTERN: "1 to 100 letters, digits, dots, dashes and underscores"}
+PATTERNS |= {PORT_PATTERN: "1 to 100 letters, digits, dashes and underscores"}
 
 
 def validated(document: Document, model: type[M], value: Any, item: KeyPath, within: KeyPath, what: str) -> M | None:
@@ -96,7 +81,7 @@ class _Lint:
             self.document.complain(where, text, nearest(key, keys_of(self.model, inner[:-1])), key=True)
         elif errors[0]["type"] == "missing":
             text = f'the key "{key}" is missing in {self._named(where[:-1])}'
-            self.document.complain(where, text, _described(self.model, inner))
+            self.document.complain(where, text, described(self.model, inner))
         else:
             self._tell_value(where, inner, errors)
 
@@ -104,131 +89,29 @@ class _Lint:
         if self.document.is_outside(where):
             self.document.complain(where, f"{self._named(where)}: {self._outside(where, errors)}")
             return
-        expected = " or ".join(dict.fromkeys(map(_expected, errors)))
+        wanted = " or ".join(dict.fromkeys(map(expected, errors)))
         found = self._found(inner, errors[0])
-        self.document.complain(where, f"{self._named(where)}: {expected}{found}", _near_literal(errors[0]))
+        self.document.complain(where, f"{self._named(where)}: {wanted}{found}", near_literal(errors[0]))
 
     def _outside(self, where: KeyPath, errors: Errors) -> str:
         """What a validator says may hold the value: its words are not shown."""
         shown = self.document.written.get(where, "${…}")
-        known = dict.fromkeys(_expected(error) for error in errors if error["type"] not in _OWN)
+        known = dict.fromkeys(expected(error) for error in errors if error["type"] not in OWN)
         return f"{' or '.join(known)}, and {shown} is not" if known else f"{shown} does not stand for what can be here"
 
     def _found(self, inner: KeyPath, error: ErrorDetails) -> str:
-        if (error["type"] in _OWN and not inner) or error["type"] in _EMPTY:
+        if (error["type"] in OWN and not inner) or error["type"] in EMPTY:
             return ""
-        return f", found {shown(error['input'])}" if not _is_secret(self.model, inner) else ", and it is something else"
+        return f", found {shown(error['input'])}" if not is_secret(self.model, inner) else ", and it is something else"
 
     def _named(self, where: KeyPath) -> str:
         inner = where[len(self.item) :]
-        return f"{self.what}: {_dotted(inner)}" if inner else self.what
-
-
-def _expected(error: ErrorDetails) -> str:
-    kind, context = error["type"], error.get("ctx", {})
-    if kind in _OWN:
-        return _own_words(error)
-    if kind in _RANGES:
-        limit, words = _RANGES[kind]
-        bound = f"{context[limit]:g}" if isinstance(context[limit], float) else str(context[limit])
-        return f"expected {words} {bound}"
-    if kind in ("literal_error", "enum"):
-        return f"expected {context['expected']}".replace("'", '"')
-    if kind == "string_pattern_mismatch" and context["pattern"] in _PATTERNS:
-        return f"expected {_PATTERNS[context['pattern']]}"
-    if kind in _EMPTY:
-        return "expected something, and there is nothing"
-    word = _WORDS.get(kind) or _WORDS.get(kind.rpartition("_")[0])
-    return f"expected {word}" if word else _decapitalised(error["msg"])
-
-
-def _own_words(error: ErrorDetails) -> str:
-    """Of a validator that a connector's author has written."""
-    raised = error.get("ctx", {}).get("error")
-    told = str(raised) if raised is not None else error["msg"].partition(", ")[2]
-    hint = getattr(raised, "hint", "")
-    return f"{told}. {hint}".rstrip() if hint else told
+        return f"{self.what}: {dotted(inner)}" if inner else self.what
 
 
 def as_seen(document: Document, path: KeyPath, value: Any) -> str:
     """The value as people may see it."""
     return document.written[path] if path in document.written else shown(value)
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if value is None:
-        return "nothing"
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | int | float | bool) else "something else"
-    return text if len(text) <= _FOUND_LENGTH_MAX else f"{text[:_FOUND_LENGTH_MAX]}…"
-
-
-def _near_literal(error: ErrorDetails) -> str:
-    if error["type"] not in ("literal_error", "enum") or not isinstance(error["input"], str):
-        return ""
-    names = re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
-    hint = nearest(error["input"], names)
-    return hint if hint.startswith("Did") else ""
-
-
-def _dotted(inner: KeyPath) -> str:
-    made = ""
-    for each in inner:
-        made += f"[{each}]" if isinstance(each, int) else f".{each}"
-    return made.removeprefix(".")
-
-
-def _decapitalised(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-def _described(model: type[BaseModel], inner: KeyPath) -> str:
-    """What the documentation says of a key."""
-    owners = list(_models(model, inner[:-1]))
-    for owner in owners:
-        for name, option in owner.model_fields.items():
-            if inner and (option.alias or name) == inner[-1] and option.description:
-                return " ".join(option.description.split())
-    return ""
-
-
-def keys_of(model: type[BaseModel], inner: KeyPath) -> list[str]:
-    """The keys that a file may have there."""
-    return [option.alias or name for owner in _models(model, inner) for name, option in owner.model_fields.items()]
-
-
-def _is_secret(model: type[BaseModel], inner: KeyPath) -> bool:
-    if any(isinstance(each, str) and _SECRET_KEY.search(each) for each in inner):
-        return True
-    fields = (owner.model_fields.items() for owner in _models(model, inner[:-1]))
-    types = [
-        option.annotation for found in fields for name, option in found if inner and (option.alias or name) == inner[-1]
-    ]
-    return any({SecretStr, SecretBytes} & {each, *get_args(each)} for each in types)
-
-
-def _models(model: type[BaseModel], inner: KeyPath) -> Iterator[type[BaseModel]]:
-    """The models that stand there; several where a union leaves the choice."""
-    if not inner:
-        yield model
-        return
-    head, rest = inner[0], inner[1:]
-    for name, option in model.model_fields.items():
-        if (option.alias or name) == head:
-            for each in _within(option.annotation):
-                yield from _models(each, tuple(one for one in rest if isinstance(one, str)))
-
-
-def _within(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in an annotation, also those in its lists and unions."""
-    if get_origin(annotation) is not None or isinstance(annotation, UnionType) or get_origin(annotation) is Union:
-        for each in get_args(annotation):
-            yield from _within(each)
-    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
 
 
 # The three sections of a file, cut into items; and the bindings, understood.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import cast
 
 from penstock.client.sockets import DEAD_PEER_SECONDS, prepare
-from penstock.connectors.connector_protocol.options import ConnectorOptions
+from penstock.connectors.connector_protocol.options import ConnectorProtocolOptions
 from penstock.connectors.connector_protocol.session import OutputSession
 from penstock.connectors.sink_api import SinkLost
 from penstock.core.types import Buffer
@@ -31,7 +31,7 @@ class OutputConnection(asyncio.Protocol):
     One task at a time waits on it.
     """
 
-    def __init__(self, session: OutputSession, options: ConnectorOptions) -> None:
+    def __init__(self, session: OutputSession, options: ConnectorProtocolOptions) -> None:
         self.session = session
         self.lost: SinkLost | None = None
         """Why it is of no use any more; None while it is."""
@@ -46,6 +46,7 @@ class OutputConnection(asyncio.Protocol):
     async def connect(self, tls: ssl.SSLContext | None) -> None:
         """SinkLost when nobody listens, or TLS fails."""
         options = self._options
+        assert options.port is not None, "without one there is no port `in`"
         name = None if tls is None else options.server_name or options.host
         loop = asyncio.get_running_loop()
         try:
@@ -111,7 +112,7 @@ class OutputConnection(asyncio.Protocol):
         """TCP gives up a sink that has not read for so long. One that may take its time to vote may do so to commit,
         and does not read meanwhile.
         """
-        return round(max(DEAD_PEER_SECONDS, self._options.vote_seconds) * 1000)
+        return round(max(DEAD_PEER_SECONDS, self._options.vote) * 1000)
 
     def _close_spare(self) -> None:
         if self._spare is not None:

@@ -1,17 +1,21 @@
-"""How a connector sink is reached, and what it is told of us."""
+"""The options of `connector-protocol`, and the files that they name."""
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal, Self
 
+from pydantic import Field, model_validator
+
+from penstock.connectors.api import Options
+from penstock.connectors.sockets import HostName
+from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.errors import RequestError
 from penstock.protocol.connector import FRAME_SIZE_CEILING, FRAME_SIZE_MAX
 
 EVENT_TIME_UNITS: Mapping[str, int] = MappingProxyType({"s": 1_000_000, "ms": 1000, "us": 1})
-"""Microseconds in each unit in which event times can be told."""
+"""Microseconds in each unit of event times."""
 
 VOTE_SECONDS = 30.0
 """From PHASE1 to the vote: a sink syncs its data meanwhile, on a disk that may be slow."""
@@ -23,39 +27,46 @@ COOKIE_BYTES_MAX = 2**16 - 1
 """What fits into a HELLO."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorOptions:
-    """Files are read at every connection: a new cookie or certificate needs no restart."""
+class ConnectorProtocolOptions(Options):
+    """Programs connect to the worker's connector port under this connector's name and send events: the port `out`. With
+    a `port`, the worker also connects to a program that listens there, and delivers epochs to it: the port `in`. The
+    files are read at every connection, so a new cookie or certificate needs no restart.
+    """
 
-    host: str
-    port: int
+    host: HostName = "127.0.0.1"
+    """Where the program for the port `in` listens."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Its port. Without it, the connector has no port `in`."""
     program: str = "penstock"
+    """The name of the program that the worker gives in its HELLO."""
     instance: str = ""
-    """Instead of the default one."""
+    """The name of the instance in that HELLO; `PIPELINE/SINK` by default."""
     cookie_file: Path | None = None
-    """Its first line is the cookie; none without a file."""
+    """A file whose first line is the cookie that the program expects."""
     tls: bool = False
+    """Connect with TLS."""
     ca: Path | None = None
     """Authorities to trust, instead of the system's."""
     cert: Path | None = None
+    """The worker's certificate, where the program asks for one."""
     key: Path | None = None
-    """Of the certificate; may also be in its file."""
+    """The key of the certificate, if it is not in the same file."""
     server_name: str = ""
-    """Whom the sink's certificate must name, if not the host."""
+    """The name in the program's certificate, if it is not the host."""
     event_time_unit: Literal["s", "ms", "us"] = "ms"
-    vote_seconds: float = VOTE_SECONDS
-    frame_size_max: int = FRAME_SIZE_MAX
-    """The largest frame that the sink takes: an epoch with a larger one is refused in its name."""
+    """The unit of the event times that the program receives."""
+    vote: Annotated[SomeSeconds, Field(le=VOTE_SECONDS_MAX)] = VOTE_SECONDS
+    """How long the program may take to vote."""
+    frame_size_max: Annotated[Size, Field(le=FRAME_SIZE_CEILING)] = FRAME_SIZE_MAX
+    """The largest frame that the program accepts. An epoch with a larger one is refused."""
 
-    def __post_init__(self) -> None:
-        if not 0 < self.vote_seconds <= VOTE_SECONDS_MAX:
-            raise RequestError(f"vote_seconds: {self.vote_seconds:g} is not above 0 and up to {VOTE_SECONDS_MAX:g}")
-        if not 0 < self.frame_size_max <= FRAME_SIZE_CEILING:
-            raise RequestError(f"frame_size_max: {self.frame_size_max} is not between 1 and {FRAME_SIZE_CEILING}")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if not self.tls and (self.ca or self.cert or self.key or self.server_name):
-            raise RequestError("ca, cert, key and server_name are for TLS", "Add tls=1, or leave them out.")
+            raise ValueError("ca, cert, key and server_name are for TLS: set tls, or leave them out")
         if self.key and not self.cert:
-            raise RequestError("key: a key without a certificate", "Add cert=FILE.")
+            raise ValueError("there is a key without a certificate: set cert")
+        return self
 
     @property
     def where(self) -> str:
@@ -63,7 +74,7 @@ class ConnectorOptions:
         return f"{host}:{self.port}"
 
 
-def read_cookie(options: ConnectorOptions) -> bytes:
+def read_cookie(options: ConnectorProtocolOptions) -> bytes:
     """OSError when the file cannot be read, RequestError when there is no cookie in it."""
     if options.cookie_file is None:
         return b""
@@ -74,7 +85,7 @@ def read_cookie(options: ConnectorOptions) -> bytes:
     return cookie
 
 
-def tls_context(options: ConnectorOptions) -> ssl.SSLContext | None:
+def tls_context(options: ConnectorProtocolOptions) -> ssl.SSLContext | None:
     """OSError, of which an SSLError is one, when a file is not there or not what it should be."""
     if not options.tls:
         return None

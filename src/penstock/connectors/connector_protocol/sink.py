@@ -5,14 +5,17 @@ from contextlib import suppress
 from ssl import SSLContext
 
 from penstock.connectors.connector_protocol.connection import OutputConnection
-from penstock.connectors.connector_protocol.options import EVENT_TIME_UNITS, ConnectorOptions, read_cookie, tls_context
+from penstock.connectors.connector_protocol.options import (
+    EVENT_TIME_UNITS,
+    ConnectorProtocolOptions,
+    read_cookie,
+    tls_context,
+)
 from penstock.connectors.connector_protocol.session import OutputSession
 from penstock.connectors.sink_api import YES, Block, Epoch, SinkLost, Transaction, Vote
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.protocol.connector import SINK_VERSION, Hello
 from penstock.protocol.connector.output import encode_output
-
-__all__ = ["ConnectorOptions", "ConnectorSink"]
 
 HANDSHAKE_SECONDS = 10.0
 """From the first packet to the list of what is uncommitted, TLS included."""
@@ -27,7 +30,7 @@ class ConnectorSink:
     What was sent without a PHASE1 can be taken back only by a new connection, which `abort` makes.
     """
 
-    def __init__(self, options: ConnectorOptions, instance: str) -> None:
+    def __init__(self, options: ConnectorProtocolOptions, instance: str) -> None:
         self._options = options
         self._instance = options.instance or instance
         self._unit_us = EVENT_TIME_UNITS[options.event_time_unit]
@@ -142,7 +145,7 @@ class ConnectorSink:
         return encode_output(block.times, block.keys, block.values, block.first_id, **options)
 
     async def _vote(self, connection: OutputConnection) -> Vote:
-        session, seconds = connection.session, self._options.vote_seconds
+        session, seconds = connection.session, self._options.vote
         try:
             async with asyncio.timeout(seconds):
                 await connection.until(lambda: session.vote is not None)

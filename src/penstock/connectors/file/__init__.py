@@ -1,1 +1,5 @@
-"""The file sink: data files and a transaction log in a directory of its own."""
+"""`file`: files are read, tailed, written in parts by two-phase commit, or appended to."""
+
+from penstock.connectors.file.parts import CommittedPart, read_committed_parts
+
+__all__ = ["CommittedPart", "read_committed_parts"]

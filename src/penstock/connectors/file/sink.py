@@ -10,40 +10,23 @@ Readers learn from `read_committed_parts` what is committed.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.client.sink.log import Aborted, Applied, Bound, Committed, TransactionLog, Voted, open_log
 from penstock.client.sink.target import NO_ROOM
 from penstock.connectors.file.formats import FileFormat, encode
+from penstock.connectors.file.options import FileOptions
 from penstock.connectors.file.parts import (
     STATE,
-    CommittedPart,
     RotatingFile,
     find_parts,
     make_directory,
-    read_committed_parts,
 )
 from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
 from penstock.core.errors import PenstockError, RequestError
 
-__all__ = ["CommittedPart", "FileFormat", "FileOptions", "FileSink", "read_committed_parts"]
-
 _OWNER = "delivery"
 """Whose the log is: it is bound when the sink has begun to own its directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileOptions:
-    path: Path
-    """A directory that belongs to the sink; it is made where there is none."""
-    format: FileFormat = FileFormat.LINES
-    rotate_bytes: int | None = None
-    """A new part is begun for the next epoch when the last one has at least so many bytes."""
-    rotate_seconds: float | None = None
-    """A new part is begun for the first epoch of every stretch of so many seconds, counted from 1970: 3600 makes one
-    for each hour in UTC in which there is something to write. So it does not matter how often the worker restarts.
-    """
 
 
 class FileSink:
@@ -54,8 +37,10 @@ class FileSink:
 
     def __init__(self, options: FileOptions, clock: Callable[[], float] = time.time) -> None:
         self._options = options
+        self._path = Path(options.path)
+        self._format = FileFormat(options.format)
         self._clock = clock
-        self._file = RotatingFile(options.path, options.format.suffix)
+        self._file = RotatingFile(self._path, self._format.suffix)
         self._log: TransactionLog | None = None
         self._written_at: float | None = None
         """When the last part was committed to, or its file written before this run."""
@@ -64,9 +49,9 @@ class FileSink:
         self._no_room = ""
 
     def open(self, decided: bytes) -> None:
-        with _lost(self._options.path):
-            make_directory(self._options.path)
-            self._log = open_log(self._options.path / STATE)
+        with _lost(self._path):
+            make_directory(self._path)
+            self._log = open_log(self._path / STATE)
             self._take_over(self._log)
             self._settle(self._log, decided)
             self._rewind(self._log)
@@ -78,7 +63,7 @@ class FileSink:
         try:
             if self._begun_at is None:
                 self._begin()
-            self._file.append(encode(block.values, self._options.format))
+            self._file.append(encode(block.values, self._format))
         except OSError as error:
             self._note_full(error)
 
@@ -95,7 +80,7 @@ class FileSink:
             no = Vote(False, self._no_room)
             self.abort()
             return no
-        with _lost(self._options.path):
+        with _lost(self._path):
             log.append(Voted(transaction.id, transaction.start, transaction.end, self._file.size))
         return YES
 
@@ -103,15 +88,15 @@ class FileSink:
         log = self._opened()
         last, in_doubt = log.state.last, log.state.in_doubt
         if in_doubt is not None and in_doubt.txn_id == transaction.id:
-            with _lost(self._options.path):
+            with _lost(self._path):
                 _commit(log, transaction.id)
             self._written_at, self._begun_at = self._begun_at or self._written_at, None
         elif last is None or last.txn_id != transaction.id:
-            raise SinkLost(f"{self._options.path}: there is no vote on {transaction.id.decode()}", _RESTORED)
+            raise SinkLost(f"{self._path}: there is no vote on {transaction.id.decode()}", _RESTORED)
 
     def abort(self) -> None:
         log = self._opened()
-        with _lost(self._options.path):
+        with _lost(self._path):
             if log.state.in_doubt is not None:
                 log.append(Aborted(log.state.in_doubt.txn_id))
             self._rewind(log)
@@ -126,13 +111,13 @@ class FileSink:
 
     def _opened(self) -> TransactionLog:
         if self._log is None:
-            raise SinkLost(f"{self._options.path} is not open")
+            raise SinkLost(f"{self._path} is not open")
         return self._log
 
     def _take_over(self, log: TransactionLog) -> None:
         if log.state.instance is not None:
             return
-        for _, path in find_parts(self._options.path):
+        for _, path in find_parts(self._path):
             hint = "Restore its state directory, or move the parts away to begin anew."
             raise RequestError(f"{path} is there, and the transaction log knows of nothing", hint)
         log.append(Bound(_OWNER))
@@ -159,7 +144,7 @@ class FileSink:
         self._begun_at = now
 
     def _is_due(self, now: float) -> bool:
-        rotate_bytes, rotate_seconds = self._options.rotate_bytes, self._options.rotate_seconds
+        rotate_bytes, rotate_seconds = self._options.rotate_bytes, self._options.rotate
         if rotate_bytes is not None and self._file.part_size >= rotate_bytes:
             return True
         if rotate_seconds is None or self._written_at is None:
@@ -168,8 +153,8 @@ class FileSink:
 
     def _note_full(self, error: OSError) -> None:
         if error.errno not in NO_ROOM:
-            raise SinkLost(f"{self._options.path}: {error}") from error
-        self._no_room = f"there is no room for the epoch in {self._options.path}: {error.strerror}"
+            raise SinkLost(f"{self._path}: {error}") from error
+        self._no_room = f"there is no room for the epoch in {self._path}: {error.strerror}"
 
 
 def _commit(log: TransactionLog, txn_id: bytes) -> None:

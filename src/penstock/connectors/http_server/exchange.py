@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from http import HTTPStatus as Status
 from typing import Any
 
+from starlette.requests import Request
+
 from penstock.connectors.api import Outgoing, OutgoingChain
+from penstock.connectors.http_server.options import HttpServerOptions
 from penstock.connectors.interceptors.api import BadBytes
 
 # Answers to requests, and how the events of a reply become one. No I/O.
@@ -144,17 +146,76 @@ class Exchange:
     def answer(self, chain: OutgoingChain, content_type: str) -> Answer:
         """Of what has come, now that no more is awaited."""
         if self._is_too_large:
-            return says(Status.INTERNAL_SERVER_ERROR, f"the reply is over {self._bytes_max} bytes (reply_bytes_max)")
+            return says(HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply exceeds reply_bytes_max ({self._bytes_max})")
         if self._reasons:
             return refusal(self._reasons)
         if not self._values:
-            return Answer(Status.NO_CONTENT)
+            return Answer(HTTPStatus.NO_CONTENT)
         try:
             body = b"".join(_chained(chain, self._values))
         except BadBytes as error:
-            return says(Status.INTERNAL_SERVER_ERROR, f"the reply cannot leave: {error}")
+            return says(HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply cannot leave: {error}")
         return reply(body, self._metadata, content_type, self._headers)
 
 
 def _chained(chain: OutgoingChain, values: Sequence[bytes]) -> list[bytes]:
     return chain.feed(values) + chain.flush()
+
+
+# Requests as they are taken: which of them, how large, and what of them goes along with their events.
+
+_PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"})
+"""Headers that are not stored: whoever may read the events need not be the client."""
+
+
+class RefusedRequest(Exception):
+    """Nothing of it is stored, or it is not known what becomes of it; the answer says which."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+def route(request: Request, options: HttpServerOptions) -> None:
+    """Raises RefusedRequest for a path or a method that is not taken."""
+    path = request.scope["path"]
+    wanted, is_prefix = options.path.removesuffix("*"), options.path.endswith("*")
+    if not (path.startswith(wanted) if is_prefix else path == wanted):
+        raise RefusedRequest(says(HTTPStatus.NOT_FOUND, "there is nothing here"))
+    if request.method not in options.methods:
+        allow = ("allow", ", ".join(options.methods))
+        raise RefusedRequest(says(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not taken", allow))
+
+
+async def read_body(request: Request, options: HttpServerOptions) -> bytes:
+    """All of it. Raises RefusedRequest for one that is too large or too slow, ClientDisconnect."""
+    told = request.headers.get("content-length", "")
+    if told.isdigit() and int(told) > options.body_bytes_max:
+        raise RefusedRequest(_too_large(options))
+    body = bytearray()
+    try:
+        async with asyncio.timeout(options.timeout):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > options.body_bytes_max:
+                    raise RefusedRequest(_too_large(options))
+    except TimeoutError:
+        text = f"the body has not come within {options.timeout:g} s"
+        raise RefusedRequest(says(HTTPStatus.REQUEST_TIMEOUT, text, closes=True)) from None
+    return bytes(body)
+
+
+def _too_large(options: HttpServerOptions) -> Answer:
+    """The rest of the body is read and dropped: who is still sending would not see an answer to a closed connection."""
+    return says(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {options.body_bytes_max} bytes (body_bytes_max)")
+
+
+def metadata_of(request: Request) -> dict[str, Any]:
+    """What goes along with the request's events."""
+    headers = {name: value for name, value in request.headers.items() if name not in _PRIVATE}
+    found = {"method": request.method, "path": request.scope["path"], "headers": headers}
+    if query := request.scope["query_string"]:
+        found["query"] = query.decode("latin-1")
+    if content_type := headers.get("content-type"):
+        found["content_type"] = content_type
+    return found

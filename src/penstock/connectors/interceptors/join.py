@@ -12,19 +12,19 @@ from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_B
 
 class JoinOptions(Options):
     delimiter: Delimiter = r"\n"
-    r"""What stands behind each value. The escapes \n \r \t \0 \\ and \xNN are understood."""
+    r"""Stands after each value. It can contain the escapes \n \r \t \0 \\ and \xNN."""
     max_elements: int = Field(default=1000, ge=1, le=1_000_000)
-    """So many values leave together."""
+    """The largest number of values that are sent together."""
     max_wait_ms: int = Field(default=0, ge=0, le=3_600_000)
-    """How long a value waits for others; 0: what is delivered in one step leaves together, and nothing waits."""
+    """How long a value waits for others. 0: values that are delivered together are sent together, and none waits."""
     terminate: bool = True
-    """Whether the delimiter also stands behind the last value, so that one batch may follow another in a connection."""
+    """Also put a delimiter after the last value, so that batches can follow each other in a connection."""
     record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
-    """A batch leaves before it would be longer; a single value that is longer leaves alone."""
+    """The largest batch. A longer value is sent alone."""
 
 
 class Join(Interceptor[JoinOptions]):
-    about = AboutInterceptor("join", "Brings several values out as one, with a delimiter behind each.", JoinOptions)
+    about = AboutInterceptor("join", "Joins several values to one, with a delimiter after each.", JoinOptions)
 
     def outgoing(self) -> OutgoingInterceptor:
         return Joining(self.options)

@@ -21,17 +21,15 @@ _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 class LengthPrefixedOptions(Options):
     length_bytes: Literal[1, 2, 4, 8] = 4
-    """How many bytes the length has."""
+    """The size of the length, in bytes."""
     order: Literal["big", "little"] = "big"
-    """Which byte of the length comes first."""
+    """The byte order of the length."""
     record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
-    """A longer record ends the stream and is a letter, as far as it has come."""
+    """A longer record is a dead letter, as far as it was received, and ends the stream."""
 
 
 class LengthPrefixed(Interceptor[LengthPrefixedOptions]):
-    about = AboutInterceptor(
-        "length-prefixed", "Expects the length before each record, and writes it.", LengthPrefixedOptions
-    )
+    about = AboutInterceptor("length-prefixed", "Each record has its length before it.", LengthPrefixedOptions)
 
     def incoming(self) -> Incoming:
         return Unprefixing(self.options)

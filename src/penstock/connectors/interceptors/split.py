@@ -12,17 +12,17 @@ from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_B
 
 class SplitOptions(Options):
     delimiter: Delimiter = r"\n"
-    r"""What ends a record. The escapes \n \r \t \0 \\ and \xNN are understood."""
+    r"""Ends a record. It can contain the escapes \n \r \t \0 \\ and \xNN."""
     skip_empty: bool = True
-    """Whether an empty record, such as an empty line, is no event."""
-    unterminated: Literal["event", "letter"] = "event"
-    """What a last record without its delimiter is when the peer ends well: an event, or a letter of the port `err`."""
+    """Skip empty records, such as empty lines."""
+    unterminated: Literal["event", "dead-letter"] = "event"
+    """What becomes of a last record without a delimiter when the peer ends properly: an event, or a dead letter."""
     record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
-    """A longer record ends the stream and is a letter."""
+    """A longer record is a dead letter, and ends the stream."""
 
 
 class Split(Interceptor[SplitOptions]):
-    about = AboutInterceptor("split", "Makes an event of what stands between two delimiters.", SplitOptions)
+    about = AboutInterceptor("split", "Splits bytes into events at a delimiter.", SplitOptions)
 
     def incoming(self) -> Incoming:
         return Splitting(self.options)
@@ -51,7 +51,7 @@ class Splitting:
 
     def finish(self) -> list[bytes]:
         last, self._kept = bytes(self._kept), bytearray()
-        if last and self._options.unterminated == "letter":
+        if last and self._options.unterminated == "dead-letter":
             raise BadBytes(f"{len(last)} bytes without the delimiter that ends a record", last)
         return [last] if last else []
 

@@ -32,6 +32,11 @@ _NESTED = ("array<", "map<", "struct<", "variant")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
+def identifier_of(options: PostgresOptions) -> Identifier:
+    """The table, quoted."""
+    return Identifier(*options.table.split("."))
+
+
 def postgres_type(kind: str) -> str:
     """For a field of this Spark type, as JSON has it: bytes are a text in base64, and so are intervals a text."""
     if decimal := _DECIMAL.fullmatch(kind):
@@ -54,7 +59,7 @@ def describe(options: PostgresOptions, schema: RowSchema) -> TableDdl:
 
 def exists(connection: psycopg.Connection, options: PostgresOptions) -> bool:
     """Asked in a way that does not end a transaction."""
-    table = Literal(options.identifier.as_string())
+    table = Literal(identifier_of(options).as_string())
     return connection.execute(SQL("SELECT to_regclass({})").format(table)).fetchone() != (None,)
 
 
@@ -64,13 +69,13 @@ def _wanted(options: PostgresOptions, schema: RowSchema) -> tuple[str, dict[str,
     else:
         fields = {name: postgres_type(kind) for name, kind in fields_of(schema, options.upsert)}
     columns = {_quoted(name): kind for name, kind in fields.items()}
-    return options.identifier.as_string(), columns, [*map(_quoted, options.upsert)]
+    return identifier_of(options).as_string(), columns, [*map(_quoted, options.upsert)]
 
 
 def _found(connection: psycopg.Connection, options: PostgresOptions) -> FoundTable | None:
     if not exists(connection, options):
         return None
-    table = Literal(options.identifier.as_string())
+    table = Literal(identifier_of(options).as_string())
     names = connection.execute(SQL(_COLUMNS).format(table)).fetchall()
     (has_key,) = connection.execute(_has_key(table, options.upsert)).fetchone() or (False,)
     return FoundTable({_quoted(name) for (name,) in names}, has_key)

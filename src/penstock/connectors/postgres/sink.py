@@ -58,7 +58,7 @@ class PostgresSink:
         self._options = options
         self._name = name
         self._schema = schema
-        self._sql = Statements(name, options.identifier, options.format, options.upsert)
+        self._sql = Statements(name, ddl.identifier_of(options), options.format, options.upsert)
         self._connection: psycopg.Connection | None = None
         self._columns: list[TargetColumn] = []
         self._rows = 0
@@ -199,7 +199,7 @@ class PostgresSink:
         """What the table lacks, in the transaction that is open, and only where something is missing: most roles may
         not make tables.
         """
-        schema = self._schema() if self._options.create and self._options.needs_schema else None
+        schema = self._schema() if self._options.create and self._options.format is PostgresFormat.JSON else None
         if schema is None or not ddl.statements(connection, self._options, schema):
             return
         connection.execute(SQL("SELECT pg_advisory_xact_lock({})").format(Literal(TABLES_KEY)))

@@ -1,12 +1,14 @@
-"""What an SQLite sink is told."""
+"""The options of `sqlite`."""
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
+from pydantic import model_validator
+
+from penstock.connectors.api import Options
 from penstock.connectors.tables import UnknownFields
-from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
 
 
@@ -14,35 +16,39 @@ class SqliteFormat(Enum):
     LAST = "last"
     """The last value of each key: the columns are key, value, event_time and epoch."""
     JSON = "json"
-    """The value is a JSON object, whose fields go to the columns of the same names."""
+    """Each value is a JSON object, whose fields go to the columns of the same names."""
 
 
-@dataclass(frozen=True, slots=True)
-class SqliteOptions:
+class SqliteOptions(Options):
+    """Relative paths start in the directory where the worker was started. Other programs may read the database at any
+    time, and write to it briefly. `penstock sink ddl` prints the statements that make a table fit the pipeline's rows.
+    """
+
     path: Path
-    """The database's file; it is made where there is none, and is then in WAL mode."""
+    """The database file. It is created if it does not exist, in WAL mode."""
     table: str
-    """For last values it is made where there is none. One that is there needs the four columns, and a unique key."""
+    """The table. For `format: last` it is created if it does not exist; an existing one needs the four columns and a
+    unique key."""
     format: SqliteFormat = SqliteFormat.LAST
+    """`last`: one row for each key, with its last value, in the columns `key`, `value`, `event_time` (in microseconds)
+    and `epoch`. `json`: each value is a JSON object, whose fields go to the columns of the same names."""
     upsert: tuple[str, ...] = ()
-    """Of JSON rows: columns with a unique index; a row with the same values is replaced."""
+    """Columns with a unique index: a row with the same values there is replaced. For `format: json`."""
     unknown_fields: UnknownFields = UnknownFields.REFUSE
-    """Of JSON rows."""
+    """What happens to an object with a field that has no column: `refuse` votes no on the epoch, `ignore` drops the
+    field. For `format: json`."""
     create: bool = False
-    """Make the table of JSON rows, and columns that it lacks, as the pipeline's rows need them."""
+    """Create the table, and missing columns, to fit the pipeline's rows. For `format: json`."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if str(self.path) == ":memory:":
-            raise RequestError("a database in memory forgets what it has promised", "Name a file.")
+            raise ValueError("a database in memory would lose committed epochs: name a file")
         if not self.table or "\0" in self.table or self.table.startswith(("penstock_", "sqlite_")):
-            raise RequestError(f"{self.table!r} cannot be the table of a sink", "Choose another name.")
+            raise ValueError(f"{self.table!r} is not a valid table for a sink: choose another name")
         if self.upsert and self.format is SqliteFormat.LAST:
-            raise RequestError("upsert is for JSON rows: last values have one row for each key", "Add format=json.")
-
-    @property
-    def needs_schema(self) -> bool:
-        """Whether the table depends on the pipeline's rows."""
-        return self.format is SqliteFormat.JSON
+            raise ValueError("upsert is for rows in JSON, last values have one row for each key: add format json")
+        return self
 
     @property
     def guarantee(self) -> Guarantee:

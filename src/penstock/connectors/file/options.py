@@ -1,0 +1,67 @@
+"""The options of `file`."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from penstock.connectors.api import Options
+from penstock.connectors.values import Size, SomeSeconds
+
+_OF_MODES = {
+    "chunk": ("read", "tail"),
+    "parallel": ("read",),
+    "poll": ("tail",),
+    "linger": ("tail",),
+    "lines": ("tail",),
+    "format": ("write", "append"),
+    "rotate_bytes": ("write",),
+    "rotate": ("write",),
+}
+"""In which modes an option means something."""
+
+
+class FileOptions(Options):
+    """Relative paths start in the directory where the worker was started. `interceptors: in`, such as `split`, cut what
+    is read into events.
+
+    A file that is tailed is identified by its inode and its first line. A renamed file is read on from where it was; a
+    truncated or recreated file is read from the beginning. What is overwritten before it was read is lost. A file that
+    was truncated and has the same first line and the same length at the next poll is not recognised as truncated.
+
+    In mode `write` the directory contains files `part-NUMBER` and the connector's log. Uncommitted data may be at the
+    end of the last part: readers use `penstock.connectors.file.read_committed_parts`.
+    """
+
+    mode: Literal["read", "tail", "write", "append"]
+    """`read` and `tail` have a port `out`; `write` and `append` have a port `in`. `write` is transactional; `append`
+    is at-least-once."""
+    path: Annotated[str, Field(min_length=1)]
+    """Modes `read` and `tail`: a file, or a pattern with `*`, `?`, `[…]` and `**`. Mode `write`: a directory that
+    belongs to this connector. Mode `append`: a file."""
+    chunk: Annotated[Size, Field(le=1 << 20)] = 256 << 10
+    """How much is read at a time. Modes `read` and `tail`."""
+    parallel: Annotated[int, Field(ge=1, le=64)] = 4
+    """How many files are read at the same time. Mode `read`."""
+    poll: SomeSeconds = 0.5
+    """How often to look for new data and new files. Mode `tail`."""
+    linger: SomeSeconds = 5.0
+    """How long a renamed or removed file must be silent before it counts as finished. Mode `tail`."""
+    lines: bool = True
+    """Wait until a line is complete. Mode `tail`."""
+    format: Literal["lines", "raw", "frames"] = "lines"
+    """`lines`: a newline after each value. `raw`: nothing between values. `frames`: a big-endian u32 with the length
+    before each value. Modes `write` and `append`."""
+    rotate_bytes: Size | None = None
+    """Start a new part when the last one has at least this size. Mode `write`."""
+    rotate: SomeSeconds | None = None
+    """Start a new part in each period of this length, counted from 1970: `1h` starts one at every full hour (UTC) in
+    which there is data. Mode `write`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in sorted(self.model_fields_set & _OF_MODES.keys()):
+            if self.mode not in _OF_MODES[name]:
+                raise ValueError(
+                    f"{name} is only for mode {' and '.join(_OF_MODES[name])}, and the mode is {self.mode}"
+                )
+        return self

@@ -1,0 +1,187 @@
+"""A sink by its URL: the same connector type and the same options as in YAML, on one line."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from penstock.connectors.api import About, Capabilities, Connector
+from penstock.connectors.mistakes import complaints
+from penstock.connectors.registry import CONNECTORS, SCHEMES, require
+from penstock.connectors.secrets import resolve
+from penstock.connectors.url_forms import UrlForm
+from penstock.core.errors import RequestError
+from penstock.core.suggestions import suggestion
+from penstock.core.types import Guarantee
+
+SEE_TYPES = "See: penstock sink types"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_PASSWORDS = frozenset({"password", "passwd", "pass", "pwd", "cookie", "token", "secret"})
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSink:
+    """A connector that does nothing yet. `shown` is its URL without what may be secret."""
+
+    connector: Connector[Any]
+    shown: str
+
+    @property
+    def kind(self) -> str:
+        return self.connector.about.name
+
+    @property
+    def options(self) -> Any:
+        return self.connector.options
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.connector.capabilities(self.connector.options)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        assert self.capabilities.sink is not None, "parse_sink has seen that it has a port `in`"
+        return self.capabilities.sink
+
+    @property
+    def votes(self) -> bool:
+        return self.capabilities.votes
+
+    def check_installed(self) -> None:
+        """Raises NotInstalled where the type needs a package that is missing here. It may be there for the worker."""
+        require(type(self.connector))
+
+
+def parse_sink(url: str) -> ParsedSink:
+    """Raises RequestError with all mistakes. Nothing is opened, and no path is looked at: a relative one begins where
+    the worker was started.
+    """
+    type_ = CONNECTORS.get(_type_name(url))
+    parts, form = _split(url), type_.about.url
+    if parts.password is not None:
+        raise RequestError(f"{named(url)}: everybody can see a password in a URL", form.credentials)
+    if parts.fragment:
+        raise RequestError(f"{named(url)}: '#' ends a URL", "Write it as %23.")
+    try:
+        place = form.place(parts)
+        options = _options(type_.about, place.fields, place.query)
+        made = ParsedSink(type_(options), place.shown or url)
+        _check_sink(made)
+    except RequestError as error:
+        raise RequestError(f"{named(url)}: {error}", error.hint) from None
+    return made
+
+
+def _check_sink(made: ParsedSink) -> None:
+    if made.capabilities.sink is None:
+        raise RequestError(f"{made.kind} has no port `in` with these options: it cannot be a sink", SEE_TYPES)
+    if made.capabilities.is_linked:
+        raise RequestError(
+            f"{made.kind} sends replies to its own connections: it can only be a sink in an application",
+            "See: penstock connectors " + made.kind,
+        )
+
+
+def is_url(to: str) -> bool:
+    """Else it is the name of a connector: those have no colon."""
+    return ":" in to
+
+
+def named(url: str) -> str:
+    """The URL for an error: without user, password and query, any of which may be secret."""
+    return re.sub(r"//.*@", "//…@", url.partition("?")[0])
+
+
+def _type_name(url: str) -> str:
+    scheme = _SCHEME.match(url)
+    if scheme is None or not url.isprintable() or url != url.strip():
+        raise RequestError(f"{named(url)!r} is not the URL of a sink", f"Write file:{url or 'PATH'}. {SEE_TYPES}")
+    name = scheme[1].lower()
+    known = {**{one: one for one in CONNECTORS.names()}, **SCHEMES}
+    if name not in known:
+        raise RequestError(f'there is no sink type "{scheme[1]}"', suggestion(name, known))
+    return known[name]
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise RequestError(f"{named(url)} is not a valid URL: {error}", SEE_TYPES) from None
+
+
+# From the query to the model.
+
+
+def _options(about: About, fields: Mapping[str, Any], query: Sequence[tuple[str, str]]) -> Any:
+    form, model = about.url, about.options
+    mistakes = [*_wrong_query(form, query)]
+    given: dict[str, Any] = {}
+    for name, text in query:
+        _put(given, name.split("."), _value(model, name.split("."), text))
+    implied = {name: value for name, value in form.implied.items() if name not in given}
+    try:
+        options = model.model_validate(resolve({**implied, **given, **fields}))
+    except ValidationError as error:
+        mistakes += _wrong_options(form, model, error)
+    if mistakes:
+        raise _told(form, mistakes)
+    return options
+
+
+def _wrong_query(form: UrlForm, query: Sequence[tuple[str, str]]) -> Iterator[RequestError]:
+    names = [name for name, _ in query]
+    for name, text in dict(query).items():
+        if names.count(name) > 1:
+            yield RequestError(f"{form.prefix}{name} stands here twice", "Give it once.")
+        elif name in form.fields:
+            yield RequestError(f"{form.prefix}{name} is in the URL already", f"Write {form.written}.")
+        elif not text:
+            yield RequestError(f"{form.prefix}{name} has no value", "Leave it out for the default.")
+
+
+def _wrong_options(form: UrlForm, model: type[BaseModel], error: ValidationError) -> Iterator[RequestError]:
+    for where, text, hint in complaints(model, error):
+        is_missing = text.endswith(" is missing")
+        yield RequestError(
+            f"{form.prefix}{text}" if is_missing else text, f"Add {form.prefix}{where[-1]}=…" if is_missing else hint
+        )
+
+
+def _told(form: UrlForm, mistakes: Sequence[RequestError]) -> RequestError:
+    """All in one error, each hint once."""
+    texts = "; ".join(map(str, mistakes))
+    hints = dict.fromkeys(error.hint for error in mistakes if error.hint)
+    if form.credentials and any(f'"{name}"' in texts for name in _PASSWORDS):
+        hints = {form.credentials: None}
+    return RequestError(texts, " ".join(hints))
+
+
+def _put(options: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """`tls.ca` is the option `ca` of `tls`."""
+    *owners, name = path
+    for owner in owners:
+        inner = options.setdefault(owner, {})
+        options = inner if isinstance(inner, dict) else {}
+    options[name] = value
+
+
+def _value(model: type[BaseModel], path: Sequence[str], text: str) -> Any:
+    """A list where the option is one: `a,b`."""
+    annotation: Any = model.model_fields[path[0]].annotation if path[0] in model.model_fields else None
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    if len(path) == 1 and any(get_origin(kind) in (list, tuple) for kind in kinds):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+# What people are shown.
+
+
+def written(about: About) -> str:
+    return about.url.written or f"{about.name}:"

@@ -1,0 +1,27 @@
+"""Hints for names that do not exist: the one that was probably meant, or all there are."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+NAMES_SHOWN_MAX = 20
+"""A longer list helps nobody."""
+
+_ALIKE_MIN = 0.5
+"""Names are short: at difflib's own 0.6 one slip in a name of four letters finds nothing."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one, whatever the case, if any is alike."""
+    by_lower_case = {each.lower(): each for each in sorted(known)}
+    found = get_close_matches(name.lower(), by_lower_case, 1, _ALIKE_MIN)
+    return by_lower_case[found[0]] if found else None
+
+
+def suggestion(name: str, known: Iterable[str], there_are: str = "There are") -> str:
+    """A hint for the user: `Did you mean "…"?`, or the names there are."""
+    names = sorted(known)
+    near = nearest(name, names)
+    if near is not None:
+        return f'Did you mean "{near}"?'
+    more = " …" if len(names) > NAMES_SHOWN_MAX else ""
+    return f"{there_are}: {', '.join(names[:NAMES_SHOWN_MAX]) or 'none'}{more}."

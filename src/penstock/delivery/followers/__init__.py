@@ -1,1 +1,0 @@
-"""Sinks that cannot vote: standard output, HTTP, a function."""

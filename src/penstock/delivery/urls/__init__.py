@@ -1,1 +1,0 @@
-"""Sinks by their URLs: which kinds there are, and what their options mean."""

@@ -1,0 +1,349 @@
+"""`file`: real files, read, followed over rotation and truncation, written and appended to."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.app import app
+from penstock.connectors.api import Capabilities, Lost
+from penstock.connectors.file.connector import File
+from penstock.connectors.file.options import FileOptions
+from penstock.connectors.registry import make_connector
+from penstock.connectors.urls import parse_sink
+from penstock.core.errors import RequestError
+from penstock.core.types import Guarantee
+from tests.connectors.real_host import LINES, NAME, Hosted, eventually, hosting
+
+
+def reading(tmp_path: Path, path: str, **options: Any) -> Any:
+    config = {"mode": "read", "path": path, **options}
+    return hosting(tmp_path / "data", "file", config, interceptors_in=LINES)
+
+
+def tailing(tmp_path: Path, path: str, **options: Any) -> Any:
+    config = {"mode": "tail", "path": path, "poll": "20ms", "linger": "100ms", **options}
+    return hosting(tmp_path / "data", "file", config, interceptors_in=LINES)
+
+
+async def have(hosted: Hosted, *values: bytes) -> None:
+    await eventually(lambda: sorted(hosted.values()) == sorted(values), hosted.values)
+
+
+# Reading.
+
+
+async def test_files_that_match_are_read_once_each_as_a_stream_and_then_the_source_has_finished(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log", "c.txt"):
+        (tmp_path / name).write_text(f"{name} 1\n{name} 2\n")
+    async with reading(tmp_path, str(tmp_path / "*.log")) as hosted:
+        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
+        await have(hosted, b"a.log 1", b"a.log 2", b"b.log 1", b"b.log 2")
+        paths = {event.stream_id: event.metadata["path"] for event in hosted.events()}
+        assert sorted(paths.values()) == [str(tmp_path / "a.log"), str(tmp_path / "b.log")]
+        assert hosted.host.status().state == "ended"
+
+
+async def test_a_file_with_the_name_of_a_pattern_is_itself(tmp_path: Path) -> None:
+    (tmp_path / "a[1].log").write_text("it\n")
+    (tmp_path / "a1.log").write_text("another\n")
+    async with reading(tmp_path, str(tmp_path / "a[1].log")) as hosted:
+        await have(hosted, b"it")
+
+
+async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\ntwo")
+    async with reading(tmp_path, str(tmp_path / "a")) as hosted:
+        await have(hosted, b"one", b"two")
+
+
+async def test_a_file_is_read_on_from_where_it_was_stopped(tmp_path: Path) -> None:
+    lines = [b"%06d" % number for number in range(60_000)]
+    (tmp_path / "a").write_bytes(b"\n".join(lines) + b"\n")
+    async with reading(tmp_path, str(tmp_path / "a"), chunk=4096) as hosted:
+        await eventually(lambda: len(hosted.values()) > 100)
+        await hosted.host.drain()
+        before = len(hosted.values())
+        assert before < len(lines)
+    async with reading(tmp_path, str(tmp_path / "a")) as hosted:
+        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
+        await eventually(lambda: len(hosted.values()) >= len(lines))
+        assert hosted.values() == lines
+
+
+async def test_a_file_that_was_read_is_not_read_again(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    for _ in range(3):
+        async with reading(tmp_path, str(tmp_path / "a")) as hosted:
+            await eventually(lambda: hosted.gateway.view.has_finished(NAME))
+            await have(hosted, b"one")
+
+
+async def test_a_file_that_is_not_there_is_awaited(tmp_path: Path) -> None:
+    async with reading(tmp_path, str(tmp_path / "a*")) as hosted:
+        await eventually(lambda: "no file matches" in hosted.host.status().reason)
+        (tmp_path / "abc").write_text("one\n")
+        await have(hosted, b"one")
+
+
+async def test_a_file_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text("one\n")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "a").symlink_to(tmp_path / "nowhere")
+    async with reading(tmp_path, str(tmp_path / "?"), parallel=1) as hosted:
+        await have(hosted, b"one")
+
+
+async def test_bytes_that_are_no_record_are_a_letter_and_other_files_go_on(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 100_000)
+    (tmp_path / "b").write_text("one\n")
+    split = (LINES[0].__class__(type="split", config={"delimiter": "\n", "record_bytes_max": 1000}),)
+    config = {"mode": "read", "path": str(tmp_path / "?"), "parallel": 1}
+    async with hosting(tmp_path / "data", "file", config, interceptors_in=split) as hosted:
+        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
+        await have(hosted, b"one")
+        await eventually(lambda: len(hosted.letters()) == 1)
+        assert hosted.host.counts == {"bad_files": 1}
+
+
+async def test_at_its_quota_nothing_more_is_read(tmp_path: Path) -> None:
+    lines = [b"%060d" % number for number in range(2000)]
+    (tmp_path / "a").write_bytes(b"\n".join(lines) + b"\n")
+    config = {"mode": "read", "path": str(tmp_path / "a"), "chunk": 1024}
+    async with hosting(tmp_path / "data", "file", config, interceptors_in=LINES, quota_bytes=20_000) as hosted:
+        await eventually(lambda: not hosted.host.room.there)
+        await hosted.sources.durability.caught_up()
+        stored = len(hosted.values())
+        await asyncio.sleep(0.1)
+        assert len(hosted.values()) == stored < len(lines)
+
+
+# Following.
+
+
+async def test_a_file_that_cannot_be_followed_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.log").write_text("x\n")
+
+    def refuse(path: Path) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("penstock.connectors.file.tailing.opened", refuse)
+    async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
+        await eventually(lambda: hosted.host.status().counts.get("failed_files", 0) >= 3)
+    assert [record.levelname for record in caplog.records if "read again later" in record.message].count("WARNING") == 1
+
+
+async def test_a_file_is_followed_while_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\ntwo\nthr")
+    async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
+        await have(hosted, b"one", b"two")
+        with path.open("a") as file:
+            file.write("ee\nfour\n")
+        await have(hosted, b"one", b"two", b"three", b"four")
+        (tmp_path / "b.log").write_text("new\n")
+        await have(hosted, b"one", b"two", b"three", b"four", b"new")
+
+
+async def test_a_line_that_is_being_written_is_not_cut_by_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\nhalf")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"one")
+        await hosted.host.drain()
+    with path.open("a") as file:
+        file.write(" and half\n")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"one", b"half and half")
+
+
+async def test_a_file_that_is_rotated_is_read_to_its_end_and_the_new_one_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\n")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"one")
+        with path.open("a") as file:
+            path.rename(tmp_path / "a.log.1")
+            path.write_text("three\n")
+            file.write("two\n")
+        await have(hosted, b"one", b"two", b"three")
+        await eventually(lambda: len(hosted.host.streams) == 1)
+
+
+async def test_a_file_that_is_renamed_within_the_pattern_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\n")
+    async with tailing(tmp_path, str(tmp_path / "a.log*")) as hosted:
+        await have(hosted, b"one")
+        path.rename(tmp_path / "a.log.1")
+        path.write_text("two\n")
+        await have(hosted, b"one", b"two")
+    async with tailing(tmp_path, str(tmp_path / "a.log*")) as hosted:
+        await asyncio.sleep(0.2)
+        await have(hosted, b"one", b"two")
+
+
+async def test_a_file_that_is_truncated_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\ntwo\n")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"one", b"two")
+        os.truncate(path, 0)
+        await asyncio.sleep(0.1)
+        with path.open("a") as file:
+            file.write("one\n")
+        await eventually(lambda: hosted.host.counts.get("truncations") == 1)
+        await have(hosted, b"one", b"two", b"one")
+    async with tailing(tmp_path, str(path)) as hosted:
+        with path.open("a") as file:
+            file.write("more\n")
+        await have(hosted, b"one", b"two", b"one", b"more")
+
+
+async def test_a_file_that_is_truncated_and_has_grown_since_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Between two looks, so that it is never seen to be shorter."""
+    path = tmp_path / "a.log"
+    path.write_text("old 1\nold 2\n")
+    async with tailing(tmp_path, str(path), poll="300ms") as hosted:
+        await have(hosted, b"old 1", b"old 2")
+        path.write_text("new 1\nnew 2\nnew 3\n")
+        await have(hosted, b"old 1", b"old 2", b"new 1", b"new 2", b"new 3")
+        assert hosted.host.status().counts["truncations"] == 1
+
+
+async def test_a_new_file_with_the_inode_of_an_old_one_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("the first file\n")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"the first file")
+    with path.open("r+") as file:  # as if the inode were used again
+        file.truncate()
+        file.write("another file, which is longer\n")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"the first file", b"another file, which is longer")
+
+
+async def test_what_a_file_that_is_removed_still_holds_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\ntwo")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"one")
+        path.unlink()
+        await have(hosted, b"one", b"two")
+        await eventually(lambda: not hosted.host.streams)
+
+
+# Writing.
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({}, "file:/tmp/a%20b"),
+        ({"format": "frames", "rotate_bytes": "1MiB"}, "file:/tmp/a%20b?format=frames&rotate_bytes=1048576"),
+        ({"rotate": "1h"}, "file:/tmp/a%20b?rotate=1h"),
+    ],
+)
+def test_a_url_is_shorthand_for_mode_write(options: dict[str, Any], url: str) -> None:
+    given = FileOptions.model_validate({"mode": "write", "path": "/tmp/a b", **options})
+    assert parse_sink(url).options == given
+    assert parse_sink(url).guarantee is File.capabilities(given).sink is Guarantee.EXACTLY_ONCE
+    assert parse_sink(url).votes
+
+
+def test_a_url_can_be_any_mode_with_a_port_in() -> None:
+    appended = parse_sink("file:log.txt?mode=append&format=raw")
+    assert appended.options == FileOptions(mode="append", path="log.txt", format="raw")
+    assert not appended.votes
+    with pytest.raises(RequestError, match="no port `in`"):
+        parse_sink("file:log.txt?mode=tail")
+
+
+async def test_mode_append_has_values_on_disk_when_they_are_delivered(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    async with hosting(tmp_path / "data", "file", {"mode": "append", "path": str(path)}, has_in=True) as hosted:
+        await hosted.connected()
+        await hosted.deliver([b"one", b"two"], [1, 2], 5)
+        assert path.read_bytes() == b"one\ntwo\n"
+        path.rename(tmp_path / "moved")
+        await hosted.deliver([b"three"], [3], 5)
+        assert path.read_bytes() == b"three\n"
+
+
+async def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_bytes(b"one\ntor")
+    async with hosting(tmp_path / "data", "file", {"mode": "append", "path": str(path)}, has_in=True) as hosted:
+        await hosted.connected()
+        await hosted.deliver([b"two"], [1], 5)
+        assert path.read_bytes() == b"one\ntor\ntwo\n"
+
+
+@pytest.mark.parametrize(("form", "expected"), [("raw", b"onetwo"), ("frames", b"\0\0\0\3one\0\0\0\3two")])
+async def test_values_are_written_as_the_format_says(tmp_path: Path, form: str, expected: bytes) -> None:
+    path = tmp_path / "out"
+    config = {"mode": "append", "path": str(path), "format": form}
+    async with hosting(tmp_path / "data", "file", config, has_in=True) as hosted:
+        await hosted.deliver([b"one", b"two"], [1, 2], 5)
+        assert path.read_bytes() == expected
+
+
+async def test_a_place_that_cannot_be_written_is_lost_until_it_can(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "out"
+    async with hosting(tmp_path / "data", "file", {"mode": "append", "path": str(path)}, has_in=True) as hosted:
+        await eventually(lambda: "cannot be appended to" in hosted.host.status().reason)
+        with pytest.raises(Lost, match="No such file or directory"):
+            await hosted.deliver([b"one"], [1], 5)
+        path.parent.mkdir()
+        await hosted.connected()
+        await hosted.deliver([b"one"], [1], 5)
+        assert path.read_bytes() == b"one\n"
+
+
+DIRECTORY = frozenset({"the directory x"})
+
+
+@pytest.mark.parametrize(
+    ("mode", "capabilities"),
+    [
+        ("read", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False)),
+        ("tail", Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False)),
+        (
+            "write",
+            Capabilities(
+                sink=Guarantee.EXACTLY_ONCE,
+                takes_epochs=True,
+                votes=True,
+                interceptors=frozenset(),
+                claims=DIRECTORY,
+            ),
+        ),
+        ("append", Capabilities(sink=Guarantee.AT_LEAST_ONCE)),
+    ],
+)
+def test_each_mode_has_its_own_port_and_guarantee(mode: str, capabilities: Capabilities) -> None:
+    assert File.capabilities(FileOptions.model_validate({"mode": mode, "path": "x"})) == capabilities
+
+
+def test_interceptors_that_would_not_be_passed_are_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "app.yaml").write_text(
+        """
+connector:
+  - {id: clock, type: metronome, config: {interval: 1s}}
+  - {id: files, type: file, config: {mode: write, path: /tmp/x}, codec: json, interceptors: {out: [{type: join}]}}
+pipeline: {id: p, spark: "system::passthrough"}
+binding: {id: b, links: {connector/clock/out: pipeline/p/in, pipeline/p/out: connector/files/in}}
+"""
+    )
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "app.yaml")])
+    assert 'interceptors cannot stand under "out" of this connector' in str(result.exception)
+
+
+def test_an_option_that_means_nothing_in_its_mode_is_a_mistake() -> None:
+    with pytest.raises(RequestError, match="rotate is only for mode write, and the mode is read"):
+        make_connector("file", {"mode": "read", "path": "x", "rotate": "1h"})
