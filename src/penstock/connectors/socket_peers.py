@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from penstock.connectors.api import Host, Outgoing, Stream, StreamGone, StreamLost, StreamRef
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.sockets import ServerOptions
-from penstock.connectors.streams import DRAINED, open_when_there_is_room, read_into
+from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
 from penstock.core.errors import PenstockError
 
 # The other side of one connection, whatever it speaks, and what it says, into a stream.
@@ -55,13 +55,20 @@ class Peer(Protocol):
     def abort(self) -> None:
         """At once."""
 
+    async def aborted(self) -> None:
+        """Return when `abort` was called."""
+
 
 async def converse(peer: Peer, stream: Stream, host: Host) -> None:
     """What the peer says, into its stream, which has ended when this returns or raises. Raises ConnectionError,
     BadBytes and what the frame raises.
+
+    While the stream may not send, nothing is read, and only a failing send notices that the connection is gone. It
+    aborts the connection, and this ends: whether the stream may ever send again can depend on a new connection.
     """
     try:
-        await read_into(stream, peer.read, host)
+        if await first_of(read_into(stream, peer.read, host), peer.aborted()) == 1:
+            raise ConnectionResetError("a send to it has failed")
     except ConnectionError as error:
         await stream.cut_off(f"the connection is gone: {error}")
         raise

@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._lost: Exception | None = None
         self._changed: asyncio.Future[None] | None = None
         self._is_tls = False
+        self._aborted = asyncio.Event()
 
     # asyncio's side
 
@@ -164,6 +165,10 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """At once; the peer sees that it was not meant to end here."""
         self.transport.abort()
+        self._aborted.set()
+
+    async def aborted(self) -> None:
+        await self._aborted.wait()
 
     def _unacknowledged(self) -> int:
         """A peer that has reset the connection has acknowledged nothing, though nothing is left to be sent to it."""

@@ -27,6 +27,7 @@ class WsPeer:
         self._ended = False
         self._pinging: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._aborted = asyncio.Event()
 
     @property
     def peer_ended(self) -> bool:
@@ -82,6 +83,10 @@ class WsPeer:
         if self._pinging is not None:
             self._pinging.cancel()
         self._connection.transport.abort()
+        self._aborted.set()
+
+    async def aborted(self) -> None:
+        await self._aborted.wait()
 
     def keep_alive(self, dead_peer_seconds: float) -> None:
         """Until `abort`, which ends every connection: look after the peer, by pings while it is read, and by TCP."""

@@ -1,5 +1,6 @@
 """Connectors with a socket, in the real frame, each with a real peer."""
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -10,11 +11,32 @@ from penstock.connectors.tcp_client import TcpClient
 from penstock.connectors.tcp_server import TcpServer
 from penstock.connectors.ws_client import WsClient
 from penstock.connectors.ws_server import WsServer
-from penstock.testing.conformance import ConnectorConformance
+from penstock.testing.conformance import LONG_SECONDS, PAUSE_SECONDS, ConnectorConformance, Port
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Peer
 from tests.connectors.conformance.tcp_peers import TcpConnecting, TcpListening
 from tests.connectors.conformance.ws_peers import WsConnecting, WsListening
+
+
+class Reconnecting(ConnectorConformance):
+    """A client with one connection, which it makes again."""
+
+    def test_a_connection_that_breaks_while_its_stream_is_blocked_is_made_again(self, tmp_path: Path) -> None:
+        async def scenario(frame: Frame, peer: Peer) -> None:
+            line = await peer.line(frame)
+            frame.give(None, [b"before"])
+            await frame.until(lambda: peer.received() == b"before\n", "the first value")
+            (stream,) = frame.streams()
+            frame.other.close(stream)
+            await line.send(b"this is read, and then nothing more\n")
+            await asyncio.sleep(PAUSE_SECONDS)
+            await peer.stop()
+            last = frame.give(None, [b"after"])
+            await peer.start()
+            await frame.until(lambda: frame.has_left(last), "the last epoch", LONG_SECONDS)
+            await frame.until(lambda: peer.received().endswith(b"after\n"), "the last value")
+
+        self.run(tmp_path, scenario, needs=Port.IN)
 
 
 class TestTcpServer(ConnectorConformance):
@@ -24,7 +46,7 @@ class TestTcpServer(ConnectorConformance):
         return TcpConnecting()
 
 
-class TestTcpClient(ConnectorConformance):
+class TestTcpClient(Reconnecting):
     connector = TcpClient
     lines_max = 1
     is_dialled = True
@@ -84,7 +106,7 @@ class TestWsServer(ConnectorConformance):
         return WsConnecting()
 
 
-class TestWsClient(ConnectorConformance):
+class TestWsClient(Reconnecting):
     connector = WsClient
     lines_max = 1
     is_dialled = True
