@@ -149,7 +149,7 @@ binding:
     assert "revision 2" in said
     assert "stopped: sink" in said
     assert "started: quiet" in said
-    assert "nothing differs" in stage.scene.command("apply", str(file))
+    assert "nothing changed" in stage.scene.command("apply", str(file))
     shown = stage.scene.command("status", "--all")
     assert "application running, revision 2" in shown
     assert re.search(r"quiet +│ null +│ connected", shown)

@@ -40,20 +40,17 @@ def test_it_shows_inputs_ports_and_sinks_with_their_guarantee(tmp_path: Path) ->
         "copy",
         "  input lines: a, b",
         "  ports: good, late",
-        (
-            "  windows over a, b wait for the slowest stream; a silent stream holds them back, "
-            "unless the worker has an --idle-timeout"
-        ),
+        ("  watermark of a, b: the slowest stream; a silent stream blocks it unless the worker has an --idle-timeout"),
         "  good → file: file:results   exactly-once, transactional",
         "  late → stdout: stdout:   at-least-once",
         "other",
         "  input sensors: sensors",
-        "  ports: what its function gives",
+        "  ports: those its function returns",
         (
-            "  windows over sensors wait for the slowest stream; a silent stream holds them back, "
+            "  watermark of sensors: the slowest stream; a silent stream blocks it "
             "unless the worker has an --idle-timeout"
         ),
-        "  sinks: none here; it can be bound later: penstock sink add",
+        "  sinks: none here; add one with penstock sink add",
     ]
 
 

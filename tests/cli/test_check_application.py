@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from penstock.application.config import ConfigErrors, load
 from penstock.application.config.types import KnownTypes
 from penstock.cli.app import app
-from penstock.cli.check import windows_over_connectors
+from penstock.cli.check import watermarks_of_connectors
 from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
@@ -66,17 +66,17 @@ binding:
     connector/copied/out: pipeline/system::passthrough/in
 """
     result = check(tmp_path, text)
-    assert [line for line in result.output.splitlines() if line.startswith("windows")] == [
-        "windows over posts close by the worker's clock",
-        "windows over meters wait for the slowest stream; a silent stream holds them back, idle_timeout is off",
-        "windows over stamped close by the worker's clock, unless programs send event times of their own",
+    assert [line for line in result.output.splitlines() if line.startswith("watermark")] == [
+        "watermark of posts: the worker's clock",
+        "watermark of meters: the slowest stream; a silent stream blocks it (idle_timeout is off)",
+        "watermark of stamped: the worker's clock, unless programs send event times",
         (
-            "windows over waits wait for the slowest stream; one that is silent for 90 s is left out; "
-            "when all are, they wait for the next event, when_all_idle is wait"
+            "watermark of waits: the slowest stream; one that is silent for 90 s is ignored; "
+            "when all are silent, it waits for the next event (when_all_idle is wait)"
         ),
         (
-            "windows over follows wait for the slowest stream; one that is silent for 60 s is left out; "
-            "when all are, they close by the worker's clock"
+            "watermark of follows: the slowest stream; one that is silent for 60 s is ignored; "
+            "when all are silent, the worker's clock"
         ),
     ]
 
@@ -91,8 +91,8 @@ binding: {{id: b, links: {{{links}}}}}
     assert check(tmp_path, text).exit_code == 0
     loaded = load(tmp_path / "app.yaml", KnownTypes(), {})
     undeclared = replace(loaded, capabilities={"posts": Capabilities(source=Guarantee.AT_LEAST_ONCE)})
-    assert [*windows_over_connectors(undeclared)] == [
-        "windows over posts close by the worker's clock, unless the connector gives event times of its own"
+    assert [*watermarks_of_connectors(undeclared)] == [
+        "watermark of posts: the worker's clock, unless the connector sets event times"
     ]
 
 

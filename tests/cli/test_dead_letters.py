@@ -97,7 +97,7 @@ def test_a_replay_says_how_many_and_does_each_once(
 
 def test_what_is_not_there_is_said_with_what_to_do(putting: Putting, penstock: Run) -> None:
     assert putting.generation
-    assert penstock("list", PIPELINE).stdout == "orders has no letters\n"
+    assert penstock("list", PIPELINE).stdout == "orders has no dead letters\n"
     assert refusal(penstock("replay", PIPELINE)) == "there are no letters in orders/err"
     assert refusal(penstock("replay", PIPELINE, "--port", "late")) == "there are no letters in orders/late"
     assert refusal(penstock("list", "nobody")) == "there is no pipeline 'nobody'"

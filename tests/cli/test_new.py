@@ -58,9 +58,9 @@ def test_the_names_of_files_and_class_follow_the_type_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("My-Queue", "is no name for a type"),
-        ("../queue", "is no name for a type"),
-        ("tcp-server", "there is a connector type tcp-server already"),
+        ("My-Queue", "is not a valid name for a type"),
+        ("../queue", "is not a valid name for a type"),
+        ("tcp-server", "the connector type tcp-server already exists"),
         ("queue", "queue.py would hide"),
         ("class", "class.py would hide"),
     ],
@@ -73,6 +73,6 @@ def test_a_name_that_cannot_be_one_is_refused_and_nothing_is_written(tmp_path: P
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(RequestError, match="is there already"):
+    with pytest.raises(RequestError, match="already exists"):
         write_connector("my-queue", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -33,7 +33,7 @@ def test_a_watermark_is_declared_and_a_source_ends(worker: RunningWorker) -> Non
     assert run(worker, "source", "end", "shops").stdout == "shops has ended\n"
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client:
         assert client.status()["gateway"]["sources"]["shops"]["has_finished"]
-    with pytest.raises(RequestError, match="no source 'nobody'"):
+    with pytest.raises(RequestError, match="source 'nobody' not found"):
         run(worker, "source", "end", "nobody")
     for name in ("", "a/b"):
         with pytest.raises(RequestError, match="is no name for a source"):

@@ -19,9 +19,9 @@ _RETRY_SECONDS = 10.0
 _DONE = {
     "stopped": "stopped",
     "started": "started",
-    "restarted": "started anew",
-    "configured": "set up otherwise",
-    "relinked": "linked anew",
+    "restarted": "restarted",
+    "configured": "reconfigured",
+    "relinked": "relinked",
     "pipelines_stopped": "pipelines to stop",
     "pipelines_started": "pipelines to start",
     "pipelines_restarted": "pipelines to restart",
@@ -38,9 +38,9 @@ def apply(
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Start, stop and relink what differs from what runs, and leave the rest running.
+    """Deploy a changed application: start, stop and relink what differs, and leave the rest running.
 
-    Nothing changes unless the whole file is valid. penstock run, where it has the pipelines, follows.
+    Nothing changes unless the whole file is valid. A running penstock run restarts the pipelines that changed.
     """
     if file.suffix.lower() not in (".yaml", ".yml"):
         raise RequestError(
@@ -53,12 +53,12 @@ def apply(
     with ApplicationClient(
         worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
     ) as client:
-        _tell(client.apply(loaded.deployment, file.name))
+        _report(client.apply(loaded.deployment, file.name))
 
 
-def _tell(answer: dict[str, Any]) -> None:
+def _report(answer: dict[str, Any]) -> None:
     typer.echo(f"revision {answer['revision']}")
     lines = [f"{text}: {', '.join(answer[key])}" for key, text in _DONE.items() if answer.get(key)]
-    typer.echo("\n".join(lines or ["nothing differs"]))
+    typer.echo("\n".join(lines or ["nothing changed"]))
     for sentence in answer.get("notes", ()):
         typer.echo(sentence)

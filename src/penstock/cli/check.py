@@ -24,44 +24,44 @@ if TYPE_CHECKING:
     from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End
     from penstock.spark.pipelines import Pipeline
 
-# What closes windows over each source, for `penstock check`.
+# What drives the watermark of each source, which closes windows.
 
 _NO_STREAMS = "segment"
-"""A type of connector whose events are of no stream: nothing holds a watermark back."""
+"""A type of connector without streams: nothing blocks its watermark."""
 
 
-def windows_over_connectors(loaded: "Loaded") -> Iterator[str]:
-    """A sentence for each connector of an application whose events reach a pipeline that may have windows."""
+def watermarks_of_connectors(loaded: "Loaded") -> Iterator[str]:
+    """A sentence for each connector whose events reach a pipeline with a function."""
     deployment = loaded.deployment
     for name, spec in deployment.connectors.items():
         functions = {deployment.pipelines[reached].spark for reached in deployment.pipelines_of(name)}
         if functions - {PASSTHROUGH} and spec.type != _NO_STREAMS:
-            yield _closing(spec, own_event_times=loaded.capabilities[name].own_event_times)
+            yield _watermark(spec, own_event_times=loaded.capabilities[name].own_event_times)
 
 
-def _closing(spec: "ConnectorSpec", *, own_event_times: bool | None) -> str:
-    over = f"windows over {spec.name}"
+def _watermark(spec: "ConnectorSpec", *, own_event_times: bool | None) -> str:
+    over = f"watermark of {spec.name}:"
     if own_event_times is None:
-        return f"{over} close by the worker's clock, unless the connector gives event times of its own"
+        return f"{over} the worker's clock, unless the connector sets event times"
     if not own_event_times:
-        return f"{over} close by the worker's clock"
+        return f"{over} the worker's clock"
     if spec.event_time_ingest:
-        return f"{over} close by the worker's clock, unless programs send event times of their own"
-    slowest = f"{over} wait for the slowest stream"
+        return f"{over} the worker's clock, unless programs send event times"
+    slowest = f"{over} the slowest stream"
     if spec.idle_timeout_seconds is None:
-        return f"{slowest}; a silent stream holds them back, idle_timeout is off"
-    silent = f"{slowest}; one that is silent for {spec.idle_timeout_seconds:g} s is left out"
+        return f"{slowest}; a silent stream blocks it (idle_timeout is off)"
+    silent = f"{slowest}; one that is silent for {spec.idle_timeout_seconds:g} s is ignored"
     if spec.when_all_idle == "clock":
-        return f"{silent}; when all are, they close by the worker's clock"
-    return f"{silent}; when all are, they wait for the next event, when_all_idle is wait"
+        return f"{silent}; when all are silent, the worker's clock"
+    return f"{silent}; when all are silent, it waits for the next event (when_all_idle is wait)"
 
 
-def windows_over_programs(inputs: Iterable[Sequence[str]]) -> Iterator[str]:
+def watermarks_of_programs(inputs: Iterable[Sequence[str]]) -> Iterator[str]:
     """Of the sources of a Python file's pipeline, in one sentence: the worker that it will run with decides."""
     sources = [*filter(_is_connector, dict.fromkeys(source for sources in inputs for source in sources))]
     if sources:
         yield (
-            f"windows over {', '.join(sources)} wait for the slowest stream; a silent stream holds them back, "
+            f"watermark of {', '.join(sources)}: the slowest stream; a silent stream blocks it "
             "unless the worker has an --idle-timeout"
         )
 
@@ -91,7 +91,7 @@ def check_application(file: Path) -> None:
     console = console if console.is_terminal else Console(width=_WIDTH, highlight=False)
     for table in _tables(loaded):
         console.print(table)
-    for sentence in windows_over_connectors(loaded):
+    for sentence in watermarks_of_connectors(loaded):
         console.print(escape(printable(sentence)), soft_wrap=True)
     for note in loaded.notes:
         console.print(f"[yellow]note:[/] {escape(printable(note))}", soft_wrap=True)
@@ -161,15 +161,13 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    file: Annotated[
-        Path, typer.Argument(help="An application (YAML), or a Python file with functions that are a @pipeline.")
-    ],
+    file: Annotated[Path, typer.Argument(help="An application (YAML), or a Python file with @pipeline functions.")],
     sink: SinkOption = None,
 ) -> None:
     """Show what an application or the pipelines of a file read, where they go, and with which guarantee.
 
-    Nothing is started, neither worker nor Spark. Ends with 1 if anything
-    is wrong, and says all of it.
+    Starts neither a worker nor Spark. Reports all mistakes, and exits
+    with 1 if there are any.
     """
     if file.suffix.lower() in SUFFIXES:
         if sink:
@@ -190,13 +188,13 @@ def check(
 
 
 def _pipeline(pipeline: "Pipeline", sinks: list[CheckedSink]) -> RenderableType:
-    ports = "what its function gives" if pipeline.outputs is None else ", ".join(pipeline.outputs)
+    ports = "those its function returns" if pipeline.outputs is None else ", ".join(pipeline.outputs)
     lines: list[RenderableType] = [Text(pipeline.name, "bold")]
     lines += [Text(f"  input {name}: {', '.join(sources)}") for name, sources in pipeline.inputs.items()]
     lines.append(Text(f"  ports: {ports or 'none'}"))
-    lines += [Text(f"  {sentence}") for sentence in windows_over_programs(pipeline.inputs.values())]
+    lines += [Text(f"  {sentence}") for sentence in watermarks_of_programs(pipeline.inputs.values())]
     if not sinks:
-        lines.append(Text("  sinks: none here; it can be bound later: penstock sink add"))
+        lines.append(Text("  sinks: none here; add one with penstock sink add"))
     for sink in sinks:
         lines += _sink(sink)
     return Group(*lines)

@@ -37,14 +37,14 @@ WorkerOption = Annotated[
         "--worker",
         envvar="PENSTOCK_WORKER",
         metavar="HOST:PORT",
-        help=f"The worker's HTTP address. [that of ./{OWN_DATA}, or else {DEFAULT_WORKER}]",
+        help=f"The worker's HTTP address. Default: that of ./{OWN_DATA}, else {DEFAULT_WORKER}.",
         show_default=False,
     ),
 ]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Find the worker by its data directory instead.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")

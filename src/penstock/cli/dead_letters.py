@@ -1,4 +1,4 @@
-"""`penstock dead-letters`: events that a pipeline could not take, because they came late or could not be processed."""
+"""`penstock dead-letters`: events that could not be processed, or came too late."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -29,38 +29,38 @@ _REASON_LISTED = 200
 Port = Literal["err", "late"]
 PortOption = Annotated[Port, typer.Option("--port", help="err: could not be processed; late: came too late.")]
 
-app = typer.Typer(help="Look at events that came late or could not be processed; replay them.", no_args_is_help=True)
+app = typer.Typer(help="Inspect and replay events that came late or could not be processed.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_letters(
     pipeline: str,
-    port: Annotated[Port | None, typer.Option("--port", help="Only of this one.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="So many of each port.")] = 20,
-    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest ones, not the newest.")] = False,
+    port: Annotated[Port | None, typer.Option("--port", help="Only this port.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of each port to list.")] = 20,
+    oldest: Annotated[bool, typer.Option("--oldest", help="List the oldest instead of the newest.")] = False,
     worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List letters: where each is, its event, why it is there."""
+    """List dead letters: the position of each, its event, and the reason."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.letters(pipeline, port, limit=limit, oldest=oldest)
     if as_json:
-        typer.echo(json.dumps([_told(one) for one in found.letters]))
+        typer.echo(json.dumps([_as_json(one) for one in found.letters]))
         return
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    console.print(_table(found.letters) if found.letters else f"{escape(pipeline)} has no letters")
+    console.print(_table(found.letters) if found.letters else f"{escape(pipeline)} has no dead letters")
     for line in map(_waiting, found.ports):
         if line:
             console.print(line)
 
 
-def _told(letter: LetterInfo) -> dict[str, Any]:
-    told = letter.as_json()
-    del told["value"]
-    return told
+def _as_json(letter: LetterInfo) -> dict[str, Any]:
+    found = letter.as_json()
+    del found["value"]
+    return found
 
 
 def _table(letters: Sequence[LetterInfo]) -> Table:
@@ -88,13 +88,13 @@ def _waiting(port: LetterPort) -> str:
 @app.command("show")
 def show(
     pipeline: str,
-    letter: Annotated[int, typer.Argument(help="Its place, as the list has it.")],
+    letter: Annotated[int, typer.Argument(help="Its position, as penstock dead-letters list shows it.")],
     port: PortOption = "err",
     worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one letter with its bytes: as text if they are UTF-8, else as a dump. In JSON they are in base64."""
+    """Show one dead letter with its bytes: as text if they are UTF-8, else as a hex dump; base64 in JSON."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.letter(pipeline, port, letter)
     if as_json:
@@ -145,19 +145,21 @@ def replay(
     port: PortOption = "err",
     upto: Annotated[
         int | None,
-        typer.Option("--upto", help="Up to and including this one; otherwise all.", show_default=False),
+        typer.Option("--upto", help="Replay up to and including this position. Default: all.", show_default=False),
     ] = None,
     input_: Annotated[
-        str | None, typer.Option("--input", help="The input, where several read the source.", show_default=False)
+        str | None,
+        typer.Option("--input", help="The input to replay into, if several read the source.", show_default=False),
     ] = None,
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Send letters through the pipeline again, each once: all that were not yet, or those up to one.
+    """Send dead letters through the pipeline again, each once.
 
-    Their events come with the next epoch, as they were, but for their
-    position. What fails again, or is late again, is a letter again.
+    Their events are in the next epoch, unchanged except for their
+    position. One that fails again, or is late again, becomes a new dead
+    letter.
     """
     with CoordinatorClient(
         worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS

@@ -26,7 +26,7 @@ _SHOWN_MAX = 20
 
 _COLOURS = {"REFUSED": "red", "WAITING": "red", "DELIVERING": "green", "DECIDED": "green"}
 
-app = typer.Typer(help="Look at epochs on their way to sinks; try one again, or park it.", no_args_is_help=True)
+app = typer.Typer(help="Inspect epochs that sinks do not have yet; retry or park one.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -25,20 +25,20 @@ _FILES = {
 }
 """Of the skeleton, and how they are named in the new project."""
 
-app = typer.Typer(help="Begin something of your own.", no_args_is_help=True)
+app = typer.Typer(help="Create a project for a connector of your own.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Begin something of your own."""
+    """Create a project for a connector of your own."""
 
 
 @app.command("connector")
 def connector(
-    name: Annotated[str, typer.Argument(help="The type's name, as it is written in `type:`, like my-queue.")],
-    folder: Annotated[Path | None, typer.Option(help="Where to put it; by default ./NAME.")] = None,
+    name: Annotated[str, typer.Argument(help="The connector type, as in `type: my-queue`.")],
+    folder: Annotated[Path | None, typer.Option(help="Where to create it. Default: ./NAME.")] = None,
 ) -> None:
-    """Write a connector that works, with its test and its package.
+    """Create a working connector with its test and its package.
 
     One file for the connector, one for its conformance test with a real
     peer, and a pyproject.toml by which Penstock finds it once it is
@@ -57,7 +57,7 @@ def write_connector(name: str, folder: Path) -> list[Path]:
     """The files, which are new. Raises RequestError for a name that cannot be one, or a folder that is not empty."""
     words = _names(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RequestError(f"{folder} is there already", "Choose another place: --folder DIR")
+        raise RequestError(f"{folder} already exists", "Choose another place: --folder DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,13 +74,15 @@ def write_connector(name: str, folder: Path) -> list[Path]:
 def _names(name: str) -> dict[str, str]:
     """By what the skeleton calls them."""
     if not _NAME.fullmatch(name):
-        raise RequestError(f"{name!r} is no name for a type", "Lower-case words and digits with dashes, like my-queue.")
+        raise RequestError(
+            f"{name!r} is not a valid name for a type", "Lower-case words and digits with dashes, like my-queue."
+        )
     if name in CONNECTORS.names():
-        raise RequestError(f"there is a connector type {name} already", f"See: penstock connectors {name}")
+        raise RequestError(f"the connector type {name} already exists", f"See: penstock connectors {name}")
     module = name.replace("-", "_")
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise RequestError(
-            f"{module}.py would hide Python's own, or an installed package", f"Say my-{name}, for example."
+            f"{module}.py would hide Python's own, or an installed package", f"Use my-{name}, for example."
         )
     words = "".join(word.capitalize() for word in name.split("-"))
     return {"name": name, "module": module, "class_name": words, "version": __version__}

@@ -41,7 +41,7 @@ _PARTIAL = "--accept-partial resets it anyway. A worker with --retention keep re
 
 _COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
 
-app = typer.Typer(help="Look at pipelines, let one start from scratch, or forget it.", no_args_is_help=True)
+app = typer.Typer(help="List pipelines; reset or drop one.", no_args_is_help=True)
 
 
 @app.command("list")

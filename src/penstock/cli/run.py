@@ -53,34 +53,38 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    file: Annotated[
-        Path, typer.Argument(help="An application (YAML), or a Python file with functions that are a @pipeline.")
-    ],
+    file: Annotated[Path, typer.Argument(help="An application (YAML), or a Python file with @pipeline functions.")],
     pipeline: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The worker's data; it is started unless it runs. Default: penstock-data."),
+        typer.Option(
+            metavar="DIR", help="The worker's data; a worker is started unless one runs there. Default: penstock-data."
+        ),
     ] = None,
     worker: Annotated[
         str | None,
         typer.Option(envvar="PENSTOCK_WORKER", metavar="HOST:PORT", help="A running worker instead: its HTTP address."),
     ] = None,
     sink: SinkOption = None,
-    retention: Annotated[str | None, typer.Option(help="Of the worker that is started: see penstock worker.")] = None,
+    retention: Annotated[
+        str | None, typer.Option(help="Retention of the worker that is started: complete, keep, a time or a size.")
+    ] = None,
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
     when_all_idle: WhenAllIdleOption = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where the checkpoints are. Default: DATA/checkpoints."),
+        typer.Option(metavar="DIR", help="Directory of the checkpoints. Default: DATA/checkpoints."),
     ] = None,
     trigger: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Between the starts of two epochs, like 1s. Default: no pause."),
+        typer.Option(metavar="TIME", help="Time between the starts of two epochs, like 1s. Default: no pause."),
     ] = None,
-    available_now: Annotated[bool, typer.Option("--available-now", help="Process what is there, then end.")] = False,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Process what is stored now, then stop.")
+    ] = False,
     for_time: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="End after this time, like 30s.")
+        str | None, typer.Option("--for", metavar="TIME", help="Stop after this time, like 30s.")
     ] = None,
     master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.", rich_help_panel=_SPARK)] = LOCAL,
     conf: Annotated[
@@ -97,7 +101,7 @@ def run(
     if not is_application and file.suffix.lower() != _PYTHON:
         raise RequestError(
             f"penstock run takes a .py or a .yaml file, not {file}",
-            "Give a Python file with functions that are a @pipeline, or an application in YAML.",
+            "Give a Python file with @pipeline functions, or an application in YAML.",
         )
     if is_application:
         times = {"--max-disorder": max_disorder, "--idle-timeout": idle_timeout, "--when-all-idle": when_all_idle}

@@ -26,23 +26,23 @@ _RETRY_SECONDS = 3.0
 
 _COLOURS = {"READY": "green", "IN ROUND": "green", "CONNECTING": "yellow", "REFUSED": "red", "WAITING": "red"}
 
-app = typer.Typer(help="Say where the output of pipelines goes.", no_args_is_help=True)
+app = typer.Typer(help="Bind sinks to the output ports of pipelines.", no_args_is_help=True)
 
 
 @app.command("add")
 def add(
     pipeline: str,
     url: Annotated[str, typer.Argument(help="Like file:results; see penstock sink types. Or a deployed connector.")],
-    name: Annotated[str | None, typer.Option(help="Its name. Default: the URL's scheme.", show_default=False)] = None,
-    port: Annotated[str, typer.Option(help="The pipeline's port that goes there.")] = DEFAULT_PORT,
+    name: Annotated[str | None, typer.Option(help="The sink's name. Default: its type.", show_default=False)] = None,
+    port: Annotated[str, typer.Option(help="The pipeline's output port.")] = DEFAULT_PORT,
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Bind a sink to a pipeline, also before its first start.
+    """Bind a sink to a pipeline, which need not have started yet.
 
-    Relative paths begin where the worker was started. A name that is bound
-    already goes on at the new URL, from where it is.
+    Relative paths are relative to the worker's working directory. If the
+    name is bound already, it continues at the new URL where it was.
     """
     shown = _shown(url)
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
@@ -71,7 +71,7 @@ def _free_name(spec: SinkSpec, bound: list[SinkStatus]) -> str:
 
 @app.command("list")
 def list_sinks(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List sinks: what they promise, how they are, and how far."""
+    """List sinks: guarantee, state, and the last epoch that each has."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.sinks()
     if as_json:
@@ -127,9 +127,10 @@ def _named(sinks: list[SinkStatus], name: str) -> SinkStatus:
 def remove(
     pipeline: str, sink: str, yes: YesOption = False, worker: WorkerOption = None, data: DataOption = None
 ) -> None:
-    """Give nothing more to a sink, and wait for it no more.
+    """Unbind a sink: it gets nothing more, and blocks nothing any more.
 
-    What it has not got yet it never gets. Bound again, it begins anew.
+    Epochs that it does not have yet are never delivered to it. Bound again,
+    it starts from scratch.
     """
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, pipeline, sink)

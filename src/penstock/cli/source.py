@@ -1,4 +1,4 @@
-"""`penstock source`: what is said of a source besides its messages."""
+"""`penstock source`: declarations about a source."""
 
 from typing import Annotated
 
@@ -12,15 +12,15 @@ from penstock.client.coordinator import CoordinatorClient
 _RETRY_SECONDS = 3.0
 """For a worker that is about to start; a person waits for the answer."""
 
-app = typer.Typer(help="Say that a source has ended, or how far its streams are.", no_args_is_help=True)
+app = typer.Typer(help="Declare that a source has ended, or a watermark of its streams.", no_args_is_help=True)
 
 
 @app.command("end")
 def end(name: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
-    """Say that a source has ended for good: it closes all windows.
+    """Declare that a source has ended for good: all its windows close.
 
-    Where all that a pipeline reads has ended, its watermark is the end of
-    time. What the source sends later is stored, and late.
+    Once all sources of a pipeline have ended, its watermark is the end of
+    time. Events that the source sends later are stored, and late.
     """
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         client.end_source(name)
@@ -31,14 +31,12 @@ def end(name: str, worker: WorkerOption = None, data: DataOption = None, yes: Ye
 def watermark(
     name: str,
     time: Annotated[str, typer.Argument(help="Like 2026-01-31T12:00:00Z, or in microseconds since 1970.")],
-    stream: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of this stream alone, by its name or its id.")
-    ] = None,
+    stream: Annotated[str | None, typer.Option(metavar="ID", help="Only for this stream: its name or its id.")] = None,
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Say that no more events before a time come on the streams of a source.
+    """Declare that no more events before a time will come from a source.
 
     Times before 1970 begin with a dash: write -- before them.
     """

@@ -85,10 +85,9 @@ _SENTENCE_LINES = 2
 
 _NOTHING_BLOCKED = "nothing is blocked"
 
-_NOT_RUNNING = (
-    ("FAILING", "red", "its query has failed, or its driver is gone: see penstock run"),
-    ("STOPPED", "yellow", "start it with penstock run"),
-)
+_SILENT_SECONDS = 15.0
+"""Without a heartbeat for so long a driver is gone. A driver with heartbeats is FAILING because its query failed."""
+
 _NAMED = 3
 """Pipelines in one sentence; the table has them all."""
 
@@ -210,15 +209,27 @@ def _status_sentences(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, why in status["gateway"].get("damaged_sources", {}).items():
         yield printable(f"source {name!r}: {why}"), "bold red"
     pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
-    for state, style, why in _NOT_RUNNING:
-        away = [one for one in pipelines if one.state == state and (one.lag_bytes or state == "FAILING")]
-        if away:
-            lag = show_size(sum(one.lag_bytes for one in away))
-            yield f"{_named(away)} {state} ({why}): {lag} behind", style
+    yield from ((sentence, "red") for sentence in _failing([one for one in pipelines if one.state == "FAILING"]))
+    if stopped := [one for one in pipelines if one.state == "STOPPED" and one.lag_bytes]:
+        lag = show_size(sum(one.lag_bytes for one in stopped))
+        yield f"{_named(stopped)} STOPPED (start it with penstock run): {lag} behind", "yellow"
     own = tuple(f"pipeline {one.name} is {one.state}: " for one in pipelines)
     blocked = [sentence for sentence in status.get("holds", []) if not sentence.startswith(own)]
     for sentence in [*blocked, *connector_troubles(status.get("connectors", []))]:
         yield printable(sentence), "yellow"
+
+
+def _failing(pipelines: Sequence[PipelineStatus]) -> Iterator[str]:
+    """A sentence with the reason for each of the first few."""
+    for one in pipelines[:_NAMED]:
+        age = one.heartbeat_age_seconds
+        if age is None or age > _SILENT_SECONDS:
+            why = "no heartbeat from its driver" + ("" if age is None else f" for {age:.0f} s")
+        else:
+            why = "its Spark query failed; the error is in the output of penstock run"
+        yield f"pipeline {one.name} is FAILING ({why}): {show_size(one.lag_bytes)} behind"
+    if (more := len(pipelines) - _NAMED) > 0:
+        yield f"{more} more {'pipelines are' if more > 1 else 'pipeline is'} FAILING"
 
 
 def _named(pipelines: Sequence[PipelineStatus]) -> str:

@@ -1,4 +1,4 @@
-"""`penstock stop`, `pause` and `resume`: what operators say to an application that runs."""
+"""`penstock stop`, `pause` and `resume`: how operators control a running application."""
 
 import time
 from typing import Annotated, Any
@@ -16,9 +16,10 @@ _RETRY_SECONDS = 10.0
 """For a worker that is just being started again."""
 
 StreamOption = Annotated[
-    str | None, typer.Option("--stream", metavar="S", help="Only this stream of it: its name, or its id after a #.")
+    str | None,
+    typer.Option("--stream", metavar="S", help="Only this stream of the connector: its name, or # and its id."),
 ]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A connector, with its instance if it has one: ID.eu")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A connector; with instances, one of them: ID.eu")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,11 +32,16 @@ def stop(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
-    wait: Annotated[bool, typer.Option(help="Wait until everything is delivered, or return at once.")] = True,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            help="Wait until everything is delivered. --no-wait returns at once; the application still drains."
+        ),
+    ] = True,
 ) -> None:
-    """Stop the application: read no more, let what is inside finish, deliver and acknowledge it, close.
+    """Stop the application: stop reading, process and deliver everything that was read, then close.
 
-    Nothing is lost; penstock apply, or run, goes on from there. Ctrl-C stops only the waiting.
+    Nothing is lost: penstock apply or penstock run continues from there. Ctrl-C ends the waiting, not the drain.
     """
     with ApplicationClient(
         worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
@@ -46,13 +52,13 @@ def stop(
 
 
 def _wait(client: ApplicationClient) -> None:
-    """Says what it waits for, whenever that is something else."""
+    """Prints what it waits for, whenever that changes."""
     console = Console(stderr=True, highlight=False)
-    said: list[str] = []
+    shown: list[str] = []
     while (found := (status := client.status())["application"])["state"] == "draining":
-        if found["waits_for"] != said:
-            said = found["waits_for"]
-            for sentence in said:
+        if found["waits_for"] != shown:
+            shown = found["waits_for"]
+            for sentence in shown:
                 console.print(f"waiting: {sentence}", markup=False, soft_wrap=True)
         time.sleep(_LOOK_SECONDS)
     typer.echo(
@@ -73,7 +79,7 @@ def pause(
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Let a connector, or one of its streams, wait until it is resumed. No breaker undoes it, and no restart."""
+    """Pause a connector, or one of its streams, until penstock resume. Restarts and breakers do not end a pause."""
     with ApplicationClient(
         worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
     ) as client:
@@ -87,7 +93,7 @@ def resume(
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """End what penstock pause has begun, of the connector or of this one stream."""
+    """Resume a connector, or one of its streams, after penstock pause."""
     with ApplicationClient(
         worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
     ) as client:

@@ -90,14 +90,19 @@ def register(app: typer.Typer) -> None:
 
 
 def worker(
-    data: Path = typer.Option(Path("penstock-data"), help="Where the journal is kept; made if it is not there."),
-    host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback unless you say otherwise."),
+    data: Path = typer.Option(Path("penstock-data"), help="Directory of the journal; created if it does not exist."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback by default."),
     connector_port: int = _port(7100, "Port of the connector protocol, for sources; 0 takes a free one."),
     segment_port: int = _port(7101, "Port of the segment protocol; 0 takes a free one."),
     http_port: int = _port(7102, "Port of /health, /status, /metrics; 0 takes a free one."),
     cookie: str = _source("", "What a source must know to be let in.", envvar="PENSTOCK_COOKIE", metavar="TEXT"),
     auto_create: bool = _source(True, "Make a source known at its first HELLO, or refuse it."),
-    ack: AckMode = _source(AckMode.CHECKPOINT, "When sources are told that messages are safe.", metavar="WHEN"),
+    ack: AckMode = _source(
+        AckMode.CHECKPOINT,
+        "When messages are acknowledged: once all pipelines that read them have completed their epoch, or once they "
+        "are on disk.",
+        metavar="checkpoint|durable",
+    ),
     event_time_unit: TimeUnit = _source(TimeUnit.MS, "Unit of their event times: s, ms, us, ns.", metavar="UNIT"),
     successor: str = _source("", "Where sources are sent (RESTART) when this worker stops.", metavar="HOST:PORT"),
     event_time_ingest: bool = _source(False, "An event time of 0 means the time of arrival."),
@@ -111,7 +116,8 @@ def worker(
         "complete",
         parser=parse_retention,
         metavar="HOW LONG",
-        help="Keep data until they are complete, or keep them (keep), or for a time (7d) or a size (10GiB).",
+        help="When data are deleted: once all pipelines are done with them (complete), never (keep), after a time (7d) "
+        "or beyond a size (10GiB).",
         rich_help_panel=_LIMITS,
     ),
     chapter_size: int = _option_size("64MiB", "Size of a journal file."),
