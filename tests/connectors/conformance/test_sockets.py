@@ -6,12 +6,12 @@ from pathlib import Path
 
 import trustme
 
-from penstock.connectors.api import StreamRef
+from penstock.connectors.api import Port, StreamRef
 from penstock.connectors.tcp_client import TcpClient
 from penstock.connectors.tcp_server import TcpServer
 from penstock.connectors.ws_client import WsClient
 from penstock.connectors.ws_server import WsServer
-from penstock.testing.conformance import LONG_SECONDS, PAUSE_SECONDS, ConnectorConformance, Port
+from penstock.testing.conformance import LONG_SECONDS, PAUSE_SECONDS, ConnectorConformance
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Peer
 from tests.connectors.conformance.tcp_peers import TcpConnecting, TcpListening
