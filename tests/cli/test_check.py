@@ -60,7 +60,7 @@ def test_every_mistake_is_told_and_it_ends_with_1(tmp_path: Path) -> None:
     )
     result = check(tmp_path, text)
     assert result.exit_code == 1
-    for part in ("'fil'. Did you mean file?", "'formt'", "Did you mean format?", "'lat'", "Did you mean late?"):
+    for part in ("'fil'. Did you mean \"file\"?", "'formt'", 'Did you mean "format"?', "'lat'", 'Did you mean "late"?'):
         assert part in result.output
     assert "3 mistakes" in result.output
     assert "other" in result.output, "a mistake does not hide what comes after it"

@@ -106,7 +106,7 @@ def test_all_mistakes_in_sinks_are_said_before_anything_is_started(tmp_path: Pat
     said = run(tmp_path, "--sink", "fil:results", "--sink", "late=stdout:?formt=json")
     assert "there is no kind of sink 'fil'" in said
     assert "there is no option 'formt'" in said
-    assert "Did you mean file? Did you mean format?" in said
+    assert 'Did you mean "file"? Did you mean "format"?' in said
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
+from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.merging import Merging
@@ -49,8 +50,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is not tried again by itself: a sink that WAITS shows it for as long as one looks."""
-    for name in ("FIRST_SECONDS", "LAST_SECONDS"):
-        monkeypatch.setattr(backoff, name, 1000.0)
+    monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(1000.0, 1000.0))
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -85,7 +85,7 @@ def test_a_name_is_the_kind_and_the_same_sink_keeps_it(penstock: Run, client: Co
 
 
 @pytest.mark.parametrize(
-    ("url", "hint"), [("fil:x", "Did you mean file?"), ("file:x?formt=raw", "Did you mean format?")]
+    ("url", "hint"), [("fil:x", 'Did you mean "file"?'), ("file:x?formt=raw", 'Did you mean "format"?')]
 )
 def test_a_mistake_in_a_url_is_told(penstock: Run, client: CoordinatorClient, url: str, hint: str) -> None:
     result = penstock("sink", "add", "orders", url)

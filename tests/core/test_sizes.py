@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.core.sizes import parse_size
+from penstock.core.sizes import format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="is not a size") as caught:
         parse_size(text)
     assert "64MiB" in caught.value.hint
+
+
+def test_sizes_are_written_in_the_largest_unit_they_are_a_whole_number_of() -> None:
+    assert [*map(format_size, (1 << 30, 3 << 20, 1536, 1000))] == ["1GiB", "3MiB", "1536", "1000"]

@@ -54,7 +54,7 @@ def test_a_port_that_the_pipeline_does_not_have_is_told_with_the_nearest() -> No
     check_ports({"a": SinkSpec("out", "stdout:")}, ["out"])
     with pytest.raises(RequestError, match="'a' is bound to the port 'uot'") as caught:
         check_ports({"a": SinkSpec("uot", "stdout:")}, ["late", "out"])
-    assert caught.value.hint == "Did you mean out?"
+    assert caught.value.hint == 'Did you mean "out"?'
     with pytest.raises(RequestError) as caught:
         check_ports({"a": SinkSpec("out", "stdout:")}, [])
     assert "writer of Spark" in caught.value.hint

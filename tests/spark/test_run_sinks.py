@@ -134,6 +134,6 @@ def test_a_sink_of_a_port_that_is_not_there_is_told_and_nothing_is_bound(worker:
     done = run(tmp_path, worker, "--sink", "uot=stdout:")
     assert done.returncode == 1
     assert "the sink 'stdout' is bound to the port 'uot', which is not there" in done.stderr
-    assert "Did you mean out?" in done.stderr
+    assert 'Did you mean "out"?' in done.stderr
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
         assert client.sinks() == []

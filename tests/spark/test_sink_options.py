@@ -95,17 +95,17 @@ def test_the_source_s_own_columns_are_ignored() -> None:
 
 
 def test_a_user_s_column_with_the_name_of_an_ignored_one_is_refused() -> None:
-    assert "`offset` (int) is no column of the sink" in str(refusal("value string, offset int"))
+    assert "`offset` (int) is not a column of the sink" in str(refusal("value string, offset int"))
 
 
 def test_all_problems_of_a_schema_are_told_at_once() -> None:
     error = refusal("vaule string, key int, event_time timestamp_ntz, count bigint, stream_id int")
     assert str(error) == (
         "these rows cannot be written: there is no column `value` (binary or string); "
-        "`vaule` (string) is no column of the sink: is it `value`?; "
+        "`vaule` (string) is not a column of the sink: is it `value`?; "
         "`key` is int, and must be binary or string; "
         "`event_time` is timestamp_ntz, and must be timestamp; "
-        "`count` (bigint) is no column of the sink; "
+        "`count` (bigint) is not a column of the sink; "
         "`stream_id` is int, and must be bigint"
     )
     assert "to_json(struct(…))" in error.hint

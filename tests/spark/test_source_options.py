@@ -80,8 +80,8 @@ def test_a_load_may_be_of_control_rows_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
-        ({"maxBytesPerEpch": "1"}, "there is no option 'maxbytesperepch'", "Did you mean maxBytesPerEpoch?"),
-        ({"zzz": "1"}, "there is no option 'zzz'", f"There are: {', '.join(OPTIONS)}."),
+        ({"maxBytesPerEpch": "1"}, "there is no option 'maxbytesperepch'", 'Did you mean "maxBytesPerEpoch"?'),
+        ({"zzz": "1"}, "there is no option 'zzz'", f"There are: {', '.join(sorted(OPTIONS))}."),
         ({"source": "a/b"}, "option source: 'a/b' is no source", "pipeline:NAME/PORT"),
         ({"startingOffsets": "soon"}, "option startingOffsets: 'soon' is no place", "earliest, latest"),
         ({"startingOffsets": '{"a": -1}'}, "option startingOffsets", "offset"),

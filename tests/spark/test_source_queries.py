@@ -268,7 +268,7 @@ def test_data_that_retention_removed_stops_the_query_with_a_clear_error(source: 
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ({"startingOffset": "latest"}, ["there is no option 'startingoffset'", "Did you mean startingOffsets?"]),
+        ({"startingOffset": "latest"}, ["there is no option 'startingoffset'", 'Did you mean "startingOffsets"?']),
         ({"source": "nobody"}, ["there is no source 'nobody'", "penstock status"]),
         ({"pipeline": "p"}, ["the option pipeline is for spark.readStream"]),
     ],

@@ -13,6 +13,7 @@ from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
 from penstock.client.segments import SegmentClient
 from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import PipelineError, RequestError
+from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.merging import Merging
@@ -132,7 +133,7 @@ def test_all_mistakes_are_told_and_nothing_is_bound(client: CoordinatorClient) -
         client.bind("p", sinks)
     for text in ("no kind of sink 'fil'", "no option 'formt'", "'no/name' is no name", "'o u t' is no name"):
         assert text in str(caught.value)
-    assert "Did you mean file?" in caught.value.hint
+    assert 'Did you mean "file"?' in caught.value.hint
     assert client.sinks() == []
 
 
@@ -175,8 +176,7 @@ def test_a_wrong_body_is_refused(worker: RunningWorker, verb: str, body: object,
 def test_metrics_say_how_sinks_are(
     worker: RunningWorker, client: CoordinatorClient, segments: SegmentClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("FIRST_SECONDS", "LAST_SECONDS"):
-        monkeypatch.setattr(backoff, name, 1000.0)  # it waits for as long as one looks
+    monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(1000.0, 1000.0))  # it waits for as long as one looks
     client.bind("p", {"web": SinkSpec("out", "http://127.0.0.1:1/in")})
     Merging(client, segments, "p").epoch([b"one"])
     until(lambda: the_sink(client).state == "WAITING")

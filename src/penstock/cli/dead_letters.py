@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
-from penstock.cli.texts import is_plain, printable, shortened, show_size, show_time
+from penstock.cli.texts import is_plain, printable, shortened, show_time
 from penstock.client.coordinator import CoordinatorClient, LetterInfo, LetterPort
 from penstock.core.errors import PipelineError
+from penstock.core.sizes import show_size
 
 _WIDTH = 160
 """Of what goes to a file or a pipe: no column is cut short."""

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
-from penstock.cli.texts import show_size
 from penstock.client.coordinator import CoordinatorClient, EpochStatus, Waiting
 from penstock.core.errors import PipelineError
+from penstock.core.sizes import show_size
 
 _WIDTH = 140
 """Of what goes to a file or a pipe: no column is cut short."""

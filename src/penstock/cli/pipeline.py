@@ -23,9 +23,10 @@ from penstock.cli.connect import (
     worker_to_read,
 )
 from penstock.cli.embedded_worker import embedded_worker
-from penstock.cli.texts import show_epoch, show_size, watermark_table
+from penstock.cli.texts import show_epoch, watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import PipelineError, Unavailable
+from penstock.core.sizes import show_size
 
 _WIDTH = 140
 """Of what goes to a file or a pipe: no column is cut short."""

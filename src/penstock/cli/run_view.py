@@ -14,9 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.run_setup import report
-from penstock.cli.texts import printable, show_size, show_time
+from penstock.cli.texts import printable, show_time
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
+from penstock.core.sizes import show_size
 from penstock.spark import codecs
 from penstock.spark.run.runner import RunningPipeline
 

@@ -28,10 +28,11 @@ from penstock.cli.connect import (
     worker_to_change,
     worker_to_read,
 )
-from penstock.cli.texts import parse_size, show_size
+from penstock.cli.texts import parse_size
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import SegmentInfo
 from penstock.core.errors import NoSuchSegment, RequestError
+from penstock.core.sizes import show_size
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored import Kind, StoredEvent, kind_of, parse_event
 from penstock.store.files import RealFiles

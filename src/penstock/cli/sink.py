@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
-from penstock.cli.texts import show_size
 from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
 from penstock.core.errors import PipelineError
+from penstock.core.sizes import show_size
 from penstock.spark.pipelines import DEFAULT_PORT, with_sinks
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from penstock.cli.open_windows import open_window_notes
 from penstock.cli.screen import Column, Level, Row, Section, rendered, shares
 from penstock.cli.segment import segments_of
 from penstock.cli.sink import sink_table
-from penstock.cli.texts import printable, show_clock_time, show_epoch, show_seconds, show_size, watermark_table
+from penstock.cli.texts import printable, show_clock_time, show_epoch, show_seconds, watermark_table
 from penstock.coordinator.delivery_messages import SinkStatus
 from penstock.coordinator.messages import PipelineStatus
 from penstock.core.errors import Unavailable
+from penstock.core.sizes import show_size
 from penstock.protocol.stored.names import (
     CONNECTOR_PREFIX,
     COORDINATOR_PREFIX,

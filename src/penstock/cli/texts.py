@@ -81,15 +81,6 @@ def parse_size(text: str | int) -> int:
         raise typer.BadParameter(f"{error}: {error.hint[0].lower()}{error.hint[1:].rstrip('.')}") from None
 
 
-def show_size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 # Pipelines' watermarks as people see them: where each is, what holds it back, and since when.
 
 

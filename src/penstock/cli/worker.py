@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import logging
-import re
 import resource
 import signal
 import ssl
@@ -19,6 +18,7 @@ from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenA
 from penstock.cli.texts import parse_size
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
+from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError, StoreFailed
 from penstock.core.logs import log_line, set_up_logging
 from penstock.ingest.settings import AckMode, GatewaySettings, SourceSettings
@@ -30,8 +30,6 @@ from penstock.worker.settings import WorkerSettings
 
 # Retention on the command line: complete, keep, 7d, 10GiB.
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
 
 def parse_retention(text: str | Retention) -> Retention:
     """For a typer option."""
@@ -42,17 +40,16 @@ def parse_retention(text: str | Retention) -> Retention:
             return Retention("complete")
         case "keep":
             return Retention("keep")
-        case duration if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", duration):
-            return Retention("time", int(float(found[1]) * _SECONDS[found[2]] * 1_000_000))
-        case size:
-            return Retention("size", _size(text, size))
+        case limit:
+            return _limit(text, limit)
 
 
-def _size(text: str, size: str) -> int:
-    try:
-        return parse_size(size)
-    except typer.BadParameter:
-        raise typer.BadParameter(f"{text!r}: write complete, keep, a time like 7d, or a size like 10GiB") from None
+def _limit(text: str, limit: str) -> Retention:
+    with suppress(RequestError):
+        return Retention("time", parse_duration_ms(limit) * 1000)
+    with suppress(typer.BadParameter):
+        return Retention("size", parse_size(limit))
+    raise typer.BadParameter(f"{text!r}: write complete, keep, a time like 7d, or a size like 10GiB")
 
 
 log = logging.getLogger("penstock.worker")

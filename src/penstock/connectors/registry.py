@@ -8,7 +8,6 @@ A third party's package names its types in its pyproject.toml:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -23,6 +22,7 @@ from penstock.connectors.interceptors.api import Incoming, Interceptor, Outgoing
 from penstock.connectors.interceptors.chain import IncomingChain, OutgoingChain
 from penstock.connectors.secrets import resolve
 from penstock.core.errors import RequestError
+from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import InterceptorSpec
 
 _TYPES = "penstock.connectors."
@@ -83,9 +83,7 @@ class Registry(Generic[T]):
             ) from error
 
     def _unknown(self, name: str) -> RequestError:
-        near = get_close_matches(name, self.names(), n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(self.names())}."
-        return RequestError(f"unknown {self.what} {name!r}", hint)
+        return RequestError(f"unknown {self.what} {name!r}", suggestion(name, self.names()))
 
 
 CONNECTORS: Registry[Connector[Any]] = Registry(

@@ -11,10 +11,11 @@ from penstock.connectors.api import Connector, Host, Lost, Outgoing, StreamGone,
 from penstock.connectors.socket_peers import Peer, listen
 from penstock.connectors.sockets import ClientOptions
 from penstock.core.errors import PenstockError
+from penstock.core.retry import Pauses, RetryPolicy
 
 log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = (0.1, 30.0)
+_RETRIES = RetryPolicy(first_seconds=0.1, max_seconds=30.0, jitter=0.0)
 """Between two tries to connect for one stream: the first pause, doubled each time, and the longest."""
 
 Connect = Callable[[], Awaitable[Peer]]
@@ -126,12 +127,12 @@ class ConnectionPerStream:
 
     async def _keep(self, line: _Line, stream: StreamRef | None, host: Host) -> None:
         """Connected until the stream has ended."""
-        pause, longest = _RETRY_SECONDS
+        pauses = Pauses(_RETRIES)
         while True:
             try:
                 line.peer = await _connected(self._connect, self._options, self._where)
                 line.connected.set()
-                pause = _RETRY_SECONDS[0]
+                pauses.reset()
                 reason = await self._used(line.peer, line, stream, host)
             except Lost as error:
                 reason = str(error)
@@ -142,8 +143,7 @@ class ConnectionPerStream:
                 return
             if stream is not None:
                 host.closed(stream, reason)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+            await asyncio.sleep(pauses.next())
 
     async def _used(self, peer: Peer, line: _Line, stream: StreamRef | None, host: Host) -> str:
         """Why it has ended. What the server has said on it is answered as long as it is there."""

@@ -1,4 +1,4 @@
-"""Sizes and lengths of time in a YAML file. Also for the options of connectors."""
+"""Sizes and durations in a YAML file. Also for the options of connectors."""
 
 from typing import Annotated, Any, get_args
 
@@ -48,7 +48,7 @@ def _seconds(given: Any) -> float:
     try:
         seconds = parse_duration_ms(given if isinstance(given, str) else "") / 1000
     except (RequestError, OverflowError):
-        raise unexpected("a length of time like 500ms, 1s, 2m or 1h") from None
+        raise unexpected("a duration like 500ms, 1s, 2m or 1h") from None
     if seconds > SECONDS_MAX:
         raise unexpected("at most 100 years")
     return seconds
@@ -73,7 +73,7 @@ _DURATION_OR_OFF = {"anyOf": [_DURATION, {"enum": ["off", False]}, {"type": "nul
 Size = Annotated[int, BeforeValidator(_size), Field(gt=0), WithJsonSchema(_SIZE)]
 """In bytes."""
 Seconds = Annotated[float, BeforeValidator(_seconds), WithJsonSchema(_DURATION_OR_0)]
-"""Written as a length of time."""
+"""Written as a duration."""
 SomeSeconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), WithJsonSchema(_DURATION)]
 """More than none."""
 SecondsOrOff = Annotated[float | None, BeforeValidator(_seconds_or_off), WithJsonSchema(_DURATION_OR_OFF)]

@@ -25,3 +25,21 @@ def parse_size(text: str) -> int:
         raise RequestError(f"{text!r} is not a size", "Write for example 512KiB, 64MiB or 10GB.")
     number, unit = match[1], _UNITS[match[2]]
     return int(float(number) * unit) if "." in number else int(number) * unit
+
+
+def format_size(count: int) -> str:
+    """As it would be written: in the largest unit that it is a whole number of."""
+    for unit in ("gib", "mib", "kib"):
+        if count % _UNITS[unit] == 0:
+            return f"{count // _UNITS[unit]}{unit[0].upper()}iB"
+    return str(count)
+
+
+def show_size(count: int) -> str:
+    """To be read: rounded to a tenth of its unit."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

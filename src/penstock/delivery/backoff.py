@@ -1,19 +1,18 @@
 """When delivery tries again: soon at first, then less and less often, or at once on `penstock epoch retry`."""
 
 import asyncio
-import random
 import time
 from contextlib import suppress
 
-FIRST_SECONDS = 0.1
-LAST_SECONDS = 15.0
+from penstock.core.retry import Pauses, RetryPolicy
+
+RETRIES = RetryPolicy(first_seconds=0.1, max_seconds=15.0)
 """An operator who has fixed something should not wait longer; `penstock epoch retry` does not wait at all."""
 
 
 class Backoff:
     def __init__(self) -> None:
-        self.tries = 0
-        """Failures in a row."""
+        self._pauses = Pauses(RETRIES)
         self._until = 0.0
         self._now = asyncio.Event()
 
@@ -22,8 +21,13 @@ class Backoff:
         """Until the next try; 0 during one."""
         return max(0.0, self._until - time.monotonic())
 
+    @property
+    def tries(self) -> int:
+        """Failures in a row."""
+        return self._pauses.failures
+
     def succeeded(self) -> None:
-        self.tries = 0
+        self._pauses.reset()
         self._now.clear()
 
     def retry(self) -> None:
@@ -32,9 +36,7 @@ class Backoff:
 
     async def wait(self) -> None:
         """After a failure."""
-        longest = min(FIRST_SECONDS * 2.0**self.tries, LAST_SECONDS)
-        self.tries = min(self.tries + 1, 20)
-        delay = random.uniform(longest / 2, longest)
+        delay = self._pauses.next()
         self._until = time.monotonic() + delay
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, get_args, overload
 
 from penstock.coordinator.delivery_messages import SinkSpec
@@ -13,6 +12,7 @@ from penstock.coordinator.messages import AtSegments, AtTime, Limits, Starting
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
+from penstock.core.suggestions import suggestion
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.source.schema import COLUMNS
 
@@ -63,11 +63,10 @@ def check_ports(sinks: Mapping[str, SinkSpec], ports: Sequence[str]) -> None:
     """Raises RequestError for a sink that would never be given anything."""
     for name, spec in sinks.items():
         if spec.port not in ports:
-            near = get_close_matches(spec.port, ports, 1)
             hint = (
-                f"Did you mean {near[0]}?"
-                if near
-                else f"Its ports: {', '.join(ports) or 'none, it has a writer of Spark'}."
+                suggestion(spec.port, ports, "Its ports")
+                if ports
+                else "It has no ports: it writes with Spark's own writer."
             )
             raise RequestError(f"the sink {name!r} is bound to the port {spec.port!r}, which is not there", hint)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.durations import format_duration
 from penstock.core.errors import RequestError
+from penstock.core.suggestions import suggestion
 from penstock.spark.dead_letters.column import LETTER, LETTER_DDL, LETTER_FIELDS, check_letters, has_letters
 from penstock.spark.run.state_plan import StatefulOperator, described
 from penstock.spark.source.control import control_rows, options_of, origin_of
@@ -163,11 +163,9 @@ def _column(frame: DataFrame, given: ColumnLike) -> Column:
     try:
         frame.select(column)
     except AnalysisException as error:
-        near = get_close_matches(str(given), frame.columns, 1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
         raise RequestError(
             f"{given!r} is not a column of the frame: {str(error).splitlines()[0]}",
-            f"{hint}It has: {', '.join(frame.columns)}.",
+            suggestion(str(given), frame.columns, "It has"),
         ) from None
     return column
 

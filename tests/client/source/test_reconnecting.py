@@ -5,7 +5,7 @@ import math
 import pytest
 
 from penstock.client.source.failures import Lost, Restarted, parse_address
-from penstock.client.source.session import PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX, RESTARTS_MAX, Reconnecting
+from penstock.client.source.session import RECONNECTS, RESTARTS_MAX, Reconnecting
 from penstock.core.address import Address
 from penstock.core.errors import ProtocolError, RequestError
 
@@ -21,17 +21,17 @@ def reconnecting(retry_seconds: float = 60.0) -> Reconnecting:
 def test_pauses_double_up_to_a_limit_and_begin_anew_after_progress() -> None:
     again = reconnecting(math.inf)
     pauses = [again.pause(LOST, 0.0) for _ in range(100)]
-    assert pauses[:3] == [PAUSE_SECONDS_FIRST, 2 * PAUSE_SECONDS_FIRST, 4 * PAUSE_SECONDS_FIRST]
-    assert pauses[-1] == PAUSE_SECONDS_MAX
+    assert pauses[:3] == [RECONNECTS.first_seconds, 2 * RECONNECTS.first_seconds, 4 * RECONNECTS.first_seconds]
+    assert pauses[-1] == RECONNECTS.max_seconds
     again.progressed()
-    assert again.pause(LOST, 0.0) == PAUSE_SECONDS_FIRST
+    assert again.pause(LOST, 0.0) == RECONNECTS.first_seconds
 
 
 def test_pauses_are_random() -> None:
     again = Reconnecting(HOME, math.inf)
     pauses = [again.pause(LOST, 0.0) for _ in range(50)]
     assert len(set(pauses)) > 40
-    assert all(0 <= pause <= PAUSE_SECONDS_MAX for pause in pauses)
+    assert all(0 <= pause <= RECONNECTS.max_seconds for pause in pauses)
 
 
 def test_the_error_is_raised_when_the_time_without_progress_is_over() -> None:

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 from penstock.connectors.sink_api import SinkLost
 from penstock.core.errors import PenstockError
+from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff, service
 from tests.delivery.engine.memory_sink import Refuse
 from tests.delivery.engine.stage import PIPELINE, Stage, values
@@ -95,7 +96,6 @@ def simulate(seed: int) -> None:
     simulation = Simulation(seed)
     with (
         patch.object(service.Delivery, "_make", staticmethod(simulation.stage.make)),
-        patch.object(backoff, "FIRST_SECONDS", 0.001),
-        patch.object(backoff, "LAST_SECONDS", 0.004),
+        patch.object(backoff, "RETRIES", RetryPolicy(0.001, 0.004)),
     ):
         asyncio.run(simulation.run())

@@ -139,7 +139,7 @@ async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) 
 
 async def test_what_says_try_again_while_a_try_goes_on_is_not_lost() -> None:
     backoff = Backoff()
-    backoff.tries = 10
+    backoff._pauses.failures = 10
     backoff.retry()
     async with asyncio.timeout(5):  # it would be more than seven seconds
         await backoff.wait()

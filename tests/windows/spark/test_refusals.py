@@ -54,7 +54,7 @@ def test_the_result_has_keys_bounds_pane_results_time_and_letter(events: DataFra
 @pytest.mark.parametrize(
     ("change", "options", "why", "hint"),
     [
-        (["*"], {"keys": ["strem"]}, "'strem' is not a column of the frame", "Did you mean 'stream'"),
+        (["*"], {"keys": ["strem"]}, "'strem' is not a column of the frame", 'Did you mean "stream"?'),
         (["*"], {"n": windows.sum("amount")}, "'amount' is not a column", "It has: source, stream"),
         (["value"], {}, "'event_time' is not a column", "It has: value"),
         (["value as event_time"], {}, "`event_time` is binary, not a timestamp", "timestamp_millis"),

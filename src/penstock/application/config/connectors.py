@@ -7,13 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from penstock.application.config.document import Document, KeyPath, nearest
+from penstock.application.config.document import Document, KeyPath
 from penstock.application.config.lint import Item, validated
 from penstock.application.config.sections import ConnectorSection, InterceptorSection
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
 from penstock.connectors.secrets import NoSecret, resolve
 from penstock.core.errors import RequestError
+from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
 
 # Schemas of columns as Spark writes them (`id INT, name STRING NOT NULL`), looked through without Spark: mistakes are
@@ -110,7 +111,7 @@ class _Reader:
         kind = self.word()
         if kind not in _TYPES:
             of = f' of "{name}"' if name else ""
-            hint = nearest(kind, _TYPES) if kind else ""
+            hint = suggestion(kind, _TYPES) if kind else ""
             raise RequestError(f"expected the type{of}, found {_shown(self.rest())}", hint)
         if level > _LEVELS_MAX:
             raise RequestError(f"more than {_LEVELS_MAX} types are inside of each other")
@@ -237,7 +238,7 @@ class ConnectorCheck:
 
     def _unknown(self, path: KeyPath, what: str, name: str, known: Collection[str]) -> None:
         if path not in self._document.unset:
-            hint = nearest(name, known) if path not in self._document.written else f"There are: {', '.join(known)}."
+            hint = suggestion(name, known) if path not in self._document.written else f"There are: {', '.join(known)}."
             self._document.complain(path, f'there is no {what} "{self._document.shown(path, name)}"', hint)
 
     def _options(self, model: type[BaseModel], value: Mapping[str, Any], path: KeyPath) -> BaseModel | None:

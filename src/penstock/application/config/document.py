@@ -3,9 +3,8 @@ one document; only `true` and `false` are truths, `01` and `no` are texts, and a
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Annotated, Any, TypeAlias
 
 import yaml
@@ -14,9 +13,6 @@ from pydantic import Field
 from penstock.core.errors import RequestError
 
 # What is wrong with an application's file, and where. All of it is told at once.
-
-_NAMES_SHOWN_MAX = 20
-"""Of what could stand there; more are a list that nobody reads."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,16 +51,6 @@ class ConfigErrors(RequestError):
         count = len(self.mistakes)
         told = "\n".join(map(str, self.mistakes))
         super().__init__(told, f"{count} {'mistake' if count == 1 else 'mistakes'}: nothing was started.")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint: the one that was probably meant, or all there are."""
-    names = sorted(known)
-    near = get_close_matches(name, names, 1, 0.5)
-    if near:
-        return f'Did you mean "{near[0]}"?'
-    more = " …" if len(names) > _NAMES_SHOWN_MAX else ""
-    return f"There are: {', '.join(names[:_NAMES_SHOWN_MAX]) or 'none'}{more}."
 
 
 FILE_BYTES_MAX = 1 << 20

@@ -12,13 +12,13 @@ from penstock.application.config.document import (
     PASSTHROUGH_NAME,
     Document,
     KeyPath,
-    nearest,
 )
 from penstock.application.config.lint import Binding, Instance, Item, Sections
 from penstock.application.config.pipelines import CheckedPipeline
 from penstock.application.config.sections import STRENGTH
 from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
+from penstock.core.suggestions import suggestion
 from penstock.core.types import Guarantee
 from penstock.protocol.api.deployment import DEFAULT_INSTANCE, PASSTHROUGH, SYSTEM_STREAMS, Deployment, End, Link
 
@@ -175,7 +175,7 @@ class _Expansion:
         found = self._sections.find(url.kind, url.id)
         if found is None:
             known = self._sections.ids(url.kind) + ([PASSTHROUGH] if url.kind == "pipeline" else [])
-            raise RequestError(f'there is no {url.kind} "{url.id}"', nearest(url.id, known))
+            raise RequestError(f'there is no {url.kind} "{url.id}"', suggestion(url.id, known))
         return found
 
     def _instance_of(self, url: Url) -> Instance:
@@ -185,7 +185,7 @@ class _Expansion:
         if named[1] == "instance":
             return self._instance
         if named[1] not in self._instance.variables:
-            known = nearest(named[1], self._instance.variables)
+            known = suggestion(named[1], self._instance.variables)
             raise RequestError(f'binding "{self._binding.id}" has no variable "{named[1]}"', known)
         if named[1] in self._instance.outside:
             raise RequestError(f'"{{{named[1]}}}" is from outside', "Everybody sees names: write it out.")
@@ -202,7 +202,7 @@ class _Expansion:
         if name == DEFAULT_INSTANCE and any(each.instances is None for each in every):
             return _DEFAULT
         known = {name for each in every for name in each.instances or (DEFAULT_INSTANCE,)}
-        raise RequestError(f'no binding has the instance "{name}"', nearest(name, known))
+        raise RequestError(f'no binding has the instance "{name}"', suggestion(name, known))
 
     def _check_name(self, url: Url, name: str) -> None:
         if len(name) > NAME_LENGTH_MAX:
@@ -340,7 +340,7 @@ def _ports(capabilities: Capabilities) -> list[str]:
 
 def _no_port(reached: Reached, ports: Sequence[str] | frozenset[str]) -> tuple[str, str]:
     text = f'Unable to link to "{reached.shown}". {reached.url.kind.capitalize()} has no port "{reached.url.port}"'
-    return text, nearest(reached.url.port, ports)
+    return text, suggestion(reached.url.port, ports)
 
 
 # Whether what a pipeline or a binding asks for can hold, from the sources that lead to it to the sinks it leads to.

@@ -16,7 +16,6 @@ from penstock.application.config.document import (
     RESERVED_PREFIX,
     Document,
     KeyPath,
-    nearest,
 )
 from penstock.application.config.sections import BindingSection
 from penstock.connectors.mistakes import (
@@ -32,6 +31,7 @@ from penstock.connectors.mistakes import (
     near_literal,
     shown,
 )
+from penstock.core.suggestions import suggestion
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -78,7 +78,7 @@ class _Lint:
         inner, key = where[self.depth :], str(where[-1]) if where else ""
         if errors[0]["type"] == "extra_forbidden":
             text = f'unknown key "{key}" in {self._named(where[:-1])}'
-            self.document.complain(where, text, nearest(key, keys_of(self.model, inner[:-1])), key=True)
+            self.document.complain(where, text, suggestion(key, keys_of(self.model, inner[:-1])), key=True)
         elif errors[0]["type"] == "missing":
             text = f'the key "{key}" is missing in {self._named(where[:-1])}'
             self.document.complain(where, text, described(self.model, inner))
@@ -175,7 +175,7 @@ def cut(document: Document) -> Sections:
         return Sections((), ())
     for key in document.value:
         if key not in SECTIONS:
-            document.complain((key,), f'unknown key "{key}" in the file', nearest(key, SECTIONS), key=True)
+            document.complain((key,), f'unknown key "{key}" in the file', suggestion(key, SECTIONS), key=True)
     items = [item for kind in SECTIONS for item in _items(document, kind)]
     _check_ids(document, items)
     bindings = [_binding(document, item) for item in items if item.kind == "binding"]

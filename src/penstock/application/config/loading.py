@@ -14,7 +14,6 @@ from penstock.application.config.document import (
     Mistake,
     Place,
     Unset,
-    nearest,
     parse,
 )
 from penstock.application.config.links import Linking, Reached, Route, check_guarantees, expand, fill
@@ -23,6 +22,7 @@ from penstock.application.config.pipelines import CheckedPipeline, check_pipelin
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
 from penstock.connectors.secrets import FILE, REFERENCE, TooLarge, read_bounded
+from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
 
 # Variables of the environment in an application's file: `${NAME}` and `${NAME:-default}`, taken when the file is
@@ -69,7 +69,7 @@ def _reference(inside: str, environ: Mapping[str, str], folder: Path) -> str | U
 
 
 def _near(name: str, environ: Mapping[str, str]) -> str:
-    hint = nearest(name, environ)
+    hint = suggestion(name, environ)
     return hint if hint.startswith("Did") else ""
 
 

@@ -7,10 +7,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from penstock.application.config.document import Document, nearest
+from penstock.application.config.document import Document
 from penstock.application.config.lint import Item, validated
 from penstock.application.config.sections import PipelineSection
 from penstock.core.errors import RequestError
+from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import PASSTHROUGH, PipelineSpec
 
 # What a pipeline's function takes, read from its file without running it.
@@ -66,7 +67,7 @@ def find_function(spark: str, folder: Path) -> Function:
 
 def _missing(path: Path) -> str:
     others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
-    return nearest(path.name, others) if others else FUNCTION_HINT
+    return suggestion(path.name, others) if others else FUNCTION_HINT
 
 
 def _where(error: Exception) -> str:
@@ -78,7 +79,7 @@ def _function(tree: ast.Module, path: Path, name: str, digest: str) -> Function:
     if not definitions:
         others = _names(tree)
         if name not in others and "*" not in others:
-            raise RequestError(f'{path.name} has no function "{name}"', nearest(name, others))
+            raise RequestError(f'{path.name} has no function "{name}"', suggestion(name, others))
         return Function(path, name, digest, None)
     arguments = definitions[-1].args
     if arguments.vararg or arguments.kwarg:
@@ -180,7 +181,7 @@ def _complain(document: Document, item: Item, error: RequestError) -> None:
 
 def _pipeline_function(spark: str, folder: Path) -> Function:
     if spark.startswith("system"):
-        raise RequestError(f'there is no pipeline "{spark}"', nearest(spark, [PASSTHROUGH]))
+        raise RequestError(f'there is no pipeline "{spark}"', suggestion(spark, [PASSTHROUGH]))
     return find_function(spark, folder)
 
 

@@ -14,14 +14,14 @@ from penstock.application.config.types import Types
 from penstock.connectors.api import About
 from penstock.connectors.interceptors.api import AboutInterceptor
 from penstock.connectors.values import KIND
+from penstock.core.durations import format_duration
 from penstock.core.errors import RequestError
+from penstock.core.sizes import format_size
 
 # What a model's keys are, for people: the same definition gives the checks, the JSON schema and the documentation.
 
 Schema: TypeAlias = dict[str, Any]
 
-_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_LENGTHS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"))
 _WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "mapping"}
 
 
@@ -95,16 +95,10 @@ def written_default(field: Schema) -> str:
     if default is None or default in ("", [], {}) or isinstance(default, dict):
         return ""
     if kinds and kinds[0] == "size" and isinstance(default, int):
-        return next((f"{default // one}{unit}" for one, unit in _SIZES if default % one == 0), str(default))
+        return format_size(default)
     if kinds and isinstance(default, float | int) and not isinstance(default, bool):
-        return _length(round(default * 1000))
+        return format_duration(round(default * 1_000_000)) if default else "0"
     return default if isinstance(default, str) else json.dumps(default)
-
-
-def _length(length_ms: int) -> str:
-    if length_ms == 0:
-        return "0"
-    return next((f"{length_ms // one}{unit}" for one, unit in _LENGTHS if length_ms % one == 0), f"{length_ms}ms")
 
 
 DIALECT = "http://json-schema.org/draft-07/schema#"

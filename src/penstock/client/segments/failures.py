@@ -3,14 +3,15 @@
 import ssl
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tenacity import AsyncRetrying, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import AsyncRetrying, Retrying
 
 from penstock.core import errors
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError, RequestError, Unavailable
+from penstock.core.retry import RetryPolicy
 from penstock.protocol.segment import (
     HEADER_SIZE,
     WRITER_ID_SIZE,
@@ -107,7 +108,7 @@ def no_answer(address: Address, seconds: float) -> Interrupted:
     return Interrupted(f"the worker at {address} has not answered for {seconds:g} s")
 
 
-# When to try again: after a pause that grows, with full jitter so that many clients do not come back at once.
+# When to try again.
 
 TIMEOUT_SECONDS = 30.0
 """How long a worker may be silent when it owes a reply: a slow disk takes seconds, one that is gone takes for ever."""
@@ -115,26 +116,18 @@ TIMEOUT_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 """How long to try again before the caller is told: enough for a worker to be restarted and to recover."""
 
-_PAUSE_SECONDS_FIRST = 0.05
-_PAUSE_SECONDS_MAX = 2.0
+RETRIES = RetryPolicy(first_seconds=0.05, max_seconds=2.0, jitter=1.0)
+"""Full jitter: many clients lose a worker at once."""
 
 
 def retrying(retry_seconds: float, *on: type[Exception]) -> Retrying:
     """To be iterated: each attempt is a context manager. The last error is raised when the time is up."""
-    return Retrying(**_policy(retry_seconds, on))
+    return RETRIES.retrying(retry_seconds, *on)
 
 
 def async_retrying(retry_seconds: float, *on: type[Exception]) -> AsyncRetrying:
-    return AsyncRetrying(**_policy(retry_seconds, on))
-
-
-def _policy(retry_seconds: float, on: tuple[type[Exception], ...]) -> dict[str, Any]:
-    return {
-        "retry": retry_if_exception_type(on),
-        "wait": wait_random_exponential(multiplier=_PAUSE_SECONDS_FIRST, max=_PAUSE_SECONDS_MAX),
-        "stop": stop_after_delay(retry_seconds),
-        "reraise": True,
-    }
+    """As `retrying`, with `async for`."""
+    return RETRIES.async_retrying(retry_seconds, *on)
 
 
 # What goes into the clients' methods and comes out of them.

@@ -11,6 +11,7 @@ from penstock.client.source.failures import Lost, Refused, Restarted, no_answer,
 from penstock.client.source.message import Entry, SourceStream
 from penstock.core.address import Address
 from penstock.core.errors import ProtocolError, RequestError, Unavailable
+from penstock.core.retry import Pauses, RetryPolicy
 from penstock.core.types import Buffer
 from penstock.protocol.connector import (
     NOTHING_YET,
@@ -37,29 +38,16 @@ from penstock.protocol.connector import (
     error_frame,
 )
 
-# Where to connect next, and when: pauses that grow, with full jitter so that many sources do not come back at once.
+# Where to connect next, and when.
 
-PAUSE_SECONDS_FIRST = 0.05
-PAUSE_SECONDS_MAX = 5.0
+RECONNECTS = RetryPolicy(first_seconds=0.05, max_seconds=5.0, jitter=1.0)
+"""Full jitter: many sources lose a worker at once."""
 
 RESTARTS_MAX = 16
 """RESTARTs in a row, without progress, that are not failures: workers that send us around in a circle are one."""
 
 STEADY_SECONDS = 10.0
 """A connection that lasted so long was a good one, even if nothing was to be sent."""
-
-
-class Pauses:
-    """Each is a random part of a limit that doubles, up to a largest one."""
-
-    def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
-        self._uniform = uniform
-        self._count = 0
-
-    def next(self) -> float:
-        limit = min(PAUSE_SECONDS_FIRST * 2 ** min(self._count, 30), PAUSE_SECONDS_MAX)
-        self._count += 1
-        return self._uniform(0.0, limit)
 
 
 class Reconnecting:
@@ -83,7 +71,7 @@ class Reconnecting:
 
     def progressed(self) -> None:
         """The last connection was of use: what failed before it does not count any more."""
-        self._pauses = Pauses(self._uniform)
+        self._pauses = Pauses(RECONNECTS, self._uniform)
         self._failing_since: float | None = None
         self._restarts = 0
 
@@ -126,7 +114,7 @@ class _Track:
     stream: SourceStream
     machine: Stream
     notify_at: float
-    pauses: Pauses = field(default_factory=Pauses)
+    pauses: Pauses = field(default_factory=lambda: Pauses(RECONNECTS))
     refused_at: float | None = None
     has_ended: bool = False
 

@@ -11,15 +11,13 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 
 from penstock.connectors.api import StreamRef
+from penstock.core.retry import RetryPolicy
 from penstock.protocol.api.deployment import BreakerSpec
 
 UNOPENED = "it has not opened the stream yet"
 
 Probe = tuple[StreamRef | None]
 """Of the sink as a whole: `(None,)`; of a stream: `(stream,)`."""
-
-_TRIPS_MAX = 60
-"""More than any back-off needs to reach its maximum; it keeps the power of two finite."""
 
 _DUES_SLACK = 100
 """Outdated entries that the heap of probes may keep, beyond twice the number of streams."""
@@ -66,8 +64,8 @@ class Breaker:
         """
         if self.state is State.TRIPPED and not (adds_probe and self.due is None):
             return
-        wait = min(spec.probe_after_seconds * 2.0**self.trips, spec.probe_after_seconds_max)
-        self.trips = min(self.trips + 1, _TRIPS_MAX)
+        self.trips += 1
+        wait = RetryPolicy(spec.probe_after_seconds, spec.probe_after_seconds_max, jitter=0.0).pause(self.trips)
         self.reason, self.due, self.is_probing = reason, now + wait, False
 
     def begin_probe(self, now: float) -> bool:

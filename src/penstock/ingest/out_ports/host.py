@@ -22,6 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, StreamRef
 from penstock.connectors.registry import Chains
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.retry import RetryPolicy
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate, OpenGate
 from penstock.ingest.out_ports.port import STOP_SECONDS, OutPort
@@ -41,9 +42,6 @@ END_SECONDS = 2 * STOP_SECONDS
 """For `run` to end when it is cancelled: whoever waits for it must not wait for ever."""
 
 _BLOCKED_SHOWN = 20
-
-_POWER_MAX = 60
-"""Far more failures than any back-off needs to reach its limit; keeps the power finite."""
 
 
 class State(Enum):
@@ -127,7 +125,8 @@ class Supervision:
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._name = name
-        self._spec = spec
+        self._tries_max = spec.tries
+        self._policy = RetryPolicy(spec.first_seconds, spec.max_seconds, spec.factor)
         self._failed = failed
         self._uniform = uniform
         self.failures = 0
@@ -158,13 +157,10 @@ class Supervision:
         return True
 
     def _is_enough(self, _: RetryCallState) -> bool:
-        return self._spec.tries is not None and self.failures >= self._spec.tries
+        return self._tries_max is not None and self.failures >= self._tries_max
 
     def _pause(self, _: RetryCallState) -> float:
-        """Between half of the limit and all of it, so that many do not come back at once."""
-        power = min(self.failures - 1, _POWER_MAX)
-        limit = min(self._spec.first_seconds * self._spec.factor**power, self._spec.max_seconds)
-        return self._uniform(limit / 2, limit)
+        return self._policy.pause(self.failures, self._uniform)
 
     def _report(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.coordinator import CoordinatorClient
+from penstock.core.retry import RetryPolicy
 from penstock.spark.outputs import Leaving, leaving
 from penstock.spark.run.checkpoints import PLAN, checkpoint_of, is_fresh, opened
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
@@ -54,8 +55,8 @@ class Restarts:
         before = 0 if healthy_for_seconds >= policy.healthy_seconds else self.in_a_row
         if before >= policy.restarts_max:
             return self, None
-        pause = min(policy.pause_seconds_first * 2**before, policy.pause_seconds_max)
-        return Restarts(before + 1), pause
+        pauses = RetryPolicy(policy.pause_seconds_first, policy.pause_seconds_max, jitter=0.0)
+        return Restarts(before + 1), pauses.pause(before + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from penstock.client.coordinator.connection import PORT
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
+from penstock.core.suggestions import nearest
 from penstock.protocol.stored.names import check_pipeline_name
 from penstock.spark.source.options import DEFAULT_WORKER, WORKER_VARIABLE
 
@@ -53,8 +53,8 @@ class SinkOptions:
 
 def _problems(given: Mapping[str, str]) -> Iterator[str]:
     for name in given.keys() - _KNOWN.keys():
-        near = get_close_matches(name, _KNOWN, 1)
-        yield f"there is no option {name!r}" + (f": is it {_KNOWN[near[0]]!r}?" if near else "")
+        near = nearest(name, _KNOWN)
+        yield f"there is no option {name!r}" + (f": is it {_KNOWN[near]!r}?" if near else "")
     if "pipeline" not in given:
         yield "'pipeline' is missing: the name under which the worker keeps the epochs"
     for name in ("pipeline", "port"):

@@ -1,7 +1,5 @@
 """The rows that the sink takes."""
 
-from difflib import get_close_matches
-
 from pyspark.sql.types import (
     BinaryType,
     CharType,
@@ -15,6 +13,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.core.errors import RequestError
+from penstock.core.suggestions import nearest
 from penstock.spark.source.schema import ASKED_COLUMNS, COLUMNS
 
 _TEXT = (BinaryType, StringType, CharType, VarcharType)
@@ -61,7 +60,7 @@ def _problem(field: StructField) -> str | None:
     if _OF_SOURCE.get(field.name) == found:
         return None
     if field.name not in _COLUMNS:
-        near = get_close_matches(field.name.lower(), _COLUMNS, 1)
-        return f"`{field.name}` ({found}) is no column of the sink" + (f": is it `{near[0]}`?" if near else "")
+        near = nearest(field.name.lower(), _COLUMNS)
+        return f"`{field.name}` ({found}) is not a column of the sink" + (f": is it `{near}`?" if near else "")
     types, expected = _COLUMNS[field.name]
     return None if isinstance(field.dataType, types) else f"`{field.name}` is {found}, and must be {expected}"

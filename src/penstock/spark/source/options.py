@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits, Starting
@@ -14,6 +13,7 @@ from penstock.coordinator.messages import segments_from_json
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
+from penstock.core.suggestions import suggestion
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
 
@@ -122,9 +122,7 @@ class _Given:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
         for name in self._texts.keys() - _NAMES.keys():
-            near = get_close_matches(name, _NAMES, 1)
-            hint = f"Did you mean {_NAMES[near[0]]}?" if near else f"There are: {', '.join(OPTIONS)}."
-            raise RequestError(f"there is no option {name!r}", hint)
+            raise RequestError(f"there is no option {name!r}", suggestion(name, OPTIONS))
 
     def has(self, name: str) -> bool:
         return name.lower() in self._texts

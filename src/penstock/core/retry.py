@@ -1,0 +1,68 @@
+"""When to try again: after a pause that grows with each failure, up to a longest one, and is random in part.
+
+Loops run on tenacity (`retrying`, `async_retrying`). What is driven by events counts its failures and asks `pause`.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
+
+Uniform: TypeAlias = Callable[[float, float], float]
+
+_POWER_MAX = 60
+"""Far more failures than any pause needs to become the longest; it keeps the power a finite number."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    first_seconds: float
+    max_seconds: float
+    factor: float = 2.0
+    jitter: float = 0.5
+    """The part of a pause that is random, so that many do not come back at once: 0 for none of it, 1 for all."""
+
+    def pause(self, failures: int, uniform: Uniform = random.uniform) -> float:
+        """Seconds to wait after so many failures in a row, one at least."""
+        longest = min(self.first_seconds * self.factor ** min(failures - 1, _POWER_MAX), self.max_seconds)
+        return uniform(longest * (1 - self.jitter), longest)
+
+    def retrying(self, seconds_max: float, *on: type[Exception]) -> Retrying:
+        """To be iterated: each attempt is a context manager. The last error is raised when the time is up."""
+        return Retrying(**self._arguments(seconds_max, on))
+
+    def async_retrying(self, seconds_max: float, *on: type[Exception]) -> AsyncRetrying:
+        """As `retrying`, with `async for`."""
+        return AsyncRetrying(**self._arguments(seconds_max, on))
+
+    def _arguments(self, seconds_max: float, on: tuple[type[Exception], ...]) -> dict[str, Any]:
+        return {
+            "retry": retry_if_exception_type(on),
+            "wait": self._wait,
+            "stop": stop_after_delay(seconds_max),
+            "reraise": True,
+        }
+
+    def _wait(self, state: RetryCallState) -> float:
+        return self.pause(state.attempt_number)
+
+
+class Pauses:
+    """The pauses of a policy in turn, from the first one again after `reset`."""
+
+    def __init__(self, policy: RetryPolicy, uniform: Uniform = random.uniform) -> None:
+        self._policy = policy
+        self._uniform = uniform
+        self.failures = 0
+        """In a row."""
+
+    def next(self) -> float:
+        """After one more failure."""
+        self.failures += 1
+        return self._policy.pause(self.failures, self._uniform)
+
+    def reset(self) -> None:
+        """After a success."""
+        self.failures = 0
