@@ -24,7 +24,7 @@ from demo.events import KEYS, PROGRAMS, START_MS, STREAMS
 from demo.parts import Part, WorkerPart, free_port
 from demo.results import Results, Verdict, judge
 from penstock.client.coordinator import CoordinatorClient
-from penstock.coordinator.messages import PipelineStatus
+from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.event import END_OF_TIME
 
 console = Console(highlight=False)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.application.diff import changes, links_of, pipeline_view, rebinding
-from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import connector, deployed, deployments, link, pipeline
 

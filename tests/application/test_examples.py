@@ -51,7 +51,7 @@ def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: P
         lines = b'{"shop": "a", "amount": 1.5}\n{"shop": "a", "amount": 2}\nno order\n{"shop": "b", "amount": 7}\n'
         assert _posted_early(client, lines).status_code == 202
         example.run.until(lambda: f"ready: POST to http://127.0.0.1:{port}/" in example.run.said)
-        assert len(coordinator.letters("per-shop", "err", limit=2).letters) == 1
+        assert len(coordinator.dead_letters("per-shop", "err", limit=2).dead_letters) == 1
         folder = tmp_path / "turnover"
         # Nothing else comes, and nobody ends the source: the windows close by the worker's clock.
         example.run.until(lambda: sum(row["orders"] for row in _written(folder)) == 3)

@@ -9,10 +9,10 @@ import pytest
 from penstock.application.driver import Changed, changed
 from penstock.application.functions import load_function
 from penstock.application.pipelines import pipeline_of, plan_of
-from penstock.coordinator.delivery_messages import SinkSpec
-from penstock.coordinator.messages import AtSegments, AtTime
 from penstock.core.errors import RequestError
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import PASSTHROUGH, SYSTEM_STREAMS, Deployment, PipelineSpec
+from penstock.protocol.api.pipelines import AtSegments, AtTime
 from penstock.spark.codecs.outputs import Outlet
 from tests.application.deployments import connector, deployed, link, pipeline
 

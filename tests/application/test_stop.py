@@ -12,6 +12,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.protocol.api.deployment import Deployment, InterceptorSpec
+from penstock.protocol.api.pipelines import BucketNumbers
 from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker, until
 from tests.application.scene import KilledScene, Scene, dialling, killed_scene, listening, scene_of
@@ -157,7 +158,9 @@ def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Sc
     with Sender(stage.port) as sender, CoordinatorClient(stage.scene.http) as coordinator:
         sender.send("one")
         until(lambda: stage.scene.connector("source")["events_in"] == 1)
-        coordinator.report_windows("p", "w", 1, [numbers | {"waiting": 2, "first_end": 9, "next_time": 9}])
+        coordinator.report_windows(
+            "p", "w", 1, [BucketNumbers(**numbers | {"waiting": 2, "first_end": 9, "next_time": 9})]
+        )
         told = stage.stop()
     assert told.splitlines()[-1] == "p: 2 windows stay open; the next run closes them, by the worker's clock"
 

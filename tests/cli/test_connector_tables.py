@@ -8,7 +8,7 @@ def sentences(**more: object) -> list[str]:
     told = {
         **dict.fromkeys(("name", "id", "instance", "type", "state", "reason", "takes"), ""),
         **dict.fromkeys(("streams", "waiting_streams", "closed_count", "events_in", "bytes_in"), 0),
-        **dict.fromkeys(("events_out", "letters", "held_bytes"), 0),
+        **dict.fromkeys(("events_out", "dead_letters", "held_bytes"), 0),
         "paused": False,
         "held_streams": [],
         "paused_streams": [],

@@ -83,7 +83,7 @@ def test_a_replay_says_how_many_and_does_each_once(
     putting: Putting, penstock: Run, segments: SegmentClient, client: CoordinatorClient
 ) -> None:
     putting.letters([letter(1), letter(2), letter(3, segment=None)])
-    second = client.letters(PIPELINE, "err", limit=3).letters[1]
+    second = client.dead_letters(PIPELINE, "err", limit=3).dead_letters[1]
     assert penstock("replay", PIPELINE, "--upto", "0").stdout.startswith("1 letter of orders/err replayed")
     assert refusal(penstock("replay", PIPELINE, "--upto", "0")) == "letter 0 of orders/err was replayed before"
     told = penstock("replay", PIPELINE).stdout
@@ -91,7 +91,7 @@ def test_a_replay_says_how_many_and_does_each_once(
     assert "1 left out: no input of orders reads what they came from" in told
     assert [event.data for event in segments.events("pipeline/orders/replay.in")] == [original(1), original(2)]
     assert refusal(penstock("replay", PIPELINE)) == "all letters of orders/err were replayed before"
-    assert client.letter(PIPELINE, "err", second.at).replayed
+    assert client.dead_letter(PIPELINE, "err", second.at).replayed
     assert "yes" in penstock("list", PIPELINE).stdout
 
 
@@ -109,7 +109,7 @@ def test_what_is_not_there_is_said_with_what_to_do(putting: Putting, penstock: R
 
 def test_numbers_that_are_none_are_refused_by_the_worker(putting: Putting, client: CoordinatorClient) -> None:
     assert putting.generation
-    with pytest.raises(RequestError, match="'-1' is no number"):
-        client.letters(PIPELINE, limit=-1)
+    with pytest.raises(RequestError, match="the limit is '-1', not a whole number"):
+        client.dead_letters(PIPELINE, limit=-1)
     with pytest.raises(RequestError, match="'nowhere' is no port of letters"):
-        client.letters(PIPELINE, "nowhere")
+        client.dead_letters(PIPELINE, "nowhere")

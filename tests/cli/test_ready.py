@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.cli.run_view import ready_lines
-from penstock.coordinator.messages import PipelineStatus
+from penstock.protocol.api.pipelines import PipelineStatus
 
 WEB = {"name": "web", "type": "http-server", "reached_at": "POST to http://127.0.0.1:8080/"}
 TCP = {"name": "orders", "type": "tcp-server", "reached_at": "tcp 127.0.0.1:9000"}

@@ -13,7 +13,7 @@ from penstock.cli import status
 from penstock.cli.connect import get_json
 from penstock.cli.segment import segments_of
 from penstock.cli.status import view
-from penstock.client.coordinator import CoordinatorClient, InputSpec, SinkSpec
+from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable
 from tests.open_stream import open_stream
@@ -126,8 +126,10 @@ def test_it_says_what_open_windows_wait_for_and_not_that_nothing_is_blocked(work
             offset = cut.offset
             coordinator.merge("per-shop", batch, [], generation=started.generation)
         numbers = dict.fromkeys(("bucket", "open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
-        open_ones = numbers | {"waiting": 2, "first_end": 10_000_000, "next_time": 10_000_000}
-        coordinator.report_windows("per-shop", "w", 2, [open_ones], generation=started.generation)
+        open_ones = {"waiting": 2, "first_end": 10_000_000, "next_time": 10_000_000}
+        coordinator.report_windows(
+            "per-shop", "w", 2, [BucketNumbers(**numbers | open_ones)], generation=started.generation
+        )
         coordinator.cut("per-shop", started.generation, "in", offset)  # proves the last one
         printed = shown("--worker", http(worker))
         (line,) = [line for line in printed.splitlines() if "windows open" in line]
@@ -137,7 +139,7 @@ def test_it_says_what_open_windows_wait_for_and_not_that_nothing_is_blocked(work
         (told,) = json.loads(shown("--worker", http(worker), "--json"))["pipelines"]
         assert (told["open_windows"], told["open_windows_end"]) == (2, 10_000_000)
         assert told["open_windows_sources"] == ["orders"]
-        coordinator.report_windows("per-shop", "w", 3, [numbers], generation=started.generation)
+        coordinator.report_windows("per-shop", "w", 3, [BucketNumbers(**numbers)], generation=started.generation)
         printed = shown("--worker", http(worker))
         assert "windows open" not in printed
         assert "nothing is blocked" in printed

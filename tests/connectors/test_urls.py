@@ -115,7 +115,7 @@ def test_a_url_and_yaml_give_the_same_options(url: str, type_name: str, config: 
         ("file:a?format=raw&format=lines", "format stands here twice", "Give it once"),
         ("file:a?path=b", "path is in the URL already", "Write file:PATH"),
         ("file:a?rotate_bytes=much", "rotate_bytes: expected a size like 512KiB", ""),
-        ("file:a?rotate=-1s", "rotate: expected a length of time", ""),
+        ("file:a?rotate=-1s", "rotate: expected a duration", ""),
         ("file:a?mode=append&rotate=1h", "rotate is only for mode write", ""),
         ("file:a#b", "'#'", "%23"),
         ("file:a\nb", "not the URL of a sink", "penstock sink types"),

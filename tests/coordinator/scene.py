@@ -6,10 +6,19 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.coordinator.messages import Cut, InputOffset, InputSpec, Limits, PipelineStatus, Staged, Started, Starting
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.core.errors import StoreFailed
+from penstock.protocol.api.pipelines import (
+    Cut,
+    InputOffset,
+    InputSpec,
+    Limits,
+    PipelineStatus,
+    Staged,
+    Started,
+    Starting,
+)
 from penstock.protocol.stored.event import HEAD, LENGTH_MIN
 from penstock.protocol.stored.head import Mark, StreamColumns, encode_head
 from penstock.store.file_journal import FileJournal

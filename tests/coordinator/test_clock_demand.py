@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.messages import LoadState
 from penstock.coordinator.open_windows import Demand
 from penstock.coordinator.settings import Connectors, SourceTimes
-from penstock.coordinator.window_reports import BucketNumbers
+from penstock.protocol.api.pipelines import BucketNumbers, LoadState
 from tests.coordinator.scene import Scene, opened
 
 SECOND = 1_000_000

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.coordinator.messages import AtSegments, AtTime, InputOffset, InputSpec, Limits
 from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError, Unavailable
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import AtSegments, AtTime, InputOffset, InputSpec, Limits
 from tests.coordinator.scene import Scene, raw, stored
 
 A, B = "connector/s/0", "connector/s/1"

@@ -11,9 +11,9 @@ from penstock.coordinator import reports
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_round, next_to_follow
 from penstock.coordinator.machine.state import Pipeline, Retention, Sink
-from penstock.coordinator.messages import InputOffset, Limits
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError, Unavailable
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import InputOffset, Limits
 from penstock.protocol.stored.names import LEDGER
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from tests.coordinator.scene import Scene, opened, raw

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.messages import Limits
+from penstock.protocol.api.pipelines import Limits
 from tests.coordinator.scene import Scene
 
 SEGMENTS = ("connector/s/0", "connector/s/1", "connector/t/0")

@@ -6,14 +6,15 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.coordinator import dead_letters as service
-from penstock.coordinator.dead_letter_messages import LetterInfo, LetterList, Replayed
 from penstock.coordinator.dead_letters import Letters
 from penstock.coordinator.machine.state import Retention
-from penstock.coordinator.messages import InputOffset, InputSpec, StoredInput
 from penstock.core.errors import PipelineError, RequestError, Unavailable
+from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replayed
+from penstock.protocol.api.pipelines import InputOffset, InputSpec, StoredInput
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from tests.coordinator.scene import Scene, opened
 from tests.protocol.stored.events import stored
@@ -45,7 +46,9 @@ async def begun(scene: Scene, *records: bytes, port: str = "err") -> InputOffset
     return at
 
 
-async def listed(scene: Scene, limit: int = 10, *, oldest: bool = False, ports: Sequence[str] = ("err",)) -> LetterList:
+async def listed(
+    scene: Scene, limit: int = 10, *, oldest: bool = False, ports: Sequence[str] = ("err",)
+) -> DeadLetterList:
     return await letters_of(scene).listed("p", ports, limit, oldest=oldest)
 
 
@@ -54,16 +57,16 @@ async def replay(scene: Scene, upto: int | None = None, port: str = "err") -> Re
     return await letters_of(scene).replay("p", port, about.replayed, about.end if upto is None else upto)
 
 
-def numbers(found: LetterList) -> list[int]:
-    return [one.message_id for one in found.letters]
+def numbers(found: DeadLetterList) -> list[int]:
+    return [one.message_id for one in found.dead_letters]
 
 
 class TestLooking:
     async def test_a_letter_tells_all_that_is_known_of_its_event(self, scene: Scene) -> None:
         record = letter(5, watermark=9, behind_us=4)
         await begun(scene, record)
-        (found,) = (await listed(scene)).letters
-        assert found == LetterInfo(
+        (found,) = (await listed(scene)).dead_letters
+        assert found == DeadLetter(
             port="err",
             at=0,
             end=len(record),
@@ -83,7 +86,7 @@ class TestLooking:
         )
         shown = await letters_of(scene).show("p", "err", 0)
         assert shown.value == b"value 5"
-        assert LetterInfo.from_json(shown.as_json()) == shown
+        assert msgspec.convert(msgspec.to_builtins(shown), DeadLetter) == shown
 
     async def test_the_newest_or_the_oldest_are_listed_in_their_order(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
@@ -99,7 +102,7 @@ class TestLooking:
     async def test_a_pipeline_without_letters_has_none(self, scene: Scene) -> None:
         await scene.start(outputs=("out",))
         found = await listed(scene, ports=["err", "late"])
-        assert (found.letters, [(port.port, port.end) for port in found.ports]) == ([], [("err", 0), ("late", 0)])
+        assert (found.dead_letters, [(port.port, port.end) for port in found.ports]) == ([], [("err", 0), ("late", 0)])
 
     async def test_what_is_not_there_is_refused(self, scene: Scene) -> None:
         await begun(scene, letter(1))
@@ -121,7 +124,7 @@ class TestReplaying:
         assert scene.output(port="replay.in") == original(1) + original(2)
         offset = (await scene.cut(at)).offset
         assert offset.segments == {A: at.segments[A], REPLAYS: 2 * len(original(1))}
-        assert [one.replayed for one in (await listed(scene)).letters] == [True, True]
+        assert [one.replayed for one in (await listed(scene)).dead_letters] == [True, True]
 
     async def test_replayed_letters_that_retention_has_removed_do_not_refuse_a_reset(self, scene: Scene) -> None:
         at = await begun(scene, letter(1), letter(2))

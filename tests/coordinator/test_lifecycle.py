@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.coordinator.messages import AtSegments, InputSpec
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError, RequestError
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import AtSegments, InputSpec
 from tests.coordinator.scene import Scene, opened, raw
 
 A = "connector/s/0"

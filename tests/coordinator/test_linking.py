@@ -3,7 +3,7 @@
 from penstock.coordinator.machine.apply import apply, left
 from penstock.coordinator.machine.commands import Plan, Reset, Start
 from penstock.coordinator.machine.state import State
-from penstock.coordinator.messages import Segments
+from penstock.protocol.api.pipelines import Segments
 
 A, B = "connector/a/0", "connector/b/0"
 NO_LIMITS = (None, None, None)

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from penstock.coordinator.messages import Staged
 from penstock.core.errors import Fenced, PipelineError, QuotaReached, RequestError, Unavailable
 from penstock.core.types import QUOTA
+from penstock.protocol.api.pipelines import Staged
 from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, raw
 

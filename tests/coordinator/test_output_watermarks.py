@@ -3,10 +3,10 @@
 import pytest
 
 from penstock.coordinator.machine import epochs
-from penstock.coordinator.messages import AtSegments, InputOffset
 from penstock.coordinator.watermark import output_log
 from penstock.coordinator.watermark.output_log import OutputLog, log_segment
 from penstock.core.errors import PipelineError
+from penstock.protocol.api.pipelines import AtSegments, InputOffset
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.coordinator.scene import Scene, raw

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.coordinator import records as reading
-from penstock.coordinator.messages import AtSegments, Limits, Range
 from penstock.coordinator.readers import split
 from penstock.coordinator.records import Records, count_events
 from penstock.core.errors import DataLoss, RequestError
+from penstock.protocol.api.pipelines import AtSegments, Limits, Range
 from penstock.protocol.stored.event import NO_TIME
 from penstock.testing.memory_files import MemoryFiles
 from tests.coordinator.scene import Scene, raw, stored

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS, Heartbeats
-from penstock.coordinator.messages import InputSpec
 from penstock.coordinator.readiness import NotReady
+from penstock.protocol.api.pipelines import InputSpec
 from tests.coordinator.scene import Scene
 
 LAPSE = 15.0

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from penstock.coordinator.machine.state import Retention
-from penstock.coordinator.messages import InputOffset, Limits, Range, StoredInput
 from penstock.core.errors import DataLoss, PipelineError
+from penstock.protocol.api.pipelines import InputOffset, Limits, Range, StoredInput
 from tests.coordinator.scene import Scene, opened, raw
 
 A, B = "connector/s/0", "connector/s/1"

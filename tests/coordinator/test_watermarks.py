@@ -1,14 +1,14 @@
 """A pipeline sees the watermark of its own place, also after a restart and when the data behind it are gone."""
 
 import asyncio
-from dataclasses import asdict
 
 import msgpack
 
-from penstock.coordinator.messages import AtSegments, InputSpec, Limits, PipelineStatus, WatermarkHeld
 from penstock.coordinator.settings import Connectors
 from penstock.coordinator.watermark import table_log
 from penstock.coordinator.watermark.source_table import SourceTable
+from penstock.protocol.api.codec import decode_reply, encode
+from penstock.protocol.api.pipelines import AtSegments, InputSpec, Limits, PipelineStatus, WatermarkHeld
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.coordinator.scene import Scene, opened, raw, u64s
@@ -168,7 +168,7 @@ async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for
     assert unmoved is not None
     assert unmoved < second, "now it has"
     status = scene.status()
-    assert PipelineStatus.from_json(asdict(status)) == status
+    assert encode(decode_reply(encode(status), PipelineStatus)) == encode(status)
     await scene.reopen()
     assert scene.status().watermark_held == WatermarkHeld("s", 2, "s-2", 597)
 

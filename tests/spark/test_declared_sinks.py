@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.core.errors import RequestError
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.spark import pipeline
 from penstock.spark.pipelines import Declared, check_ports, sinks_of
 

@@ -1,8 +1,8 @@
 """What Spark tells of a query that has ended becomes a sentence and a decision."""
 
 import penstock
-from penstock.coordinator.messages import BatchRanges, Range
 from penstock.core.errors import DataLoss, Fenced
+from penstock.protocol.api.pipelines import BatchRanges, Range
 from penstock.spark.run.failures import failure_of, ranges_text
 
 SPARK = penstock.__file__.replace("penstock/__init__.py", "penstock/spark/source.py")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.messages import AtSegments, AtTime
 from penstock.core.errors import RequestError
+from penstock.protocol.api.pipelines import AtSegments, AtTime
 from penstock.spark import pipeline
 
 

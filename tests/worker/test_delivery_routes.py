@@ -154,13 +154,13 @@ def test_what_is_not_there_is_told(client: CoordinatorClient, segments: SegmentC
 @pytest.mark.parametrize(
     ("verb", "body", "said"),
     [
-        ("bind", {}, "'sinks' is missing"),
-        ("bind", {"sinks": {"s": "file:x"}}, "no JSON object"),
-        ("bind", {"sinks": {"s": {"url": "file:x"}}}, "'port' is missing"),
-        ("bind", {"sinks": {"s": {"url": 5, "port": "out"}}}, "'url' is 5, not a text"),
-        ("unbind", {}, "'sink' is missing"),
-        ("park", {"epoch": "5"}, "'epoch' is '5', not a whole number"),
-        ("park", {"epoch": -1}, "'epoch' is -1"),
+        ("bind", {}, "object missing required field `sinks`"),
+        ("bind", {"sinks": {"s": "file:x"}}, "sinks[...]: expected `object`, got `str`"),
+        ("bind", {"sinks": {"s": {"url": "file:x"}}}, "sinks[...]: object missing required field `port`"),
+        ("bind", {"sinks": {"s": {"url": 5, "port": "out"}}}, "sinks[...].url: expected `str`, got `int`"),
+        ("unbind", {}, "object missing required field `sink`"),
+        ("park", {"epoch": "5"}, "epoch: expected `int`, got `str`"),
+        ("park", {"epoch": -1}, "epoch: expected `int` >= 0"),
     ],
 )
 def test_a_wrong_body_is_refused(worker: RunningWorker, verb: str, body: object, said: str) -> None:

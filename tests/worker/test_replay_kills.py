@@ -35,7 +35,7 @@ def test_a_worker_that_is_killed_around_replays_sends_every_letter_through_once(
 def replayed_under_kills(worker: WorkerProcess, address: str, pause: float) -> int:
     """Replay all that is not replayed while the worker is killed; how many it says there were."""
     with CoordinatorClient(address, 60) as client:
-        (about,) = client.letters(PIPELINE, "err").ports
+        (about,) = client.dead_letters(PIPELINE, "err").ports
         found: list[Replayed] = []
         asking = threading.Thread(
             target=lambda: found.append(client.replay(PIPELINE, "err", about.replayed, about.end))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
-from penstock.coordinator.messages import InputSpec
+from penstock.protocol.api.pipelines import InputSpec
 from penstock.worker.flow import StartTimes
 from tests.running_worker import running_worker
 

@@ -4,14 +4,14 @@ import urllib.request
 
 import pytest
 
-from penstock.client.coordinator import CoordinatorClient, InputSpec
+from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputSpec
 from penstock.core.errors import Fenced, RequestError
 from tests.running_worker import RunningWorker
 
 
-def numbers(bucket: int, **given: int) -> dict[str, int]:
+def numbers(bucket: int, **given: int) -> BucketNumbers:
     zero = dict.fromkeys(("open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
-    return {"bucket": bucket} | zero | given
+    return BucketNumbers(bucket=bucket, **zero | given)
 
 
 def metrics(worker: RunningWorker) -> str:
@@ -62,6 +62,6 @@ def test_a_pipeline_that_is_reset_has_no_windows(client: CoordinatorClient) -> N
 
 def test_what_is_no_report_is_refused(client: CoordinatorClient) -> None:
     client.start("p", {"in": InputSpec(["s"])})
-    with pytest.raises(RequestError, match="'keys' is missing"):
-        client.report_windows("p", "counts", 7, [{"bucket": 1, "open_windows": 2}])
+    with pytest.raises(RequestError, match=r"buckets\[0\]\.keys: expected `int` >= 0"):
+        client.report_windows("p", "counts", 7, [numbers(1, keys=-1)])
     assert client.status()["windows"] == []

@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 from penstock.application.diff import rebinding
-from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import NoRoom, PenstockError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.service import Delivery
 from penstock.delivery.sink_slot import SlotState, SlotStatus
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment
 
 log = logging.getLogger(__name__)

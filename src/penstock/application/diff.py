@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.coordinator.delivery_messages import SinkSpec
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End
 
 

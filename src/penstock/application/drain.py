@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from penstock.application.instance import Instance
-from penstock.coordinator.delivery_messages import SinkStatus
-from penstock.coordinator.messages import PipelineStatus
 from penstock.delivery.breakers.signals import ApplicationGate
 from penstock.ingest.sessions.gateway import Gateway
+from penstock.protocol.api.delivery import SinkStatus
+from penstock.protocol.api.pipelines import PipelineStatus
 
 LOOK_SECONDS = 0.1
 """Between two looks at what is still inside."""

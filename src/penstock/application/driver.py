@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.application.functions import Coded
 from penstock.application.pipelines import pipeline_of, plan_of
-from penstock.client.coordinator.application import ApplicationClient, Deployed
+from penstock.client.coordinator.application import ApplicationClient
 from penstock.core.errors import PenstockError, RequestError, Unavailable
-from penstock.protocol.api.deployment import Deployment
+from penstock.protocol.api.deployment import Deployed, Deployment
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline

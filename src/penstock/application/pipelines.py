@@ -8,8 +8,8 @@ from penstock.application.functions import FUNCTION_COLUMNS, OUT, PASSING_COLUMN
 from penstock.application.registration import starting_in
 from penstock.connectors.api import Connector, Options
 from penstock.connectors.registry import CONNECTORS, Registry, parse_options
-from penstock.coordinator.delivery_messages import SinkSpec
 from penstock.core.durations import parse_duration_ms
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import (
     PASSTHROUGH,
     PLAIN_CODECS,

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.coordinator.lifecycle import Lifecycle
-from penstock.coordinator.messages import AtSegments, AtTime, InputSpec, Starting
 from penstock.core.errors import PenstockError
 from penstock.protocol.api.deployment import Deployment, End
+from penstock.protocol.api.pipelines import AtSegments, AtTime, InputSpec, Starting
 
 log = logging.getLogger(__name__)
 

@@ -54,7 +54,7 @@ class ConnectorStatus:
     events_in: int
     bytes_in: int
     events_out: int
-    letters: int
+    dead_letters: int
     """What came in and is no event, and what was to leave and never will."""
     held_bytes: int
     """Of streams that its port `in` has closed, on disk."""
@@ -100,7 +100,7 @@ def report(instance: Instance, breakers: Breakers, sources: SourceView) -> Conne
         events_in=told.events,
         bytes_in=told.bytes,
         events_out=0 if sink is None else sink.events_out,
-        letters=told.dead_letters + (0 if sink is None else sink.dead_letters),
+        dead_letters=told.dead_letters + (0 if sink is None else sink.dead_letters),
         held_bytes=0 if sink is None else sink.outbox_bytes,
         guarantee=instance.made.guarantee,
         reached_at=instance.made.connector.reached_at,
@@ -133,7 +133,7 @@ def failed(name: str, type_name: str, reason: str) -> dict[str, object]:
         events_in=0,
         bytes_in=0,
         events_out=0,
-        letters=0,
+        dead_letters=0,
         held_bytes=0,
         guarantee={},
     )

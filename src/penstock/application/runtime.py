@@ -18,8 +18,6 @@ from penstock.application.registration import register
 from penstock.application.report import ConnectorStatus, failed, report
 from penstock.connectors.api import Connector, Downstream
 from penstock.connectors.sink_api import FollowingSink
-from penstock.coordinator.delivery_messages import SinkSpec
-from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import NoRoom, PenstockError, RequestError
 from penstock.delivery.breakers.signals import ApplicationGate, PipelineChains, Signals
@@ -29,7 +27,9 @@ from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.known_streams import KnownStream, Standing
 from penstock.ingest.sessions.gateway import Gateway
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment, End
+from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 

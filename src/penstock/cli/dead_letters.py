@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
 from penstock.cli.texts import is_plain, printable, shortened, show_time
-from penstock.client.coordinator import CoordinatorClient, LetterInfo, LetterPort
+from penstock.client.coordinator import CoordinatorClient, DeadLetter, DeadLetterPort
 from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
 
@@ -45,26 +46,26 @@ def list_letters(
 ) -> None:
     """List dead letters: the position of each, its event, and the reason."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
-        found = client.letters(pipeline, port, limit=limit, oldest=oldest)
+        found = client.dead_letters(pipeline, port, limit=limit, oldest=oldest)
     if as_json:
-        typer.echo(json.dumps([_as_json(one) for one in found.letters]))
+        typer.echo(json.dumps([_as_json(one) for one in found.dead_letters]))
         return
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    console.print(_table(found.letters) if found.letters else f"{escape(pipeline)} has no dead letters")
+    console.print(_table(found.dead_letters) if found.dead_letters else f"{escape(pipeline)} has no dead letters")
     for line in map(_waiting, found.ports):
         if line:
             console.print(line)
 
 
-def _as_json(letter: LetterInfo) -> dict[str, Any]:
-    found = letter.as_json()
+def _as_json(letter: DeadLetter) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(letter)
     del found["value"]
     return found
 
 
-def _table(letters: Sequence[LetterInfo]) -> Table:
+def _table(letters: Sequence[DeadLetter]) -> Table:
     table = Table("port", "letter", "event time", "event", "size", "replayed", "reason")
     for one in letters:
         event = f"{one.segment}@{one.offset}" if one.segment is not None else one.source
@@ -75,13 +76,13 @@ def _table(letters: Sequence[LetterInfo]) -> Table:
     return table
 
 
-def _reason(letter: LetterInfo) -> str:
+def _reason(letter: DeadLetter) -> str:
     if letter.behind_us is None:
         return letter.reason
     return f"{letter.reason} (by {letter.behind_us / 1e6:,.3f} s)".lstrip()
 
 
-def _waiting(port: LetterPort) -> str:
+def _waiting(port: DeadLetterPort) -> str:
     size = port.end - max(port.replayed, port.start)
     return f"{port.port}: {show_size(size)} not replayed yet" if size > 0 else ""
 
@@ -97,9 +98,9 @@ def show(
 ) -> None:
     """Show one dead letter with its bytes: as text if they are UTF-8, else as a hex dump; base64 in JSON."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
-        found = client.letter(pipeline, port, letter)
+        found = client.dead_letter(pipeline, port, letter)
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
     for name, text in _lines(found):
         typer.echo(f"{name + ':':<12}{text}")
@@ -107,7 +108,7 @@ def show(
     typer.echo("\n".join(shown(found.value or b"")))
 
 
-def _lines(letter: LetterInfo) -> Iterator[tuple[str, str]]:
+def _lines(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     yield "letter", f"{letter.port} {letter.at}{' (replayed)' if letter.replayed else ''}"
     yield "reason", printable(_reason(letter))
     if letter.segment is not None:
@@ -165,8 +166,8 @@ def replay(
     with CoordinatorClient(
         worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
     ) as client:
-        (about,) = client.letters(pipeline, port).ports
-        end = about.end if upto is None else client.letter(pipeline, port, upto).end
+        (about,) = client.dead_letters(pipeline, port).ports
+        end = about.end if upto is None else client.dead_letter(pipeline, port, upto).end
         if end <= max(about.replayed, about.start):
             raise _nothing(pipeline, about, upto)
         found = client.replay(pipeline, port, about.replayed, end, input=input_)
@@ -176,7 +177,7 @@ def replay(
         typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads what they came from")
 
 
-def _nothing(pipeline: str, port: LetterPort, upto: int | None) -> PipelineError:
+def _nothing(pipeline: str, port: DeadLetterPort, upto: int | None) -> PipelineError:
     hint = f"Look at what is there: penstock dead-letters list {pipeline} --port {port.port}"
     if upto is not None:
         return PipelineError(f"letter {upto} of {pipeline}/{port.port} was replayed before", hint)

@@ -14,7 +14,7 @@ from penstock.spark.pipelines import DEFAULT_PORT, check_ports, with_sinks
 
 if TYPE_CHECKING:
     from penstock.connectors.urls import ParsedSink
-    from penstock.coordinator.delivery_messages import SinkSpec
+    from penstock.protocol.api.delivery import SinkSpec
     from penstock.spark.pipelines import Pipeline
 
 _DELIVERY_SECONDS_MAX = 60.0
@@ -47,7 +47,7 @@ class CheckedSink:
 
 def bound_to(pipelines: Sequence["Pipeline"], given: Sequence[str]) -> list["Pipeline"]:
     """With the sinks of the command line: `URL`, `PORT=URL`, or, where there are several pipelines, `NAME/PORT=URL`."""
-    from penstock.coordinator.delivery_messages import SinkSpec
+    from penstock.protocol.api.delivery import SinkSpec
 
     added: dict[str, list[SinkSpec]] = {pipeline.name: [] for pipeline in pipelines}
     for text in given:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -121,7 +122,7 @@ class RunView:
         if time.monotonic() - self._asked >= _ASK_SECONDS:
             with suppress(PenstockError):
                 told = self._coordinator.status()
-                self._known = {one["name"]: PipelineStatus.from_json(one) for one in told["pipelines"]}
+                self._known = {one.name: one for one in msgspec.convert(told["pipelines"], list[PipelineStatus])}
                 self._sinks = [SinkStatus(**one) for one in told.get("sinks", [])]
                 self._connectors = told.get("connectors", [])
                 self._is_stopping = (told.get("application") or {}).get("state", "running") != "running"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,10 +20,10 @@ from penstock.cli.screen import Column, Level, Row, Section, rendered, shares
 from penstock.cli.segment import segments_of
 from penstock.cli.sink import sink_table
 from penstock.cli.texts import printable, show_clock_time, show_epoch, show_seconds, watermark_table
-from penstock.coordinator.delivery_messages import SinkStatus
-from penstock.coordinator.messages import PipelineStatus
 from penstock.core.errors import Unavailable
 from penstock.core.sizes import show_size
+from penstock.protocol.api.delivery import SinkStatus
+from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.names import (
     CONNECTOR_PREFIX,
     COORDINATOR_PREFIX,
@@ -38,12 +39,12 @@ _COLOURS = {"connected": "green", "disconnected": "red", "failed": "red", "pause
 
 def connector_table(connectors: Sequence[dict[str, Any]], application: dict[str, Any]) -> Table:
     title = f"application, revision {application['revision']}: {application['state']}"
-    columns = ("connector", "type", "state", "streams", "waiting", "in", "out", "letters", "held", "guarantee")
+    columns = ("connector", "type", "state", "streams", "waiting", "in", "out", "dead letters", "held", "guarantee")
     table = Table(*columns, title=title, title_justify="left", title_style="bold")
     for one in connectors:
         state = "paused" if one["paused"] else one["state"]
         shown = f"[{_COLOURS.get(state, 'default')}]{state}[/]"
-        counts = (f"{one[key]:,}" for key in ("streams", "waiting_streams", "events_in", "events_out", "letters"))
+        counts = (f"{one[key]:,}" for key in ("streams", "waiting_streams", "events_in", "events_out", "dead_letters"))
         table.add_row(
             *(escape(one["name"]), escape(one["type"]), shown, *counts),
             *(show_size(one["held_bytes"]), _guarantee(one["guarantee"])),
@@ -161,7 +162,7 @@ def _sections(
     status: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], *, is_all: bool
 ) -> tuple[Section, Section, Section, Section]:
     rates = status.get("rates", {})
-    pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
+    pipelines = msgspec.convert(status.get("pipelines", []), list[PipelineStatus])
     sinks = [SinkStatus(**told) for told in status.get("sinks", [])]
     shown = [one for one in segments if is_all or not one["name"].startswith(INTERNAL)]
     return (
@@ -209,7 +210,7 @@ def _status_sentences(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield printable(problem), "bold red"
     for name, why in status["gateway"].get("damaged_sources", {}).items():
         yield printable(f"source {name!r}: {why}"), "bold red"
-    pipelines = [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]
+    pipelines = msgspec.convert(status.get("pipelines", []), list[PipelineStatus])
     yield from ((sentence, "red") for sentence in _failing([one for one in pipelines if one.state == "FAILING"]))
     if stopped := [one for one in pipelines if one.state == "STOPPED" and one.lag_bytes]:
         lag = show_size(sum(one.lag_bytes for one in stopped))
@@ -280,9 +281,9 @@ def _source(
 ) -> Row:
     """`source` is None before its first event; `connector` is None for one that programs send to."""
     source = source or {"has_room": True, "streams": 0, "held_bytes": 0}
-    connector = connector or {"state": "", "paused": False, "waiting_streams": 0, "letters": 0, "type": "programs"}
+    connector = connector or {"state": "", "paused": False, "waiting_streams": 0, "dead_letters": 0, "type": "programs"}
     state, level = _source_state(source, connector)
-    waiting, letters = connector["waiting_streams"], connector["letters"]
+    waiting, letters = connector["waiting_streams"], connector["dead_letters"]
     cells = (
         *(
             name,
@@ -335,7 +336,7 @@ def _details(status: Mapping[str, Any]) -> Iterator[RenderableType]:
     application = status.get("application") or {"revision": 0}
     if application["revision"]:
         yield connector_table(status.get("connectors", []), application)
-    if pipelines := [PipelineStatus.from_json(told) for told in status.get("pipelines", [])]:
+    if pipelines := msgspec.convert(status.get("pipelines", []), list[PipelineStatus]):
         yield watermark_table(pipelines)
     if sinks := [SinkStatus(**told) for told in status.get("sinks", [])]:
         yield sink_table(sinks, "sinks")
@@ -414,5 +415,5 @@ def _shown(address: str, console: Console, *, is_all: bool) -> RenderableType:
     """On a terminal a line is left for the prompt that follows."""
     status, segments = get_json(address, "/status"), [*segments_of(address)]
     height = console.height - 1 if console.is_terminal else None
-    notes = open_window_notes(map(PipelineStatus.from_json, status.get("pipelines", [])))
+    notes = open_window_notes(msgspec.convert(status.get("pipelines", []), list[PipelineStatus]))
     return view(address, status, segments, width=console.width, height=height, is_all=is_all, notes=notes)

@@ -3,6 +3,7 @@
 import time
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -64,7 +65,7 @@ def _wait(client: ApplicationClient) -> None:
     typer.echo(
         "everything is delivered: the application is stopped" if found["state"] == "drained" else _taken_up(found)
     )
-    for sentence in staying_open(map(PipelineStatus.from_json, status["pipelines"])):
+    for sentence in staying_open(msgspec.convert(status["pipelines"], list[PipelineStatus])):
         typer.echo(sentence)
 
 

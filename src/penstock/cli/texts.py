@@ -8,10 +8,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.coordinator.messages import PipelineStatus
 from penstock.core import sizes
 from penstock.core.errors import RequestError
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.event import END_OF_TIME
 
 _LAYOUT = "\n\t\r"

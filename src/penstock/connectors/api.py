@@ -24,7 +24,7 @@ from penstock.core.types import Buffer, Guarantee
 if TYPE_CHECKING:  # types that do not take whole epochs need no kernels
     from penstock.connectors.sink_api import FollowingSink, VotingSink
     from penstock.connectors.tables import RowSchema, SchemaOf
-    from penstock.coordinator.delivery_messages import TableDdl
+    from penstock.protocol.api.delivery import TableDdl
 
 
 class Port(Enum):

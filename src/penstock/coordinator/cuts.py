@@ -9,20 +9,11 @@ from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
 from penstock.coordinator.machine.epochs import answer, check_offset, own_sources
 from penstock.coordinator.machine.state import Pipeline
-from penstock.coordinator.messages import (
-    BatchRanges,
-    Cut,
-    InputOffset,
-    Limits,
-    LoadState,
-    Range,
-    Running,
-    Segments,
-)
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import DataLoss, Fenced, PipelineError
+from penstock.protocol.api.pipelines import BatchRanges, Cut, InputOffset, Limits, LoadState, Range, Running, Segments
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.names import replay_source
 

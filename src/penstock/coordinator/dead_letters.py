@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from penstock.coordinator.dead_letter_messages import LetterInfo, LetterList, LetterPort, Replayed
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.commands import Replay
@@ -13,6 +12,7 @@ from penstock.coordinator.machine.epochs import check_replay
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
+from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort, Replayed
 from penstock.protocol.stored.bulk import encode_events
 from penstock.protocol.stored.dead_letters import LETTER_PORTS, Letter, letters_in
 from penstock.protocol.stored.event import StoredEvent
@@ -83,7 +83,7 @@ class Letters:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
-    async def listed(self, name: str, ports: Sequence[str], limit: int, *, oldest: bool) -> LetterList:
+    async def listed(self, name: str, ports: Sequence[str], limit: int, *, oldest: bool) -> DeadLetterList:
         """Of each port so many of the newest, or of the oldest, in their order."""
         pipeline = known(self._shared.state, name)
         if not 0 <= limit <= LIST_MAX:
@@ -94,10 +94,10 @@ class Letters:
             found.append(about)
             segment = output_segment(name, port)
             letters = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
-            infos += [LetterInfo.of(port, one, replayed=one.end <= about.replayed) for one in letters]
-        return LetterList(found, infos)
+            infos += [DeadLetter.of(port, one, replayed=one.end <= about.replayed) for one in letters]
+        return DeadLetterList(found, infos)
 
-    async def show(self, name: str, port: str, at: int) -> LetterInfo:
+    async def show(self, name: str, port: str, at: int) -> DeadLetter:
         """The letter that begins there. Raises PipelineError if none does."""
         about = self._port(name, known(self._shared.state, name), _checked_port(port))
         segment = output_segment(name, port)
@@ -105,16 +105,16 @@ class Letters:
             record = self._shared.store.record(segment, at)
             data = await self._shared.records.data(segment, at, record.end - at)
             for letter in letters_in(data, at):
-                return LetterInfo.of(port, letter, replayed=letter.end <= about.replayed, with_value=True)
+                return DeadLetter.of(port, letter, replayed=letter.end <= about.replayed, with_value=True)
         raise PipelineError(
             f"no letter of port {port!r} begins at {at}", f"See which there are: penstock dead-letters list {name}"
         )
 
-    def _port(self, name: str, pipeline: Pipeline, port: str) -> LetterPort:
+    def _port(self, name: str, pipeline: Pipeline, port: str) -> DeadLetterPort:
         segment, records = output_segment(name, port), self._shared.records
-        return LetterPort(port, records.begin(segment), pipeline.replayed.get(port, 0), records.end(segment))
+        return DeadLetterPort(port, records.begin(segment), pipeline.replayed.get(port, 0), records.end(segment))
 
-    async def _first(self, segment: str, about: LetterPort, limit: int) -> list[Letter]:
+    async def _first(self, segment: str, about: DeadLetterPort, limit: int) -> list[Letter]:
         found: list[Letter] = []
         async for letters in self._read(segment, about.start, about.end if limit else about.start):
             found += letters
@@ -122,7 +122,7 @@ class Letters:
                 break
         return found[:limit]
 
-    async def _last(self, segment: str, about: LetterPort, limit: int) -> list[Letter]:
+    async def _last(self, segment: str, about: DeadLetterPort, limit: int) -> list[Letter]:
         """Record by record, from the end."""
         found: list[Letter] = []
         end = about.end

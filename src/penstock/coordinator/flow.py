@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.coordinator.machine.state import CUTS_MAX, Batch, Pipeline, State
-from penstock.coordinator.messages import Segments, Staged
+from penstock.protocol.api.pipelines import Segments, Staged
 from penstock.protocol.stored.names import output_segment
 
 # When the bytes of each segment arrived, and how many rows they are: samples in memory, for measurements alone.

@@ -15,9 +15,9 @@ from typing import Any
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import Command, Effect, Merges, decode, encode, pack, unpack
 from penstock.coordinator.machine.state import Batch, Cut, Input, Mark, Pipeline, Retention, Sink, State
-from penstock.coordinator.messages import Limits
 from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
 from penstock.core.types import QUOTA, Position
+from penstock.protocol.api.pipelines import Limits
 from penstock.protocol.stored.names import LEDGER
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore

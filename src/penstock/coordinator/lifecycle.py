@@ -8,7 +8,11 @@ from penstock.coordinator.machine.apply import check_fresh, check_initial, curre
 from penstock.coordinator.machine.commands import Complete, Describe, Drop, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
-from penstock.coordinator.messages import (
+from penstock.coordinator.records import normalised
+from penstock.coordinator.shared import Shared
+from penstock.core.errors import LimitExceeded, PipelineError, RequestError
+from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import (
     AtSegments,
     InputOffset,
     InputSpec,
@@ -18,10 +22,6 @@ from penstock.coordinator.messages import (
     Starting,
     StoredInput,
 )
-from penstock.coordinator.records import normalised
-from penstock.coordinator.shared import Shared
-from penstock.core.errors import LimitExceeded, PipelineError, RequestError
-from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.names import REPLAY_PREFIX, check_pipeline_name, output_segment
 
 log = logging.getLogger(__name__)

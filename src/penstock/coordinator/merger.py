@@ -8,9 +8,9 @@ from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.commands import Merge
 from penstock.coordinator.machine.epochs import NO_GENERATION, batch_prefix, check_ports, is_merged
 from penstock.coordinator.machine.state import Pipeline, State
-from penstock.coordinator.messages import Merged, Staged
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import NoSuchSegment, PenstockError, PipelineError, RequestError
+from penstock.protocol.api.pipelines import Merged, Staged
 from penstock.protocol.stored.names import STAGING_PREFIX, check_pipeline_name, output_segment
 from penstock.store.store import SegmentStore
 

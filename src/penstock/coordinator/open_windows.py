@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from penstock.coordinator.cuts import Queries
 from penstock.coordinator.machine.state import Pipeline
-from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.watermark.source_table import Held
 from penstock.coordinator.window_reports import WindowReports
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.names import Form, Source
 
 # Which sources somebody waits for: what the windows of pipelines need of the clock of each source that they read.

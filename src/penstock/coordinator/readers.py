@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from penstock.coordinator.messages import Limits, Range, Segments, Splits, Starting
 from penstock.coordinator.records import Records, normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import DataLoss, RequestError
+from penstock.protocol.api.pipelines import Limits, Range, Segments, Splits, Starting
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 
 # Connectors' segments, read in the order in which their records came, whichever segment each of them lies in.

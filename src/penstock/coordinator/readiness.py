@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.machine.state import State
-from penstock.coordinator.messages import StartingPipeline
+from penstock.protocol.api.pipelines import StartingPipeline
 
 _LOOK_SECONDS = 1.0
 """A driver that was killed says nothing: its silence is all there is to notice."""

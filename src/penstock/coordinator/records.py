@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.coordinator.messages import AtSegments, AtTime, Segments, Starting
 from penstock.core.errors import NoSuchSegment, RequestError
 from penstock.core.types import Buffer
+from penstock.protocol.api.pipelines import AtSegments, AtTime, Segments, Starting
 from penstock.protocol.stored.event import HEAD, LENGTH_MIN, NO_TIME
 from penstock.protocol.stored.head import PackedHead, numbers, unpack_head
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, Kind, Source, connector_segment, kind_of

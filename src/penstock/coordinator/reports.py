@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.machine.delivery import undelivered
 from penstock.coordinator.machine.state import BATCHES_MAX, CUTS_MAX, State, source_of
-from penstock.coordinator.messages import PipelineStatus, WatermarkHeld
 from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.watermark.source_table import Held
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import PipelineStatus, WatermarkHeld
 from penstock.protocol.stored.names import Form, Source, output_segment
 
 HELD_BATCHES = BATCHES_MAX // 2

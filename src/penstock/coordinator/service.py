@@ -17,7 +17,6 @@ from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.machine.commands import Effect, Release, Retain, Sweep, Truncate
 from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.merger import Merger, Sweeper
-from penstock.coordinator.messages import PipelineStatus
 from penstock.coordinator.open_windows import ClockDemand, OpenWindows
 from penstock.coordinator.readers import Readers
 from penstock.coordinator.readiness import Readiness
@@ -29,6 +28,7 @@ from penstock.coordinator.shared import News, Shared
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.coordinator.window_reports import WindowReports
 from penstock.core.errors import PenstockError, StoreFailed
+from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.names import Form, Source, check_pipeline_name
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore

@@ -8,30 +8,13 @@ from penstock.coordinator.machine.apply import known
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import BucketNumbers
 
 OPERATORS_MAX = 100
 """Window operators of one pipeline: each is a stateful operator with a shuffle of its own."""
 
 BUCKETS_MAX = 10_000
 """Of one operator: each is visited in every epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketNumbers:
-    """One bucket of one operator after an epoch. Late events are counted since the state began."""
-
-    bucket: int
-    open_windows: int
-    keys: int
-    state_bytes: int
-    late_kept: int
-    late_dropped: int
-    waiting: int = 0
-    """Windows that have not fired, one for each key and window."""
-    first_end: int | None = None
-    """When the first of them ends, in microseconds."""
-    next_time: int | None = None
-    """The watermark at which something fires or is removed next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.connectors.tables import UNKNOWN_ROWS_HINT, RowSchema
 from penstock.connectors.threaded import OneThread
 from penstock.coordinator.deliveries import Deliveries
-from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.delivery import sink_of, undelivered, voters
 from penstock.coordinator.machine.state import Batch, Pipeline, Sink
@@ -19,6 +18,7 @@ from penstock.delivery.non_voting import NonVotingSlot
 from penstock.delivery.rounds import Rounds
 from penstock.delivery.sink_slot import SlotState, SlotStatus
 from penstock.delivery.sinks import Deployed, NothingDeployed, Sinks
+from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, get_args, overload
 
-from penstock.coordinator.delivery_messages import SinkSpec
-from penstock.coordinator.messages import AtSegments, AtTime, Limits, Starting
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.core.suggestions import suggestion
+from penstock.protocol.api.delivery import SinkSpec
+from penstock.protocol.api.pipelines import AtSegments, AtTime, Limits, Starting
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.source.schema import COLUMNS
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.client.segments.range_reader import Connected, read_range
-from penstock.coordinator.messages import Range
 from penstock.core.errors import Damaged, SegmentTruncated
+from penstock.protocol.api.pipelines import Range
 from penstock.spark.dead_letters.column import ERR, LETTER, LETTER_FIELDS, NO_EVENT_TIME, letter_arrow
 from penstock.spark.dead_letters.column import LATE as LATE_PORT
 from penstock.spark.python_worker import freeze, hinted, link

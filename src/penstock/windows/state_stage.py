@@ -15,6 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import PenstockError, PipelineError
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import BucketNumbers
 from penstock.spark.python_worker import freeze, hinted
 from penstock.windows.engine import advance
 from penstock.windows.operator import Kind, Operator, parted, written
@@ -113,7 +114,7 @@ class WindowProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         freeze()
         self._state = SparkState(handle)
-        self._reported: list[dict[str, int | None]] = []
+        self._reported: list[BucketNumbers] = []
         self._epoch = NO_EPOCH
 
     def handleInputRows(  # noqa: N802  Spark's names, here and below
@@ -128,7 +129,7 @@ class WindowProcessor(StatefulProcessor):
             epoch, before, after = _checked(received)
             advanced = advance(self._operator.plan, bucket, self._state, received.partials, before, after)
             self._epoch = max(self._epoch, epoch)
-            self._reported.append({"bucket": bucket, **asdict(advanced.stats)})
+            self._reported.append(BucketNumbers(bucket=bucket, **asdict(advanced.stats)))
         yield from (_leaving(kind, data, bucket) for kind, data in received.passing)
         yield from (_leaving(Kind.PANES, data, bucket) for data in written(advanced.panes))
         for part, table in parted(self._operator, advanced.late, bucket):
@@ -148,7 +149,7 @@ class WindowProcessor(StatefulProcessor):
             report(self._operator, self._epoch, self._reported)
 
 
-def report(operator: Operator, epoch: int, buckets: list[dict[str, int | None]]) -> None:
+def report(operator: Operator, epoch: int, buckets: list[BucketNumbers]) -> None:
     """Once for each task. A report that fails is logged: it is not worth failing the batch."""
     try:
         worker = _reporter(operator.worker)

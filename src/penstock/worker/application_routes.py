@@ -1,90 +1,80 @@
-"""The routes of the application: what is deployed, its drain, and operators' pauses."""
+"""The routes of the application (what is deployed, its drain, operators' pauses), and what is said of sources besides
+their messages: how far their streams are, and that one has ended for good.
+"""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from penstock.application.runtime import Hosting
-from penstock.core.errors import PenstockError, RequestError
-from penstock.protocol.api.deployment import Deployment
-from penstock.worker.coordinator_routes import failure
-from penstock.worker.json_body import Body, read_body
+from penstock.core.errors import RequestError
+from penstock.protocol.api.codec import Empty
+from penstock.protocol.api.deployment import Answer, Apply, Deployment, SelectStreams
+from penstock.protocol.api.pipelines import DeclareWatermark, StreamCount
+from penstock.worker.routes import Routed, get, post
 
 _U64_MAX = 2**64 - 1
 
 
-class Hosted(Protocol):
-    """What the routes need of a worker."""
+def routes(worker: Routed) -> list[Route]:
+    application, sources = _Application(worker), _Sources(worker)
+    return [
+        get("/application", application.show),
+        post("/application", Apply, application.apply, "PUT"),
+        post("/application/answer", Answer, application.answer),
+        post("/application/leave", Empty, application.leave),
+        post("/drain", Empty, application.drain),
+        post("/pause", SelectStreams, application.pause),
+        post("/resume", SelectStreams, application.resume),
+        post("/sources/{name}/watermark", DeclareWatermark, sources.watermark),
+        post("/sources/{name}/end", Empty, sources.end),
+    ]
 
-    def hosting(self) -> Hosting:
-        """Raises Damaged if there is none, because a ledger or what was deployed cannot be read."""
-        ...
 
+class _Application:
+    def __init__(self, worker: Routed) -> None:
+        self._worker = worker
 
-def routes(worker: Hosted) -> list[Route]:
-    async def shown(request: Request) -> Any:
-        hosting = worker.hosting()
+    async def show(self, request: Request) -> Any:
+        hosting = self._worker.hosting()
         if "driver" in request.query_params:
             hosting.driver.heard()
         return hosting.report()
 
-    async def answer(request: Request) -> Any:
-        body = await read_body(request)
-        worker.hosting().driver.answer(body.number("number"), body.texts("refusals"))
+    async def apply(self, _: str, body: Apply) -> Any:
+        return await self._worker.hosting().apply(Deployment.from_json(body.deployment), body.name)
 
-    async def leave(request: Request) -> Any:
-        await read_body(request)
-        worker.hosting().driver.left()
+    async def answer(self, _: str, body: Answer) -> None:
+        self._worker.hosting().driver.answer(body.number, body.refusals)
 
-    async def apply(request: Request) -> Any:
-        body = await read_body(request)
-        return await worker.hosting().apply(_deployment(body), body.optional("name", body.text) or "")
+    async def leave(self, _: str, __: Empty) -> None:
+        self._worker.hosting().driver.left()
 
-    async def drain(request: Request) -> Any:
-        await read_body(request)
-        return await worker.hosting().drain()
+    async def drain(self, _: str, __: Empty) -> Any:
+        return await self._worker.hosting().drain()
 
-    async def pause(request: Request) -> Any:
-        return await worker.hosting().pause(*_stream(await read_body(request)))
+    async def pause(self, _: str, body: SelectStreams) -> Any:
+        return await self._worker.hosting().pause(body.connector, _checked("stream", body.stream))
 
-    async def resume(request: Request) -> Any:
-        return await worker.hosting().resume(*_stream(await read_body(request)))
-
-    return [
-        _route("/application", shown, "GET"),
-        _route("/application", apply, "PUT"),
-        _route("/application/answer", answer, "POST"),
-        _route("/application/leave", leave, "POST"),
-        _route("/drain", drain, "POST"),
-        _route("/pause", pause, "POST"),
-        _route("/resume", resume, "POST"),
-    ]
+    async def resume(self, _: str, body: SelectStreams) -> Any:
+        return await self._worker.hosting().resume(body.connector, _checked("stream", body.stream))
 
 
-def _route(path: str, handler: Callable[[Request], Awaitable[Any]], method: str) -> Route:
-    async def handle(request: Request) -> Response:
-        try:
-            return JSONResponse(await handler(request) or {})
-        except PenstockError as error:
-            return failure(error)
+class _Sources:
+    def __init__(self, worker: Routed) -> None:
+        self._worker = worker
 
-    return Route(path, handle, methods=[method])
+    async def watermark(self, name: str, body: DeclareWatermark) -> Any:
+        stream, after = _checked("stream", body.stream), _checked("after", body.after)
+        assert not isinstance(after, str)
+        return StreamCount(await self._worker.declarations().watermark(name, body.time_us, stream, after))
 
-
-def _deployment(body: Body) -> Deployment:
-    """Raises RequestError for what no `penstock apply` of this version sends."""
-    try:
-        return Deployment.from_json(body.map("deployment"))
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise RequestError(f"this is no deployment: {error!r:.300}", "Send what penstock apply sends.") from None
+    async def end(self, name: str, _: Empty) -> None:
+        await self._worker.declarations().end(name)
 
 
-def _stream(body: Body) -> tuple[str, str | int | None]:
-    """The connector, and a stream of it by its name or its id, or all of them."""
-    stream = body.optional("stream", body.get)
-    if stream is not None and not isinstance(stream, str) and (type(stream) is not int or not 0 <= stream <= _U64_MAX):
-        raise RequestError(f"'stream' is {stream!r:.100}, neither a name nor an id")
-    return body.text("connector"), stream
+def _checked(what: str, given: str | int | None) -> str | int | None:
+    """Msgspec's limits end at 63 bits; ids have 64."""
+    if isinstance(given, int) and not 0 <= given <= _U64_MAX:
+        raise RequestError(f"{what!r} is {given}, not a whole number from 0 to {_U64_MAX}")
+    return given

@@ -14,22 +14,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.store.reader import SegmentInfo
-from penstock.worker import (
-    application_routes,
-    coordinator_routes,
-    dead_letter_routes,
-    delivery_routes,
-    source_routes,
-    window_routes,
-)
-from penstock.worker.application_routes import Hosted
-from penstock.worker.coordinator_routes import Coordinated
-from penstock.worker.delivery_routes import Delivering
-from penstock.worker.source_routes import Declared
+from penstock.worker import application_routes, pipeline_routes
+from penstock.worker.routes import Routed, reply
 
 _PAGE = 1000
 
@@ -39,7 +29,7 @@ _STOP_SECONDS = 10
 """Answers that are on their way when the worker stops get so long."""
 
 
-class Watched(Coordinated, Delivering, Declared, Hosted, Protocol):
+class Watched(Routed, Protocol):
     """What the HTTP side needs to know of a worker."""
 
     registry: CollectorRegistry
@@ -58,7 +48,7 @@ def application(worker: Watched) -> Starlette:
         return PlainTextResponse(f"{text}\n", status_code=503 if problems else 200)
 
     async def status(_: Request) -> Response:
-        return JSONResponse(worker.status())
+        return reply(worker.status())
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(worker.registry), media_type=CONTENT_TYPE_LATEST)
@@ -68,7 +58,7 @@ def application(worker: Watched) -> Starlette:
         after = request.query_params.get("after", "")
         found = worker.segments(request.query_params.get("prefix", ""), after, _PAGE + 1)
         page = [_as_json(s) for s in found[:_PAGE]]
-        return JSONResponse({"segments": page, "more": len(found) > _PAGE})
+        return reply({"segments": page, "more": len(found) > _PAGE})
 
     return Starlette(
         routes=[
@@ -77,11 +67,7 @@ def application(worker: Watched) -> Starlette:
             Route("/metrics", metrics),
             Route("/segments", segments),
             *application_routes.routes(worker),
-            *coordinator_routes.routes(worker),
-            *delivery_routes.routes(worker),
-            *dead_letter_routes.routes(worker),
-            *source_routes.routes(worker),
-            *window_routes.routes(worker),
+            *pipeline_routes.routes(worker),
         ]
     )
 

@@ -1,14 +1,26 @@
-"""The worker's numbers for Prometheus, read from the parts that keep them when somebody asks."""
+"""The worker's numbers for Prometheus, read from the parts that keep them when somebody asks.
+
+Each kind of thing that there are several of has a table: a line for each metric, with its help and where its value is.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.coordinator.delivery_messages import EpochStatus, SinkStatus
-from penstock.coordinator.messages import PipelineStatus
+from penstock.application.report import ConnectorStatus
+from penstock.coordinator.window_reports import BucketStatus
+from penstock.protocol.api.delivery import EpochStatus, SinkStatus
+from penstock.protocol.api.pipelines import PipelineStatus
 
-Numbers = Mapping[str, int | float]
+Numbers: TypeAlias = Mapping[str, int | float]
+Families: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+T = TypeVar("T")
+
+GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
 
 
 class Numbered(Collector):
@@ -26,88 +38,160 @@ class Numbered(Collector):
             yield CounterMetricFamily(self._prefix + name, _text(name), value)
 
 
-class Pipelines(Collector):
-    """Numbers of each pipeline as metrics `penstock_pipeline_<name>`, labelled with its name."""
-
-    _GAUGES = (
-        *("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"),
-        *("lag_bytes", "undelivered_bytes"),
-    )
-
-    def __init__(self, pipelines: Callable[[], Sequence[PipelineStatus]]) -> None:
-        self._pipelines = pipelines
-
-    def collect(self) -> Iterator[Metric]:
-        found = self._pipelines()
-        for name in self._GAUGES:
-            yield self._gauge(name, {one.name: getattr(one, name) for one in found})
-        yield self._gauge("running", {one.name: one.state in ("STARTING", "RUNNING") for one in found})
-        times = {one.name: one.watermark / 1e6 for one in found if one.watermark is not None}
-        yield self._gauge("watermark_seconds", times)
-        unmoved = {one.name: one.watermark_unmoved_seconds for one in found}
-        yield self._gauge("watermark_unmoved_seconds", {n: age for n, age in unmoved.items() if age is not None})
-        yield self._held(found)
-
-    def _held(self, found: Sequence[PipelineStatus]) -> GaugeMetricFamily:
-        """1 for what holds a pipeline's watermark back: a stream of a connector, or an output."""
-        labels = ["pipeline", "source", "stream_id", "stream"]
-        gauge = GaugeMetricFamily("penstock_pipeline_watermark_held", _text("watermark_held"), labels=labels)
-        for one in found:
-            if (held := one.watermark_held) is not None:
-                stream_id = "" if held.stream_id is None else str(held.stream_id)
-                gauge.add_metric([one.name, held.source, stream_id, held.stream], 1)
-        return gauge
-
-    def _gauge(self, name: str, values: Numbers) -> GaugeMetricFamily:
-        gauge = GaugeMetricFamily(f"penstock_pipeline_{name}", _text(name), labels=["pipeline"])
-        for pipeline, value in values.items():
-            gauge.add_metric([pipeline], value)
-        return gauge
+class Line(NamedTuple, Generic[T]):
+    family: Families
+    name: str
+    text: str
+    value: Callable[[T], float | None]
+    """None: there is none of this one now."""
 
 
-class Sinks(Collector):
-    """Numbers of each sink as metrics `penstock_sink_<name>`, labelled with pipeline and sink; and how many epochs of
-    each pipeline some sink lacks.
-    """
+class Table(Collector, Generic[T]):
+    """Metrics `penstock_<part>_<name>` of things that are listed when somebody asks, told apart by labels."""
 
     def __init__(
-        self, sinks: Callable[[], Sequence[SinkStatus]], epochs: Callable[[str], Sequence[EpochStatus]]
+        self,
+        part: str,
+        labels: Mapping[str, Callable[[T], str]],
+        lines: Sequence[Line[T]],
+        listed: Callable[[], Sequence[T]],
     ) -> None:
-        self._sinks = sinks
-        self._epochs = epochs
+        self._prefix = f"penstock_{part}_"
+        self._labels = labels
+        self._lines = lines
+        self._listed = listed
 
     def collect(self) -> Iterator[Metric]:
-        found = self._sinks()
-        epochs = {name: self._epochs(name) for name in dict.fromkeys(one.pipeline for one in found)}
-        undelivered = GaugeMetricFamily(
-            "penstock_pipeline_undelivered_epochs", _text("undelivered_epochs"), labels=["pipeline"]
-        )
-        for name, waiting in epochs.items():
-            undelivered.add_metric([name], len(waiting))
-        yield undelivered
-        yield self._filled(CounterMetricFamily, "sent_bytes", [(one, one.sent) for one in found])
-        yield self._filled(CounterMetricFamily, "parked_epochs", [(one, one.parked) for one in found])
-        yield self._filled(GaugeMetricFamily, "lost", [(one, one.state == "WAITING") for one in found])
-        yield self._filled(GaugeMetricFamily, "refused", [(one, one.state == "REFUSED") for one in found])
-        tries = [(one, _tries(one, epochs[one.pipeline])) for one in found]
-        yield self._filled(GaugeMetricFamily, "failed_tries", tries)
-
-    def _filled(
-        self,
-        family: type[CounterMetricFamily] | type[GaugeMetricFamily],
-        name: str,
-        values: Sequence[tuple[SinkStatus, int]],
-    ) -> Metric:
-        made = family(f"penstock_sink_{name}", _text(name), labels=["pipeline", "sink"])
-        for sink, value in values:
-            made.add_metric([sink.pipeline, sink.sink], value)
-        return made
+        found = self._listed()
+        for line in self._lines:
+            family = line.family(self._prefix + line.name, line.text, labels=[*self._labels])
+            for one in found:
+                if (value := line.value(one)) is not None:
+                    family.add_metric([label(one) for label in self._labels.values()], value)
+            yield family
 
 
-def _tries(sink: SinkStatus, epochs: Sequence[EpochStatus]) -> int:
-    """Of the epoch that it was given in vain; 0 if there is none."""
-    return max((one.attempts for epoch in epochs for one in epoch.waiting if one.sink == sink.sink), default=0)
+def _fields(family: Families, *names: str) -> list[Line[PipelineStatus]]:
+    """Metrics that have the name of the field they show."""
+    return [Line(family, name, _text(name), attrgetter(name)) for name in names]
 
 
 def _text(name: str) -> str:
     return name.replace("_", " ").capitalize()
+
+
+_PIPELINES: list[Line[PipelineStatus]] = [
+    *_fields(GAUGE, "incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"),
+    *_fields(GAUGE, "lag_bytes", "undelivered_bytes", "watermark_unmoved_seconds"),
+    Line(GAUGE, "running", "1 while it runs, or starts", lambda one: one.state in ("STARTING", "RUNNING")),
+    Line(
+        GAUGE,
+        "watermark_seconds",
+        "The watermark, in seconds since 1970",
+        lambda one: None if one.watermark is None else one.watermark / 1e6,
+    ),
+]
+
+
+def pipelines(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector:
+    return Table("pipeline", {"pipeline": lambda one: one.name}, _PIPELINES, listed)
+
+
+def watermarks_held(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector:
+    """1 for what holds a pipeline's watermark back: a stream of a source, or an output."""
+    line = Line[PipelineStatus](GAUGE, "watermark_held", "1 for what holds the watermark back", lambda _: 1)
+    labels: dict[str, Callable[[PipelineStatus], str]] = {
+        "pipeline": lambda one: one.name,
+        "source": lambda one: one.watermark_held.source if one.watermark_held else "",
+        "stream_id": _stream_id,
+        "stream": lambda one: one.watermark_held.stream if one.watermark_held else "",
+    }
+    return Table("pipeline", labels, [line], lambda: [one for one in listed() if one.watermark_held is not None])
+
+
+def _stream_id(one: PipelineStatus) -> str:
+    held = one.watermark_held
+    return "" if held is None or held.stream_id is None else str(held.stream_id)
+
+
+def undelivered_epochs(
+    listed: Callable[[], Sequence[SinkStatus]], epochs: Callable[[str], Sequence[EpochStatus]]
+) -> Collector:
+    """How many epochs of each pipeline some sink lacks."""
+    line = Line[str](GAUGE, "undelivered_epochs", "Epochs that some sink lacks", lambda name: len(epochs(name)))
+    return Table("pipeline", {"pipeline": str}, [line], lambda: [*dict.fromkeys(one.pipeline for one in listed())])
+
+
+def sinks(listed: Callable[[], Sequence[SinkStatus]], epochs: Callable[[str], Sequence[EpochStatus]]) -> Collector:
+    lines: list[Line[SinkStatus]] = [
+        Line(COUNTER, "sent_bytes", "Bytes of payloads that are committed at it", lambda one: one.sent),
+        Line(COUNTER, "parked_epochs", "Epochs that it was never given", lambda one: one.parked),
+        Line(GAUGE, "lost", "1 while it cannot be reached", lambda one: one.state == "WAITING"),
+        Line(GAUGE, "refused", "1 while it votes no", lambda one: one.state == "REFUSED"),
+        Line(
+            GAUGE,
+            "failed_tries",
+            "Tries of the epoch that it was given in vain",
+            lambda one: _tries(one, epochs(one.pipeline)),
+        ),
+    ]
+    return Table("sink", {"pipeline": lambda one: one.pipeline, "sink": lambda one: one.sink}, lines, listed)
+
+
+def _tries(sink: SinkStatus, epochs: Sequence[EpochStatus]) -> int:
+    return max((one.attempts for epoch in epochs for one in epoch.waiting if one.sink == sink.sink), default=0)
+
+
+_CONNECTORS: list[Line[ConnectorStatus]] = [
+    Line(GAUGE, "streams", "Streams that are open", lambda one: one.streams),
+    Line(
+        GAUGE,
+        "waiting_streams",
+        "Streams that may not send: their breaker has tripped, or they are paused",
+        lambda one: one.waiting_streams,
+    ),
+    Line(GAUGE, "closed_count", "Streams that its port in has closed", lambda one: one.closed_count),
+    Line(GAUGE, "held_bytes", "Bytes retained for streams that its port in has closed", lambda one: one.held_bytes),
+    Line(COUNTER, "events_in", "Events that came in", lambda one: one.events_in),
+    Line(COUNTER, "bytes_in", "Bytes of events that came in", lambda one: one.bytes_in),
+    Line(COUNTER, "events_out", "Events that were delivered", lambda one: one.events_out),
+    Line(COUNTER, "dead_letters", "Events that could not be processed or delivered", lambda one: one.dead_letters),
+    Line(GAUGE, "up", "1 if it listens, or is connected", lambda one: one.state == "connected"),
+    Line(GAUGE, "paused", "1 while an operator has paused it", lambda one: one.paused),
+]
+
+
+def connectors(listed: Callable[[], Sequence[ConnectorStatus]]) -> Collector:
+    return Table("connector", {"connector": lambda one: one.name, "type": lambda one: one.type}, _CONNECTORS, listed)
+
+
+def own_counts(listed: Callable[[], Sequence[ConnectorStatus]]) -> Collector:
+    """What connectors count themselves, by `what`."""
+    line = Line[tuple[ConnectorStatus, str]](
+        COUNTER, "own", "What the connector counts itself", lambda each: each[0].counts[each[1]]
+    )
+    labels: dict[str, Callable[[tuple[ConnectorStatus, str]], str]] = {
+        "connector": lambda each: each[0].name,
+        "type": lambda each: each[0].type,
+        "what": lambda each: each[1],
+    }
+    return Table("connector", labels, [line], lambda: [(one, what) for one in listed() for what in one.counts])
+
+
+_WINDOWS: list[Line[BucketStatus]] = [
+    Line(GAUGE, "epoch", "The epoch that was reported last", lambda one: one.epoch),
+    Line(GAUGE, "open_windows", "Windows that have state", lambda one: one.numbers.open_windows),
+    Line(GAUGE, "keys", "Keys in all open windows, a key once for each window", lambda one: one.numbers.keys),
+    Line(GAUGE, "state_bytes", "Bytes of state", lambda one: one.numbers.state_bytes),
+    Line(COUNTER, "late_kept", "Late events that left through the late port", lambda one: one.numbers.late_kept),
+    Line(COUNTER, "late_dropped", "Late events that were only counted", lambda one: one.numbers.late_dropped),
+]
+
+
+def windows(listed: Callable[[], Sequence[BucketStatus]]) -> Collector:
+    labels: dict[str, Callable[[BucketStatus], str]] = {
+        "pipeline": lambda one: one.pipeline,
+        "operator": lambda one: one.operator,
+        "bucket": lambda one: str(one.numbers.bucket),
+    }
+    return Table("window", labels, _WINDOWS, listed)

@@ -6,8 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,9 +14,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 import penstock
 from penstock.application.runtime import Hosting
-from penstock.coordinator.delivery_messages import SinkSpec, SinkStatus
 from penstock.coordinator.flow import Flow
-from penstock.coordinator.messages import PipelineStatus, StartingPipeline
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
 from penstock.coordinator.window_reports import BucketStatus, OperatorStatus
@@ -26,6 +23,8 @@ from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
 from penstock.ingest.sessions.gateway import Gateway
+from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
+from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
@@ -34,13 +33,10 @@ from penstock.store.files import RealFiles
 from penstock.store.journal import Durability
 from penstock.store.reader import SegmentInfo
 from penstock.store.store import SegmentStore
-from penstock.worker import flow
-from penstock.worker.connector_metrics import HostedConnectors
+from penstock.worker import flow, metrics
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
-from penstock.worker.metrics import Numbered, Pipelines, Sinks
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.window_metrics import Windows
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +209,7 @@ class Worker:
             raise self._application_damage
         return self._hosting
 
-    def stream_names(self, source: str, ids: list[int]) -> list[str]:
+    def stream_names(self, source: str, ids: Sequence[int]) -> list[str]:
         return self._source_view.stream_names(source, ids)
 
     def declarations(self) -> Declarations:
@@ -288,10 +284,10 @@ class Worker:
             "gateway": self._gateway.status(),
             "application": self._hosting.standing() if self._hosting is not None else None,
             "connectors": self._hosting.status() if self._hosting is not None else [],
-            "pipelines": [asdict(pipeline) for pipeline in self._pipelines()],
-            "starting": [asdict(pipeline) for pipeline in self._starting()],
-            "sinks": [asdict(sink) for sink in self._sinks()],
-            "windows": [asdict(operator) for operator in self._windows()],
+            "pipelines": self._pipelines(),
+            "starting": self._starting(),
+            "sinks": self._sinks(),
+            "windows": self._windows(),
             "holds": self._holds(),
             "rates": flow.rates_as_json(self._rates, self._flow),
         }
@@ -304,6 +300,9 @@ class Worker:
 
     def _sinks(self) -> list[SinkStatus]:
         return [] if self._coordinator is None else self._delivery.sinks()
+
+    def _epochs(self, pipeline: str) -> Sequence[EpochStatus]:
+        return self.delivery().epochs(pipeline)
 
     def _windows(self) -> list[OperatorStatus]:
         return [] if self._coordinator is None else self._coordinator.windows.operators()
@@ -347,13 +346,16 @@ class Worker:
     def _register_metrics(self) -> None:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(Numbered("store", self._store_numbers, self._store_counts))
+        self.registry.register(metrics.Numbered("store", self._store_numbers, self._store_counts))
         gateway = self._gateway
-        self.registry.register(Numbered("gateway", gateway.gauges, self._sources.counters.as_dict))
-        self.registry.register(Numbered("segment", self._server.gauges, self._server.counters.as_dict))
-        self.registry.register(Pipelines(self._pipelines))
-        self.registry.register(Windows(self._window_buckets))
-        self.registry.register(Sinks(self._sinks, lambda name: self.delivery().epochs(name)))
+        self.registry.register(metrics.Numbered("gateway", gateway.gauges, self._sources.counters.as_dict))
+        self.registry.register(metrics.Numbered("segment", self._server.gauges, self._server.counters.as_dict))
+        self.registry.register(metrics.pipelines(self._pipelines))
+        self.registry.register(metrics.watermarks_held(self._pipelines))
+        self.registry.register(metrics.windows(self._window_buckets))
+        self.registry.register(metrics.sinks(self._sinks, self._epochs))
+        self.registry.register(metrics.undelivered_epochs(self._sinks, self._epochs))
         self.registry.register(flow.FlowMetrics(self._source_view, self._flow))
         if self._hosting is not None:
-            self.registry.register(HostedConnectors(self._hosting.connectors))
+            self.registry.register(metrics.connectors(self._hosting.connectors))
+            self.registry.register(metrics.own_counts(self._hosting.connectors))

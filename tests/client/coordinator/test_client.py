@@ -106,7 +106,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
         (200, {"generation": 3, "incarnation": 1, "epoch": 7, "segment_port": 7101, "tls": False}),
         (200, START.as_json()),
         (200, {"offset": START.as_json(), "held": "why"}),
-        (200, {}),
+        (200, {"segments": {}}),
         (200, {"merged": True, "epoch": 4}),
         *[(200, {})] * 6,
         (200, {"segments": {"a": 1}}),
@@ -139,7 +139,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     inputs = {"in": {"sources": ["s"], "starting": {"timestamp_us": 5}}}
     start = {"inputs": inputs, "outputs": ["out"], "limits": limits, "fresh": True, "request": "r"}
     attached = {"generation": 3, "input": "in", "load": "l1", "upto": {"a": 9}}
-    cutting = attached | {"start": offset, "limits": {"bytes": 5, "rows": None}}
+    cutting = attached | {"start": offset, "limits": {"bytes": 5, "rows": None, "undelivered_bytes": None}}
     staged = [{"port": "out", "segment": "staging/x", "length": 9, "rows": None}]
     assert worker.asked == [
         ("POST", "/pipelines/p/start", start),

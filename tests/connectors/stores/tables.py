@@ -15,7 +15,7 @@ from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
 from penstock.connectors.sqlite.sink import SqliteSink
 from penstock.connectors.tables import RowSchema, SchemaOf, no_schema
 from penstock.connectors.threaded import BlockingSink
-from penstock.coordinator.delivery_messages import TableDdl
+from penstock.protocol.api.delivery import TableDdl
 from tests.connectors.stores.kinds import PostgresStore, SqliteStore
 from tests.connectors.stores.rounds import Round
 from tests.delivery.fake_epoch import Row

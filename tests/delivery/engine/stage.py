@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.coordinator.machine.state import Sink
-from penstock.coordinator.messages import Staged
 from penstock.delivery import service
 from penstock.delivery.service import Delivery
+from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.stored.bulk import encode
 from tests.coordinator.scene import Scene
 from tests.delivery.engine.memory_sink import Disk, MemoryFollower, MemorySink, Script

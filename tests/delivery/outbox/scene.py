@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, StreamRef
 from penstock.connectors.sink_api import FollowingSink
-from penstock.coordinator.messages import Staged
 from penstock.core.types import Guarantee
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.breakers.table import Breakers
@@ -18,6 +17,7 @@ from penstock.delivery.outbox.rows import MakeChain
 from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.service import Delivery
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec
+from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.stored.bulk import encode
 from penstock.protocol.stored.dead_letters import Letter, letters_in
 from penstock.store.files import Files

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
-from penstock.coordinator.messages import InputOffset, InputSpec
 from penstock.core.errors import NoSuchSegment
+from penstock.protocol.api.pipelines import InputOffset, InputSpec
 from tests.ingest.source_program import Acked, payload, stream_ids
 from tests.ingest.stored_events import StoredEvent, parse_data
 from tests.worker_process import WorkerProcess

@@ -82,12 +82,12 @@ def test_poison_goes_to_err_and_after_a_fix_through_again_once(
     assert [msgpack.unpackb(row["metadata"]) for row in rows] == [event.metadata for event in bad]
 
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
-        (about,) = client.letters("shares", "err").ports
+        (about,) = client.dead_letters("shares", "err").ports
         assert client.replay("shares", "err", about.replayed, about.end).count == 2
         run(spark, worker, tmp_path, mended=True)
         assert found(worker) == {1: 12, 2: 1, 3: 1, 4: 3}
         assert len(outputs(worker.address, "shares", "err")) == 2
-        (about,) = client.letters("shares", "err").ports
+        (about,) = client.dead_letters("shares", "err").ports
         with pytest.raises(PipelineError):
             client.replay("shares", "err", about.replayed, about.end)
     again = {event.event_id: event for event in outputs(worker.address, "shares")}

@@ -7,11 +7,12 @@ with CoordinatorClient("127.0.0.1:7102") as coordinator:
 """
 
 from penstock.client.coordinator.client import CoordinatorClient
-from penstock.coordinator.dead_letter_messages import LetterInfo, LetterList, LetterPort, Replayed
-from penstock.coordinator.delivery_messages import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
-from penstock.coordinator.messages import (
+from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort, Replayed
+from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
+from penstock.protocol.api.pipelines import (
     AtSegments,
     AtTime,
+    BucketNumbers,
     Cut,
     InputOffset,
     InputSpec,
@@ -27,21 +28,20 @@ from penstock.coordinator.messages import (
     Started,
     Starting,
     WatermarkHeld,
-    starting_as_json,
-    starting_from_json,
 )
 
 __all__ = [
     "AtSegments",
     "AtTime",
+    "BucketNumbers",
     "CoordinatorClient",
     "Cut",
+    "DeadLetter",
+    "DeadLetterList",
+    "DeadLetterPort",
     "EpochStatus",
     "InputOffset",
     "InputSpec",
-    "LetterInfo",
-    "LetterList",
-    "LetterPort",
     "Limits",
     "LoadState",
     "Merged",
@@ -59,6 +59,4 @@ __all__ = [
     "TableDdl",
     "Waiting",
     "WatermarkHeld",
-    "starting_as_json",
-    "starting_from_json",
 ]

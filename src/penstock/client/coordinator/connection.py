@@ -3,7 +3,9 @@
 import http.client
 import json
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from penstock.client.segments.failures import (
     RETRY_SECONDS,
@@ -16,6 +18,9 @@ from penstock.client.segments.failures import (
 from penstock.core import errors
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unavailable
+from penstock.protocol.api.codec import decode_reply, encode
+
+T = TypeVar("T")
 
 # A worker's refusals as penstock's own errors.
 
@@ -54,8 +59,8 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._http: http.client.HTTPConnection | None = None
 
-    def ask(self, method: str, path: str, body: Any, wait_seconds: float = 0.0) -> Any:
-        """The decoded answer. Raises the error that the worker tells of, Interrupted when it cannot be reached or
+    def ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
+        """The answer's JSON. Raises the error that the worker tells of, Interrupted when it cannot be reached or
         does not answer. `wait_seconds`: how long the worker was asked to wait.
         """
         kept = self._http is not None
@@ -72,7 +77,7 @@ class Connection:
             self._http.close()
             self._http = None
 
-    def _exchange(self, method: str, path: str, body: Any, wait_seconds: float) -> Any:
+    def _exchange(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> bytes:
         seconds = self._timeout_seconds + wait_seconds
         try:
             status, data = self._send(method, path, body, seconds)
@@ -85,16 +90,17 @@ class Connection:
         except BaseException:
             self.close()  # an answer that was not read would be taken for the next one
             raise
-        return self._decoded(status, data)
+        if status != http.HTTPStatus.OK:
+            raise self._refusal(status, data)
+        return data
 
-    def _send(self, method: str, path: str, body: Any, seconds: float) -> tuple[int, bytes]:
+    def _send(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
         if self._http is None:
             self._http = http.client.HTTPConnection(self._address.host, self._address.port, timeout=seconds)
             self._http.connect()
         self._http.timeout = seconds
         self._http.sock.settimeout(seconds)
-        sent = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        self._http.request(method, path, sent, _JSON if sent is not None else {})
+        self._http.request(method, path, body, _JSON if body is not None else {})
         response = self._http.getresponse()
         data = response.read(_BODY_BYTES_MAX)
         if response.length and len(data) < _BODY_BYTES_MAX:  # it died in the middle: `read` does not mind
@@ -103,15 +109,12 @@ class Connection:
             self.close()
         return response.status, data
 
-    def _decoded(self, status: int, data: bytes) -> Any:
+    def _refusal(self, status: int, data: bytes) -> PenstockError:
         try:
-            decoded = json.loads(data)
+            return error_of(status, json.loads(data))
         except ValueError:
-            text = f"{self._address} answered {status} with what is no JSON"
-            raise ProtocolError(text, "Give the worker's HTTP port (--http-port); is it a worker?") from None
-        if status != http.HTTPStatus.OK:
-            raise error_of(status, decoded)
-        return decoded
+            text = f"{self._address} answered {status} with what is not JSON"
+            return ProtocolError(text, "Give the worker's HTTP port (--http-port); is it a worker?")
 
 
 # What the blocking clients of a worker's HTTP side have in common: one connection, asked again while it is away.
@@ -147,7 +150,13 @@ class WorkerClient:
     ) -> None:
         self.close()
 
-    def _ask(self, method: str, path: str, body: Any = None, wait_seconds: float = 0.0) -> Any:
+    def _get(self, path: str, reply: type[T], wait_seconds: float = 0.0) -> T:
+        return decode_reply(self._ask("GET", path, None, wait_seconds), reply)
+
+    def _post(self, path: str, request: msgspec.Struct, reply: type[T], wait_seconds: float = 0.0) -> T:
+        return decode_reply(self._ask("POST", path, encode(request), wait_seconds), reply)
+
+    def _ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
         for attempt in retrying(self._retry_seconds, Interrupted):
             with attempt:
                 return self._connection.ask(method, path, body, wait_seconds)

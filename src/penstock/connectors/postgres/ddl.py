@@ -7,7 +7,7 @@ from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from penstock.connectors.postgres.options import PostgresFormat, PostgresOptions
 from penstock.connectors.tables import FoundTable, RowSchema, fields_of, fitting
-from penstock.coordinator.delivery_messages import TableDdl
+from penstock.protocol.api.delivery import TableDdl
 
 RAW_FIELDS = {
     "message_id": "bigint NOT NULL",

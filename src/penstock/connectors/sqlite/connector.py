@@ -7,8 +7,8 @@ from penstock.connectors.api import About, Capabilities, Connector
 from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
 from penstock.connectors.tables import RowSchema, SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
-from penstock.coordinator.delivery_messages import TableDdl
 from penstock.core.types import Guarantee
+from penstock.protocol.api.delivery import TableDdl
 
 if TYPE_CHECKING:
     from penstock.connectors.sink_api import VotingSink

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
 from penstock.connectors.tables import FoundTable, RowSchema, fields_of, fitting
-from penstock.coordinator.delivery_messages import TableDdl
+from penstock.protocol.api.delivery import TableDdl
 
 # The tables that all SQLite sinks of a database share.
 #

@@ -49,9 +49,9 @@ from penstock.coordinator.machine.epochs import (
     with_replays,
 )
 from penstock.coordinator.machine.state import Input, Mark, Pipeline, Retention, State, source_of
-from penstock.coordinator.messages import Limits, Segments
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import Limits, Segments
 from penstock.protocol.stored.names import output_segment
 
 # Sources that a pipeline reads no more, and perhaps again later: where it was in them is kept beside its cuts.

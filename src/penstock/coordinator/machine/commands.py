@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import msgpack
 
-from penstock.coordinator.messages import Segments
 from penstock.core.errors import Damaged
 from penstock.core.types import Buffer
+from penstock.protocol.api.pipelines import Segments
 
 
 @dataclass(frozen=True, slots=True)

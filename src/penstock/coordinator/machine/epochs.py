@@ -6,8 +6,8 @@ from dataclasses import replace
 from penstock.coordinator.machine.commands import Ask, Effect, Merge, Merges, Plan, Read, Release, Replay, Truncate
 from penstock.coordinator.machine.delivery import delivered_output, ports_for_sinks, undelivered
 from penstock.coordinator.machine.state import BATCHES_MAX, CUTS_MAX, Batch, Cut, Input, Pipeline, State, source_of
-from penstock.coordinator.messages import InputOffset, Segments
 from penstock.core.errors import LimitExceeded, PipelineError
+from penstock.protocol.api.pipelines import InputOffset, Segments
 from penstock.protocol.stored.names import STAGING_PREFIX, Form, Source, output_segment, replay_source
 
 SEGMENTS_MAX = 1000

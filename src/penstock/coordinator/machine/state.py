@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from penstock.coordinator.messages import Limits, Segments
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import Limits, Segments
 from penstock.protocol.stored.names import kind_of
 
 # How long data are kept: until they are complete, for ever, for a time, or up to a size.

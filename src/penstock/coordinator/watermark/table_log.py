@@ -15,9 +15,9 @@ import msgpack
 
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.state import source_of
-from penstock.coordinator.messages import Segments
 from penstock.coordinator.watermark.source_table import Clock, StreamTable, Times
 from penstock.core.errors import Damaged
+from penstock.protocol.api.pipelines import Segments
 from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.head import numbers
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, OUTPUT_PREFIX

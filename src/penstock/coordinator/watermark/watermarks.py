@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.coordinator.machine.state import Pipeline, State, source_of
-from penstock.coordinator.messages import Segments
 from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.watermark import table_log
@@ -14,6 +13,7 @@ from penstock.coordinator.watermark.source_table import Held, StreamTable, Terms
 from penstock.coordinator.watermark.table_log import Written
 from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer
+from penstock.protocol.api.pipelines import Segments
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import OF_SEGMENTS, MarkKind, PackedHead, numbers, unpack_head
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, REPLAY_PREFIX, Form, Source

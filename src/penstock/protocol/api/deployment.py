@@ -1,8 +1,14 @@
 """An application as it is deployed: every instance of every artefact, and what leads where. Plain values."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import msgspec
+
+from penstock.core.errors import RequestError
+from penstock.protocol.api.codec import Count, Request, encode
 
 # Which port of a pipeline holds what a sink wants. It depends on the sink's own codec alone: others may come and go
 # beside it, and it stays where it is.
@@ -190,16 +196,70 @@ class Deployment:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Deployment":
-        """What `as_json` gave."""
-        return cls(
-            connectors={name: _connector(spec) for name, spec in data["connectors"].items()},
-            pipelines={name: PipelineSpec(**spec) for name, spec in data["pipelines"].items()},
-            links=tuple(Link(End(**link["source"]), End(**link["target"]), link["url"]) for link in data["links"]),
-        )
+    def from_json(cls, data: Any) -> "Deployment":
+        """What `as_json` gave, of this version or an older one. Raises RequestError."""
+        try:
+            found = msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"this is not a deployment: {error}", _HINT) from None
+        unknown = [*_lacking(data, json.loads(encode(found)), "")]
+        if unknown or not data.keys() >= {"connectors", "pipelines", "links"}:
+            what = f"{unknown[0]} is not known" if unknown else "connectors, pipelines or links are missing"
+            raise RequestError(f"this is not a deployment of this version: {what}", _HINT)
+        return found
 
 
-def _connector(spec: Mapping[str, Any]) -> ConnectorSpec:
-    made = {key: tuple(InterceptorSpec(**one) for one in spec[key]) for key in ("interceptors_in", "interceptors_out")}
-    parts = {"reconnect": ReconnectSpec(**spec["reconnect"]), "breaker": BreakerSpec(**spec["breaker"])}
-    return ConnectorSpec(**{**spec, **made, **parts})
+_HINT = "Send what penstock apply sends, in the same version."
+
+
+def _lacking(given: Any, found: Any, path: str) -> Iterator[str]:
+    """Keys that were given and not taken: dropping one silently would run something else than was asked for."""
+    if isinstance(given, dict) and isinstance(found, dict):
+        for key, value in given.items():
+            inner = f"{path}.{key}".removeprefix(".")
+            yield from _lacking(value, found[key], inner) if key in found else [inner]
+    elif isinstance(given, list) and isinstance(found, list):
+        for number, (one, other) in enumerate(zip(given, found, strict=True)):
+            yield from _lacking(one, other, f"{path}[{number}]")
+
+
+class Apply(Request, frozen=True, kw_only=True):
+    deployment: Mapping[str, Any]
+    """As `Deployment.as_json` gives it: `Deployment.from_json` checks it."""
+    name: str = ""
+    """What people call it: its file."""
+
+
+class Answer(Request, frozen=True, kw_only=True):
+    """Of the driver of the pipelines, to a proposal: why it cannot run it; nothing if it can."""
+
+    number: Count
+    refusals: Sequence[str]
+
+
+class SelectStreams(Request, frozen=True, kw_only=True):
+    """A connector, or one of its streams by its name or its id."""
+
+    connector: str
+    stream: str | int | None = None
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A deployment that a worker asks its driver about."""
+
+    number: int
+    deployment: Deployment
+
+
+class Deployed(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` is running, draining or drained; `revision` is another one after every change, and 0 before the first."""
+
+    revision: int
+    state: str
+    deployment: Deployment
+    proposed: Proposal | None = None
+    incarnations: Mapping[str, int] = {}
+    """By pipeline: another one after a reset."""
+    name: str = ""
+    waits_for: Sequence[str] = ()
+    """What a drain waits for."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from penstock.coordinator.messages import BatchRanges
 from penstock.core import errors
 from penstock.core.errors import PenstockError, RequestError
+from penstock.protocol.api.pipelines import BatchRanges
 
 # Which frames of a traceback are the user's own.
 

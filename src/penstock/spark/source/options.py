@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits, Starting
 from penstock.client.coordinator.connection import PORT
-from penstock.coordinator.messages import segments_from_json
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.core.suggestions import suggestion
+from penstock.protocol.api.pipelines import segments_from_json
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
 

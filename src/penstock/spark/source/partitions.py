@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset
 from penstock.client.segments.range_reader import READ_BYTES, Connected, read_range
-from penstock.coordinator.messages import Range
 from penstock.core.errors import Damaged, DataLoss, RequestError, SegmentTruncated
+from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.bulk import Events, decode
 from penstock.protocol.stored.names import Source
 from penstock.spark.python_worker import coordinator, freeze, hinted, link

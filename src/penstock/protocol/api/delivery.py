@@ -1,8 +1,11 @@
-"""What clients are told, and tell, about sinks and the epochs on their way to them. Plain values, as JSON has them."""
+"""Sinks, and the epochs on their way to them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
+
+from penstock.protocol.api.codec import Count, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,19 @@ class EpochStatus:
     """
     waiting: Sequence[Waiting]
 
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> "EpochStatus":
-        return cls(given["epoch"], given["bytes"], given["state"], [Waiting(**one) for one in given["waiting"]])
+
+class Bind(Request, frozen=True, kw_only=True):
+    sinks: Mapping[str, SinkSpec]
+
+
+class Unbind(Request, frozen=True, kw_only=True):
+    sink: str
+
+
+class Park(Request, frozen=True, kw_only=True):
+    epoch: Count
+    sink: str | None = None
+
+
+class EpochList(msgspec.Struct, frozen=True):
+    epochs: Sequence[EpochStatus]

@@ -1,16 +1,16 @@
-"""What clients are told about letters. Plain values, as JSON has them."""
+"""Dead letters: listed, shown, replayed."""
 
-import base64
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
+from penstock.protocol.api.codec import Count, Request
 from penstock.protocol.stored.dead_letters import Letter
 
 
 @dataclass(frozen=True, slots=True)
-class LetterPort:
-    """The letters of one port, by places in its output segment."""
+class DeadLetterPort:
+    """The dead letters of one port, by places in its output segment."""
 
     port: str
     start: int
@@ -21,8 +21,8 @@ class LetterPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterInfo:
-    """One letter. Times are in microseconds; None is what is not known."""
+class DeadLetter:
+    """One dead letter. Times are in microseconds; None is what is not known."""
 
     port: str
     at: int
@@ -70,43 +70,25 @@ class LetterInfo:
             value=event.payload if with_value else None,
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Bytes in base64."""
-        packed = {"key": _packed(self.key), "value": None if self.value is None else _packed(self.value)}
-        return asdict(self) | packed
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """What a newer worker tells besides is passed over."""
-        told = {field.name: data[field.name] for field in fields(cls)}
-        value = told["value"]
-        packed = {
-            "key": base64.b64decode(told["key"]),
-            "value": None if value is None else base64.b64decode(value),
-        }
-        return cls(**told | packed)
-
 
 @dataclass(frozen=True, slots=True)
-class LetterList:
-    ports: Sequence[LetterPort]
-    letters: Sequence[LetterInfo]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"ports": [asdict(port) for port in self.ports], "letters": [one.as_json() for one in self.letters]}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        return cls([LetterPort(**port) for port in data["ports"]], [*map(LetterInfo.from_json, data["letters"])])
+class DeadLetterList:
+    ports: Sequence[DeadLetterPort]
+    dead_letters: Sequence[DeadLetter]
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many letters were sent through again, and how many were not, for no input reads what they came from."""
+    """How many were sent through again, and how many were not, for no input reads what they came from."""
 
     count: int
     left_out: int
 
 
-def _packed(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+class Replay(Request, frozen=True, kw_only=True):
+    """Those of a port between two places in its output segment."""
+
+    port: str
+    after: Count
+    upto: Count
+    input: str | None = None

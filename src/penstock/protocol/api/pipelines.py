@@ -1,18 +1,17 @@
-"""What the coordinator is asked and what it answers, as both sides of its HTTP routes write it in JSON."""
+"""Pipelines, their epochs and their inputs: what the coordinator is asked and what it answers."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
+import msgspec
+
 from penstock.core.errors import RequestError
-from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.codec import Count, Epoch, Positive, Request, Time
 from penstock.protocol.stored.names import Form, Source
 
-NUMBER_MAX = 2**63 - 1
-"""Of what is counted here, in bytes or otherwise: what the ledger and Spark can hold."""
-
-Segments: TypeAlias = Mapping[str, int]
+Segments: TypeAlias = Mapping[str, Count]
 """Segment → offset."""
 
 
@@ -38,32 +37,48 @@ Starting: TypeAlias = Literal["earliest", "latest"] | AtTime | AtSegments
 """Where a reader that has no offset yet begins."""
 
 
-def starting_as_json(starting: Starting) -> Any:
-    return starting if isinstance(starting, str) else asdict(starting)
+class Place(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """AtTime or AtSegments, as JSON has them: one of the two fields."""
+
+    timestamp_us: Time | None = None
+    segments: Segments | None = None
+
+    def __post_init__(self) -> None:
+        if (self.timestamp_us is None) == (self.segments is None):
+            raise ValueError("expected `timestamp_us` or `segments`")
 
 
-def starting_from_json(data: Any) -> Starting:
-    match data:
-        case "earliest" | "latest":
-            return data  # type: ignore[no-any-return]  # narrowed by the pattern
-        case {"timestamp_us": int(at), **rest} if not rest:
-            return AtTime(at)
-        case {"segments": dict(segments), **rest} if not rest:
-            return AtSegments(segments_from_json(segments))
-    raise RequestError(
-        f"{data!r} is no place to start at", 'Give "earliest", "latest", {"timestamp_us": n} or {"segments": {…}}.'
-    )
+StartingPlace: TypeAlias = Literal["earliest", "latest"] | Place
+
+
+def place_of(starting: Starting) -> StartingPlace:
+    match starting:
+        case AtTime(timestamp_us):
+            return Place(timestamp_us=timestamp_us)
+        case AtSegments(segments):
+            return Place(segments=segments)
+    return starting
+
+
+def starting_of(place: StartingPlace) -> Starting:
+    if not isinstance(place, Place):
+        return place
+    if place.timestamp_us is not None:
+        return AtTime(place.timestamp_us)
+    return AtSegments(in_order(place.segments or {}))
+
+
+def in_order(segments: Segments) -> dict[str, int]:
+    """In the order of the names."""
+    return dict(sorted(segments.items()))
 
 
 def segments_from_json(data: Any) -> dict[str, int]:
-    """Checked: names are text, offsets whole and not negative. In the order of the names."""
-    if not isinstance(data, dict) or not all(isinstance(k, str) and _is_offset(v) for k, v in data.items()):
-        raise RequestError(f"{data!r} is no map from segments to offsets", 'Give {"segment": offset, …}.')
-    return dict(sorted(data.items()))
-
-
-def _is_offset(value: object) -> bool:
-    return type(value) is int and 0 <= value <= NUMBER_MAX
+    """Checked: names are text, offsets whole and not negative. In the order of the names. Raises RequestError."""
+    try:
+        return in_order(msgspec.convert(data, Segments))
+    except msgspec.ValidationError:
+        raise RequestError(f"{data!r} is not a map from segments to offsets", 'Give {"segment": offset, …}.') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +88,14 @@ class InputSpec:
     sources: Sequence[str]
     starting: Starting = "earliest"
 
-    def as_json(self) -> dict[str, Any]:
-        return {"sources": list(self.sources), "starting": starting_as_json(self.starting)}
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How much an epoch takes, and how much of a pipeline's output may wait; None: the worker's default."""
 
-    bytes: int | None = None
-    rows: int | None = None
-    undelivered_bytes: int | None = None
+    bytes: Positive | None = None
+    rows: Positive | None = None
+    undelivered_bytes: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +105,14 @@ class InputOffset:
     """
 
     segments: Segments
-    epoch: int | None = None
-    incarnation: int | None = None
+    epoch: Epoch | None = None
+    incarnation: Count | None = None
     watermark: int | None = None
     """In microseconds; None while nothing is known."""
+
+    def __post_init__(self) -> None:
+        if (self.epoch is None) != (self.incarnation is None):
+            raise ValueError("expected both `epoch` and `incarnation`, or neither")
 
     def as_json(self) -> dict[str, Any]:
         if self.epoch is None:
@@ -114,16 +130,14 @@ class InputOffset:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        match data:
-            case {"segments": segments, "epoch": int(epoch), "incarnation": int(incarnation), "watermark": watermark}:
-                is_epoch = epoch == NO_EPOCH or _is_offset(epoch)
-                if is_epoch and _is_offset(incarnation) and (watermark is None or type(watermark) is int):
-                    return cls(segments_from_json(segments), epoch, incarnation, watermark)
-            case {"segments": segments, **rest} if not rest:
-                return cls(segments_from_json(segments))
-        raise RequestError(
-            f"{data!r} is no offset", "Spark's checkpoint holds offsets of another source, or is damaged."
-        )
+        """What `as_json` returned. Raises RequestError."""
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise RequestError(
+                f"{data!r:.300} is not an offset: {error}",
+                "Spark's checkpoint holds offsets of another source, or is damaged.",
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +191,8 @@ class Staged:
 
     port: str
     segment: str
-    length: int
-    rows: int | None = None
+    length: Count
+    rows: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +203,16 @@ class Merged:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The bytes [start, end) of a segment."""
+class Range(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The bytes [start, end) of a segment; in JSON an array of the three."""
 
     segment: str
-    start: int
-    end: int
+    start: Count
+    end: Count
 
-    def as_json(self) -> list[Any]:
-        return [self.segment, self.start, self.end]
-
-    @classmethod
-    def from_json(cls, data: Any) -> Self:
-        match data:
-            case [str(segment), int(start), int(end)] if 0 <= start <= end:
-                return cls(segment, start, end)
-        raise RequestError(f"{data!r} is no range", "Give [segment, start, end].")
+    def __post_init__(self) -> None:
+        if self.start > self.end:
+            raise ValueError("the range ends before it begins")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,17 +221,6 @@ class BatchRanges:
 
     epoch: int
     inputs: Mapping[str, Sequence[Range]]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "inputs": {key: [one.as_json() for one in ranges] for key, ranges in self.inputs.items()},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        inputs = {key: [Range.from_json(one) for one in ranges] for key, ranges in data["inputs"].items()}
-        return cls(data["epoch"], inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +317,164 @@ class PipelineStatus:
         open_ones = f"{windows} open" if windows else "windows may be open"
         return f"{self.name}: {open_ones}, {self.open_windows_wait}"
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What a newer worker tells besides is passed over."""
-        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        held = known.get("watermark_held")
-        return cls(**known | {"watermark_held": WatermarkHeld(**held) if held else None})
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketNumbers:
+    """One bucket of one operator after an epoch. Late events are counted since the state began."""
+
+    bucket: Count
+    open_windows: Count
+    keys: Count
+    state_bytes: Count
+    late_kept: Count
+    late_dropped: Count
+    waiting: Count = 0
+    """Windows that have not fired, one for each key and window."""
+    first_end: Time | None = None
+    """When the first of them ends, in microseconds."""
+    next_time: Time | None = None
+    """The watermark at which something fires or is removed next."""
+
+
+class StartInput(Request, frozen=True, kw_only=True):
+    sources: Sequence[str]
+    starting: StartingPlace
+
+    def spec(self) -> InputSpec:
+        return InputSpec(self.sources, starting_of(self.starting))
+
+
+class Start(Request, frozen=True, kw_only=True):
+    inputs: Mapping[str, StartInput]
+    outputs: Sequence[str] | None = None
+    limits: Limits | None = None
+    fresh: bool | None = None
+    request: str
+
+
+class Announce(Request, frozen=True, kw_only=True):
+    """The sources that each pipeline will read."""
+
+    pipelines: Mapping[str, Sequence[str]]
+
+
+class Initial(Request, frozen=True, kw_only=True):
+    generation: Count
+    input: str
+
+
+class Attach(Request, frozen=True, kw_only=True):
+    generation: Count
+    input: str
+    load: str
+    sources: Sequence[str]
+    upto: Segments | None = None
+
+
+class AskCut(Request, frozen=True, kw_only=True):
+    generation: Count
+    input: str
+    start: InputOffset
+    load: str = ""
+    upto: Segments | None = None
+    limits: Limits | None = None
+    wait_ms: Count = 0
+    state: LoadState | None = None
+
+
+class Reading(Request, frozen=True, kw_only=True):
+    generation: Count
+    input: str
+    start: InputOffset
+    end: InputOffset
+
+
+class Merge(Request, frozen=True, kw_only=True):
+    generation: Count | None = None
+    batch: Count
+    staged: Sequence[Staged]
+
+
+class Abort(Request, frozen=True, kw_only=True):
+    generation: Count | None = None
+    batch: Count
+
+
+class Complete(Request, frozen=True, kw_only=True):
+    generation: Count
+    epoch: Count
+
+
+class Describe(Request, frozen=True, kw_only=True):
+    """Of each port the names and the Spark types of its fields."""
+
+    generation: Count
+    schemas: Mapping[str, Sequence[tuple[str, str]]]
+
+
+class Heartbeat(Request, frozen=True, kw_only=True):
+    generation: Count
+    stopped: bool = False
+    failed: bool = False
+
+
+class Reset(Request, frozen=True, kw_only=True):
+    accept_partial: bool = False
+
+
+class Drop(Request, frozen=True, kw_only=True):
+    outputs: bool = False
+
+
+class ReportWindows(Request, frozen=True, kw_only=True):
+    generation: Count | None = None
+    operator: str
+    epoch: Count
+    buckets: Sequence[BucketNumbers]
+
+
+class Resolve(Request, frozen=True, kw_only=True):
+    sources: Sequence[str]
+    position: StartingPlace
+
+
+class CutSources(Request, frozen=True, kw_only=True):
+    sources: Sequence[str]
+    start: Segments
+    upto: Segments | None = None
+    limits: Limits | None = None
+    wait_ms: Count = 0
+
+
+class AskSplits(Request, frozen=True, kw_only=True):
+    ranges: Sequence[Range]
+    parts: Count
+    bytes_min: Count = 0
+    skip_lost: bool = False
+
+
+class NameStreams(Request, frozen=True, kw_only=True):
+    ids: Sequence[int]
+
+
+class DeclareWatermark(Request, frozen=True, kw_only=True):
+    time_us: Time
+    stream: str | int | None = None
+    """By its name or its id; None: all that the source has now."""
+    after: int | None = None
+
+
+class PipelineList(msgspec.Struct, frozen=True):
+    pipelines: Sequence[PipelineStatus]
+
+
+class SegmentOffsets(msgspec.Struct, frozen=True):
+    segments: Mapping[str, int]
+
+
+class StreamNames(msgspec.Struct, frozen=True):
+    names: Sequence[str]
+
+
+class StreamCount(msgspec.Struct, frozen=True):
+    streams: int

@@ -1,0 +1,69 @@
+"""JSON bodies to typed values and back, with a sentence about what does not fit."""
+
+import re
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from penstock.core.errors import ProtocolError, RequestError
+from penstock.core.types import NO_EPOCH
+
+NUMBER_MAX = 2**63 - 1
+"""Of what is counted here, in bytes or otherwise: what the ledger and Spark can hold."""
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)]
+Time: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=NUMBER_MAX)]
+"""In microseconds since 1970."""
+Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=NO_EPOCH, le=NUMBER_MAX)]
+"""Or NO_EPOCH."""
+
+_AT = re.compile(r" - at `\$\.?(.*)`$")
+
+T = TypeVar("T")
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of all requests' bodies."""
+
+
+class Empty(Request, frozen=True, kw_only=True):
+    """A request that says all with its path."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A reply that says no more than that it is done."""
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON; bytes in base64."""
+    return msgspec.json.encode(value)
+
+
+def decode_request(data: bytes | bytearray, kind: type[T]) -> T:
+    """Raises RequestError for what is not JSON, or not of this kind."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"the body is not valid: {_sentence(error)}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {error}", "Send a JSON object.") from None
+
+
+def decode_reply(data: bytes, kind: type[T]) -> T:
+    """Raises ProtocolError for what a worker of this version does not answer."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(
+            f"the worker's answer is not valid: {_sentence(error)}", "Is it a worker of this version?"
+        ) from None
+
+
+def _sentence(error: Exception) -> str:
+    """With the place first, as `limits.bytes: expected …`."""
+    text = str(error)
+    found = _AT.search(text)
+    problem = text[: found.start()] if found else text
+    problem = problem[:1].lower() + problem[1:]
+    return f"{found[1]}: {problem}" if found and found[1] else problem

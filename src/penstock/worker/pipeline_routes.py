@@ -1,0 +1,232 @@
+"""The routes of pipelines: their epochs, readers, sinks, windows and dead letters."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from penstock.connectors.urls import is_url, parse_sink
+from penstock.core.errors import RequestError
+from penstock.protocol.api import pipelines as api
+from penstock.protocol.api.codec import Empty
+from penstock.protocol.api.dead_letters import Replay
+from penstock.protocol.api.delivery import Bind, EpochList, Park, SinkSpec, Unbind
+from penstock.protocol.api.pipelines import in_order, starting_of
+from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.names import check_pipeline_name
+from penstock.worker.routes import Routed, get, number_of, post
+
+
+def routes(worker: Routed) -> list[Route]:
+    pipelines, readers, sinks, letters = _Pipelines(worker), _Readers(worker), _Sinks(worker), _DeadLetters(worker)
+    name = "/pipelines/{name}/"
+    return [
+        get("/pipelines", pipelines.listed),
+        get(name + "running", pipelines.running),
+        get(name + "batch", pipelines.batch),
+        get(name + "input", pipelines.stored_input),
+        post("/starting", api.Announce, pipelines.announce),
+        post(name + "start", api.Start, pipelines.start),
+        post(name + "attach", api.Attach, pipelines.attach),
+        post(name + "initial", api.Initial, pipelines.initial),
+        post(name + "cut", api.AskCut, pipelines.cut),
+        post(name + "reading", api.Reading, pipelines.reading),
+        post(name + "merge", api.Merge, pipelines.merge),
+        post(name + "abort", api.Abort, pipelines.abort),
+        post(name + "complete", api.Complete, pipelines.complete),
+        post(name + "describe", api.Describe, pipelines.describe),
+        post(name + "heartbeat", api.Heartbeat, pipelines.heartbeat),
+        post(name + "reset", api.Reset, pipelines.reset),
+        post(name + "drop", api.Drop, pipelines.drop),
+        post(name + "windows", api.ReportWindows, pipelines.report_windows),
+        post("/sources/resolve", api.Resolve, readers.resolve),
+        post("/sources/cut", api.CutSources, readers.cut),
+        post("/sources/{name}/streams", api.NameStreams, readers.streams),
+        post("/splits", api.AskSplits, readers.splits),
+        post(name + "bind", Bind, sinks.bind),
+        post(name + "unbind", Unbind, sinks.unbind),
+        post(name + "retry", Empty, sinks.retry),
+        post(name + "park", Park, sinks.park),
+        get(name + "epochs", sinks.epochs),
+        get(name + "sinks/{sink}/ddl", sinks.ddl),
+        get(name + "dead-letters", letters.listed),
+        get(name + "dead-letters/{port}/{at}", letters.show),
+        post(name + "replay", Replay, letters.replay),
+    ]
+
+
+class _Pipelines:
+    def __init__(self, worker: Routed) -> None:
+        self._worker = worker
+
+    async def listed(self, _: Request) -> Any:
+        return api.PipelineList(self._worker.coordinator().pipelines())
+
+    async def start(self, name: str, body: api.Start) -> Any:
+        return await self._worker.coordinator().lifecycle.start(
+            name,
+            {key: one.spec() for key, one in body.inputs.items()},
+            body.outputs,
+            body.limits or api.Limits(),
+            fresh=body.fresh,
+            request=body.request,
+        )
+
+    async def announce(self, _: str, body: api.Announce) -> None:
+        self._worker.coordinator().announce(body.pipelines)
+
+    async def initial(self, name: str, body: api.Initial) -> Any:
+        return await self._worker.coordinator().lifecycle.initial(name, body.generation, body.input)
+
+    async def attach(self, name: str, body: api.Attach) -> None:
+        await self._worker.coordinator().cuts.attach(
+            name,
+            body.generation,
+            body.input,
+            body.load,
+            body.sources,
+            upto=None if body.upto is None else in_order(body.upto),
+        )
+
+    async def cut(self, name: str, body: api.AskCut) -> Any:
+        return await self._worker.coordinator().cuts.cut(
+            name,
+            body.generation,
+            body.input,
+            body.start,
+            load=body.load,
+            upto=None if body.upto is None else in_order(body.upto),
+            limits=body.limits,
+            wait_seconds=body.wait_ms / 1000,
+            state=body.state,
+        )
+
+    async def reading(self, name: str, body: api.Reading) -> Any:
+        cuts = self._worker.coordinator().cuts
+        return api.SegmentOffsets(await cuts.reading(name, body.generation, body.input, body.start, body.end))
+
+    async def running(self, request: Request) -> Any:
+        asked = request.query_params.get("generation")
+        generation = None if asked is None else number_of(asked, "generation")
+        return self._worker.coordinator().cuts.running(request.path_params["name"], generation)
+
+    async def batch(self, request: Request) -> Any:
+        return self._worker.coordinator().cuts.batch(request.path_params["name"])
+
+    async def stored_input(self, request: Request) -> Any:
+        return self._worker.coordinator().lifecycle.stored_input(request.path_params["name"])
+
+    async def merge(self, name: str, body: api.Merge) -> Any:
+        return await self._worker.coordinator().merger.merge(name, body.generation, body.batch, body.staged)
+
+    async def abort(self, name: str, body: api.Abort) -> None:
+        await self._worker.coordinator().merger.abort(name, body.generation, body.batch)
+
+    async def complete(self, name: str, body: api.Complete) -> None:
+        await self._worker.coordinator().lifecycle.complete(name, body.generation, body.epoch)
+
+    async def describe(self, name: str, body: api.Describe) -> None:
+        await self._worker.coordinator().lifecycle.describe(name, body.generation, body.schemas)
+
+    async def heartbeat(self, name: str, body: api.Heartbeat) -> None:
+        lifecycle = self._worker.coordinator().lifecycle
+        lifecycle.heartbeat(name, body.generation, stopped=body.stopped, failed=body.failed)
+
+    async def reset(self, name: str, body: api.Reset) -> None:
+        await self._worker.coordinator().lifecycle.reset(name, accept_partial=body.accept_partial)
+
+    async def drop(self, name: str, body: api.Drop) -> None:
+        await self._worker.coordinator().lifecycle.drop(name, outputs=body.outputs)
+
+    async def report_windows(self, name: str, body: api.ReportWindows) -> None:
+        windows = self._worker.coordinator().windows
+        windows.report(name, body.generation, body.operator, body.epoch, body.buckets)
+
+
+class _Readers:
+    def __init__(self, worker: Routed) -> None:
+        self._worker = worker
+
+    async def resolve(self, _: str, body: api.Resolve) -> Any:
+        readers = self._worker.coordinator().readers
+        return api.SegmentOffsets(await readers.resolve(body.sources, starting_of(body.position)))
+
+    async def cut(self, _: str, body: api.CutSources) -> Any:
+        segments = await self._worker.coordinator().readers.cut(
+            body.sources,
+            in_order(body.start),
+            upto=None if body.upto is None else in_order(body.upto),
+            limits=body.limits,
+            wait_seconds=body.wait_ms / 1000,
+        )
+        return api.SegmentOffsets(segments)
+
+    async def splits(self, _: str, body: api.AskSplits) -> Any:
+        readers = self._worker.coordinator().readers
+        return readers.splits(body.ranges, body.parts, body.bytes_min, skip_lost=body.skip_lost)
+
+    async def streams(self, name: str, body: api.NameStreams) -> Any:
+        return api.StreamNames(self._worker.stream_names(name, body.ids))
+
+
+class _Sinks:
+    def __init__(self, worker: Routed) -> None:
+        self._worker = worker
+
+    async def bind(self, name: str, body: Bind) -> None:
+        _check_sinks(body)
+        await self._worker.bind(name, body.sinks)
+
+    async def unbind(self, name: str, body: Unbind) -> None:
+        await self._worker.delivery().unbind(name, body.sink)
+
+    async def retry(self, name: str, _: Empty) -> None:
+        self._worker.delivery().retry(name)
+
+    async def park(self, name: str, body: Park) -> None:
+        await self._worker.delivery().park(name, body.epoch, body.sink)
+
+    async def epochs(self, request: Request) -> Any:
+        return EpochList(self._worker.delivery().epochs(request.path_params["name"]))
+
+    async def ddl(self, request: Request) -> Any:
+        return await self._worker.delivery().ddl(request.path_params["name"], request.path_params["sink"])
+
+
+def _check_sinks(body: Bind) -> None:
+    """Raises RequestError with all that is wrong with any of them: then none is bound."""
+    mistakes = []
+    for name, spec in body.sinks.items():
+        try:
+            _check_sink(name, spec)
+        except RequestError as error:
+            mistakes.append(error)
+    if mistakes:
+        hints = dict.fromkeys(error.hint for error in mistakes if error.hint)
+        raise RequestError("\n".join(map(str, mistakes)), " ".join(hints))
+
+
+def _check_sink(name: str, spec: SinkSpec) -> None:
+    check_pipeline_name(name, "sink")
+    check_pipeline_name(spec.port, "port")
+    if is_url(spec.url):  # a connector's name is delivery's to look up
+        parse_sink(spec.url).check_installed()
+
+
+class _DeadLetters:
+    def __init__(self, worker: Routed) -> None:
+        self._worker = worker
+
+    async def listed(self, request: Request) -> Any:
+        query = request.query_params
+        ports = [query["port"]] if "port" in query else list(LETTER_PORTS)
+        limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
+        letters = self._worker.coordinator().letters
+        return await letters.listed(request.path_params["name"], ports, limit, oldest=oldest)
+
+    async def show(self, request: Request) -> Any:
+        path = request.path_params
+        return await self._worker.coordinator().letters.show(path["name"], path["port"], number_of(path["at"], "place"))
+
+    async def replay(self, name: str, body: Replay) -> Any:
+        return await self._worker.coordinator().letters.replay(name, body.port, body.after, body.upto, body.input)

@@ -1,0 +1,130 @@
+"""What all routes of the worker share: bodies read within a limit into typed requests, replies and errors as JSON."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import starlette.requests
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.application.runtime import Hosting
+from penstock.coordinator.service import Coordinator
+from penstock.core.errors import Fenced, LimitExceeded, PenstockError, RequestError
+from penstock.ingest.declarations import Declarations
+from penstock.protocol.api.codec import Done, decode_request, encode
+from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl
+from penstock.protocol.stored.names import check_pipeline_name
+
+BODY_BYTES_MAX = 64 << 20
+"""A merge of 100,000 staged segments takes 10 MB."""
+
+_STATUS: list[tuple[type[PenstockError], int]] = [(Fenced, 409), (RequestError, 400), (PenstockError, 503)]
+
+R = TypeVar("R")
+
+
+class DeliveryService(Protocol):
+    """What the routes need of delivery. Each raises PipelineError for what its ledger does not have."""
+
+    async def unbind(self, pipeline: str, sink: str) -> None: ...
+
+    def epochs(self, pipeline: str) -> Sequence[EpochStatus]: ...
+
+    def retry(self, pipeline: str) -> None: ...
+
+    async def park(self, pipeline: str, epoch: int, sink: str | None) -> None: ...
+
+    def sinks(self) -> Sequence[SinkStatus]: ...
+
+    async def ddl(self, name: str, key: str) -> TableDdl: ...
+
+
+class Routed(Protocol):
+    """What the routes need of a worker."""
+
+    def coordinator(self) -> Coordinator:
+        """Raises Damaged if there is none, because its ledger cannot be read."""
+        ...
+
+    def stream_names(self, source: str, ids: Sequence[int]) -> list[str]: ...
+
+    def delivery(self) -> DeliveryService:
+        """Raises Damaged if there is none, because the ledger cannot be read."""
+        ...
+
+    async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
+        """As delivery does, after those of the application that move have made way."""
+        ...
+
+    def declarations(self) -> Declarations: ...
+
+    def hosting(self) -> Hosting:
+        """Raises Damaged if there is none, because a ledger or what was deployed cannot be read."""
+        ...
+
+
+def get(path: str, handler: Callable[[starlette.requests.Request], Awaitable[Any]]) -> Route:
+    """The handler's result is the reply. A pipeline's name in the path is checked."""
+
+    async def handle(request: starlette.requests.Request) -> Response:
+        try:
+            _check_path(path, request)
+            return reply(await handler(request))
+        except PenstockError as error:
+            return failure(error)
+
+    return Route(path, handle, methods=["GET"])
+
+
+def post(path: str, kind: type[R], handler: Callable[[str, R], Awaitable[Any]], method: str = "POST") -> Route:
+    """The handler gets the name in the path, if there is one, and the body; its result is the reply."""
+
+    async def handle(request: starlette.requests.Request) -> Response:
+        try:
+            _check_path(path, request)
+            body = decode_request(await _read(request), kind)
+            return reply(await handler(request.path_params.get("name", ""), body))
+        except PenstockError as error:
+            return failure(error)
+
+    return Route(path, handle, methods=[method])
+
+
+def reply(value: Any) -> Response:
+    return Response(encode(Done() if value is None else value), media_type="application/json")
+
+
+def failure(error: PenstockError) -> Response:
+    """`kind` is the error's class in `penstock.core.errors`, from which the client makes it again."""
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    body = {"error": str(error), "hint": error.hint, "kind": type(error).__name__}
+    return Response(encode(body), status_code=status, media_type="application/json")
+
+
+def number_of(text: str, what: str) -> int:
+    """Of a path or a query. Raises RequestError."""
+    if not (text.isascii() and text.isdigit()):
+        raise RequestError(f"the {what} is {text!r:.100}, not a whole number")
+    return int(text)
+
+
+def _check_path(path: str, request: starlette.requests.Request) -> None:
+    if path.startswith("/pipelines/"):
+        check_pipeline_name(request.path_params["name"])
+
+
+async def _read(request: starlette.requests.Request) -> bytearray:
+    """Raises RequestError for what is not JSON. That a browser cannot send it without asking is the reason why the
+    content type must say so.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(
+            f"the content type is {kind or 'missing'}", "Send JSON, with Content-Type: application/json."
+        )
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > BODY_BYTES_MAX:
+            raise LimitExceeded(f"the body is longer than {BODY_BYTES_MAX} bytes")
+    return data
