@@ -132,7 +132,7 @@ async def test_a_file_that_cannot_be_followed_is_told_of_once(
     def refuse(path: Path) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("penstock.connectors.file.tailing.opened", refuse)
+    monkeypatch.setattr("penstock.connectors.file.reading.opened", refuse)
     async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
         await eventually(lambda: hosted.host.status().counts.get("failed_files", 0) >= 3)
     assert [record.levelname for record in caplog.records if "read again later" in record.message].count("WARNING") == 1

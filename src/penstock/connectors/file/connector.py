@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Outgoing
 from penstock.connectors.file.options import FileOptions
-from penstock.connectors.file.reading import Reading
-from penstock.connectors.file.tailing import Tailing
+from penstock.connectors.file.reading import Reading, Tailing
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
 from penstock.core.types import Guarantee

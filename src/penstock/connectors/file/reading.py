@@ -1,15 +1,20 @@
 """Files that are read once, each as a stream that resumes at the byte behind what is stored."""
 
 import asyncio
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from glob import glob
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.connectors.api import Host, Lost, Stream
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.streams import first_of
+from penstock.core.errors import PenstockError
 
 
 @contextmanager
@@ -105,3 +110,193 @@ class Reading:
 
 _FAILURES_SHOWN = 3
 """Of many files that cannot be read, in one reason."""
+
+
+# Files that are followed while they grow, each as a stream: also over rotation and truncation.
+#
+# A file is known by its inode and its first line, not by its name: one that is renamed goes on where it was, also
+# after a restart, and a new one that gets the inode of an old one is new.
+
+log = logging.getLogger(__name__)
+
+_HEAD_BYTES = 1024
+"""Of the first line, by which a file is known: log lines begin with their time."""
+
+_GENERATIONS_MAX = 10_000
+"""Files with one inode and the same first line, each after a truncation: then something else is wrong."""
+
+
+_NEWLINE = b"\n"
+
+_IN_PART = "p"
+"""Behind the mark of a first line that may still become longer: no digit of a mark."""
+
+
+class Inode(NamedTuple):
+    device: int
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A file that is followed. `gone`: no name leads to it any more."""
+
+    path: Path
+    inode: Inode
+    gone: bool = False
+
+
+class Tailing:
+    """All files that match, now and later, each in a task of its own: a stream that is paused holds up no other."""
+
+    def __init__(self, pattern: str, chunk_bytes: int, poll_seconds: float, linger_seconds: float, lines: bool) -> None:
+        self._pattern = pattern
+        self._chunk_bytes = chunk_bytes
+        self._poll_seconds = poll_seconds
+        self._linger_seconds = linger_seconds
+        self._lines = lines
+        self._followed: dict[Inode, Followed] = {}
+        self._told: dict[Path, str] = {}
+        """What is wrong with files that are there: it is told once, not at every look."""
+
+    async def run(self, host: Host) -> None:
+        host.connected()
+        async with asyncio.TaskGroup() as group:
+            while not host.is_draining:
+                for file in self._noticed(await asyncio.to_thread(_inodes, self._pattern)):
+                    group.create_task(self._follow(file, host))
+                await self._pause(host)
+
+    def _noticed(self, found: dict[Inode, Path]) -> Iterable[Followed]:
+        """The files that are new."""
+        for inode, file in self._followed.items():
+            file.gone = inode not in found
+        new = [Followed(path, inode) for inode, path in found.items() if inode not in self._followed]
+        self._followed |= {file.inode: file for file in new}
+        self._told = {path: told for path in found.values() if (told := self._told.get(path)) is not None}
+        return new
+
+    async def _pause(self, host: Host) -> None:
+        await first_of(asyncio.sleep(self._poll_seconds), host.draining())
+
+    async def _follow(self, file: Followed, host: Host) -> None:
+        """Until it is gone, or nothing more is to be read. One that fails is found again by the next look."""
+        try:
+            with opened(file.path) as fd:
+                if _inode(os.fstat(fd)) == file.inode:
+                    await self._follow_opened(file, fd, host)
+        except BadBytes:
+            host.count("bad_files")
+        except (OSError, PenstockError) as error:
+            host.count("failed_files")
+            level = logging.DEBUG if self._told.get(file.path) == str(error) else logging.WARNING
+            self._told[file.path] = str(error)
+            log.log(level, "%s: %s is read again later: %s", host.name, file.path, error)
+            await self._pause(host)
+        finally:
+            del self._followed[file.inode]
+
+    async def _follow_opened(self, file: Followed, fd: int, host: Host) -> None:
+        name, generation, truncated = "", 0, True
+        while truncated:
+            before, name = name, await self._name(file, fd, host)
+            if not name:
+                return
+            generation = generation + 1 if name == before else 0
+            stream, generation = await _open(file, name, generation, fd, host)
+            try:
+                truncated = await self._pump(file, fd, stream, name, host)
+            finally:
+                await stream.close()
+
+    async def _name(self, file: Followed, fd: int, host: Host) -> str:
+        """Its stream's, once there is a first line, or as much as is looked at; empty where that will never be."""
+        while not host.is_draining:
+            head = await asyncio.to_thread(os.pread, fd, _HEAD_BYTES, 0)
+            mark = _mark(head) if self._lines else "any"
+            if head and (mark or file.gone):
+                return f"{file.inode.device:x}-{file.inode.number:x}-{mark or _mark(head + _NEWLINE) + _IN_PART}"
+            if file.gone:
+                return ""
+            await self._pause(host)
+        return ""
+
+    async def _pump(self, file: Followed, fd: int, stream: Stream, name: str, host: Host) -> bool:
+        """Whether it was truncated, also where it has grown beyond its old length since."""
+        at, quiet, in_line = stream.position, 0.0, not self._lines
+        while await may_read(stream, host):
+            data = await asyncio.to_thread(self._read, fd, at, name)
+            is_over = file.gone and quiet >= self._linger_seconds
+            piece = data if is_over or in_line or data is None else self._whole(data)
+            if piece:
+                await stream.send(piece)
+                at, quiet = at + len(piece), 0.0
+                in_line = not self._lines or not piece.endswith(_NEWLINE)
+            elif data is None or os.fstat(fd).st_size < at:
+                host.count("truncations")
+                await stream.finish()
+                return True
+            elif is_over:
+                await stream.finish()
+                return False
+            else:
+                await self._pause(host)
+                quiet += self._poll_seconds
+        await stream.cut_off("the connector was stopped")
+        return False
+
+    def _read(self, fd: int, at: int, name: str) -> bytes | None:
+        """What stands there; None: the file begins with another line now, so that it is another one."""
+        data = os.pread(fd, self._chunk_bytes, at)
+        mark = _mark(os.pread(fd, _HEAD_BYTES, 0)) if self._lines and not name.endswith(_IN_PART) else ""
+        return data if not mark or name.endswith(mark) else None
+
+    def _whole(self, data: bytes) -> bytes:
+        """Up to the last newline: a line that is still being written waits, unless it is longer than a chunk."""
+        return data[: data.rfind(_NEWLINE) + 1] or (data if len(data) == self._chunk_bytes else b"")
+
+
+async def _open(file: Followed, name: str, generation: int, fd: int, host: Host) -> tuple[Stream, int]:
+    """The stream of this file in its last life: a truncated file with the same first line is another one."""
+    for number in range(generation, _GENERATIONS_MAX):
+        stream = await _open_life(file, name, number, host)
+        if not stream.position:
+            return stream, number
+        later = await _open_life(file, name, number + 1, host)
+        is_last = not later.position and stream.position <= os.fstat(fd).st_size
+        await _end(later if is_last else stream)
+        if is_last:
+            return stream, number
+        await _end(later)
+    raise PenstockError(f"{file.path} was truncated {_GENERATIONS_MAX} times", "Let what writes it begin new files.")
+
+
+async def _open_life(file: Followed, name: str, number: int, host: Host) -> Stream:
+    own = f"{name}~{number}" if number else name
+    return await host.open_stream(own, resume=True, metadata={"path": str(file.path)})
+
+
+async def _end(stream: Stream) -> None:
+    """It is not this one: nobody waits for more of it."""
+    await stream.finish()
+    await stream.close()
+
+
+def _mark(head: bytes) -> str:
+    """Of the first line, as far as it is looked at; empty while that is still being written."""
+    line, newline, _ = head.partition(_NEWLINE)
+    return sha256(line).hexdigest()[:16] if newline or len(head) == _HEAD_BYTES else ""
+
+
+def _inodes(pattern: str) -> dict[Inode, Path]:
+    found: dict[Inode, Path] = {}
+    for path in find_files(pattern):
+        try:
+            found.setdefault(_inode(path.stat()), path)
+        except OSError:  # gone since
+            continue
+    return found
+
+
+def _inode(status: os.stat_result) -> Inode:
+    return Inode(status.st_dev, status.st_ino)

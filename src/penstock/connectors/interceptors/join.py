@@ -6,8 +6,7 @@ from pydantic import Field
 
 from penstock.connectors.api import Options
 from penstock.connectors.interceptors.api import AboutInterceptor, Interceptor, OutgoingInterceptor
-from penstock.connectors.interceptors.delimiters import Delimiter, delimiter_bytes
-from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.interceptors.records import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX, Delimiter, delimiter_bytes
 
 
 class JoinOptions(Options):

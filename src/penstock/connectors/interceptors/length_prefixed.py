@@ -14,7 +14,7 @@ from penstock.connectors.interceptors.api import (
     Interceptor,
     OutgoingInterceptor,
 )
-from penstock.connectors.interceptors.limits import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.interceptors.records import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 

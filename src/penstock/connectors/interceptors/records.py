@@ -1,4 +1,4 @@
-"""Delimiters as people write them: in YAML's single quotes `'\\n'` is a backslash and an n."""
+"""Records of a stream: the limits of their size, and delimiters as people write them in YAML."""
 
 import re
 from typing import Annotated
@@ -36,3 +36,12 @@ def _checked(text: str) -> str:
 
 
 Delimiter = Annotated[str, AfterValidator(_checked)]
+
+
+# Limits that interceptors share.
+
+RECORD_BYTES_MAX = 4 << 20
+"""Of one record unless its connector says otherwise: what is kept in memory of a peer that never ends one."""
+
+RECORD_BYTES_LIMIT = 8 << 20
+"""The most that a connector may say: an event is stored in one append, which the store limits to 16 MiB."""
