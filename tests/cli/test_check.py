@@ -60,7 +60,7 @@ def test_every_mistake_is_told_and_it_ends_with_1(tmp_path: Path) -> None:
     )
     result = check(tmp_path, text)
     assert result.exit_code == 1
-    for part in ("'fil'. Did you mean \"file\"?", "'formt'", 'Did you mean "format"?', "'lat'", 'Did you mean "late"?'):
+    for part in ('"fil". Did you mean "file"?', '"formt"', 'Did you mean "format"?', "'lat'", 'Did you mean "late"?'):
         assert part in result.output
     assert "3 mistakes" in result.output
     assert "other" in result.output, "a mistake does not hide what comes after it"
@@ -119,7 +119,7 @@ def test_run_tells_all_mistakes_before_anything_is_started() -> None:
     pipelines = bound_to([one, two], ["one/out=fil:x", "two/lat=stdout:"])
     with pytest.raises(RequestError) as caught:
         check_sinks(pipelines, worker_is_here=True)
-    assert "pipeline one, sink fil: there is no kind of sink 'fil'" in str(caught.value)
+    assert 'pipeline one, sink fil: there is no sink type "fil"' in str(caught.value)
     assert "pipeline two, sink stdout: the sink 'stdout' is bound to the port 'lat'" in str(caught.value)
     check_sinks(bound_to([one, two], []), worker_is_here=True)
 

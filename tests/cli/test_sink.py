@@ -185,14 +185,14 @@ def test_a_ddl_that_cannot_be_is_told_with_a_hint(penstock: Run, client: Coordin
     assert "its rows have a `value` of their own" in str(result.exception)
 
 
-def test_kinds_are_shown_with_guarantee_and_options() -> None:
-    text = CliRunner().invoke(app, ["sink", "kinds"]).output
+def test_types_are_shown_with_guarantee_and_options() -> None:
+    text = CliRunner().invoke(app, ["sink", "types"]).output
     for part in (
         "connector://HOST:PORT",
         "exactly-once",
         "idempotent",
         "at-least-once",
-        "rotate_bytes=SIZE",
+        "rotate_bytes=size",
         "required",
     ):
         assert part in text
@@ -235,7 +235,7 @@ def test_epochs_are_listed_with_what_they_wait_for(penstock: Run, client: Coordi
     until(lambda: client.sinks()[0].state == "WAITING")
     text = penstock("epoch", "list").output
     assert "orders" in text
-    assert "http: 127.0.0.1:1 cannot be reached" in text
+    assert "http: http://127.0.0.1:1/in cannot be reached" in text
     (told,) = json.loads(penstock("epoch", "list", "orders", "--json").output)
     assert (told["pipeline"], told["epoch"], told["waiting"][0]["sink"]) == ("orders", number, "http")
     assert isinstance(penstock("epoch", "list", "nobody").exception, PipelineError)

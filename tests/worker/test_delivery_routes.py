@@ -74,7 +74,7 @@ def test_an_epoch_that_a_sink_does_not_take_is_seen_retried_and_parked(
     (epoch,) = client.epochs("p")
     (waiting,) = epoch.waiting
     assert (epoch.epoch, waiting.sink, waiting.port) == (number, "web", "out")
-    assert "refuses: 422 Unprocessable Entity: no such column" in waiting.reason
+    assert "replied 422 Unprocessable Entity: no such column" in waiting.reason
     assert "hush" not in json.dumps(client.status()["sinks"])
     tried = len(server.posts)
     client.retry("p")
@@ -131,7 +131,7 @@ def test_all_mistakes_are_told_and_nothing_is_bound(client: CoordinatorClient) -
     }
     with pytest.raises(RequestError) as caught:
         client.bind("p", sinks)
-    for text in ("no kind of sink 'fil'", "no option 'formt'", "'no/name' is no name", "'o u t' is no name"):
+    for text in ('no sink type "fil"', "no option 'formt'", "'no/name' is no name", "'o u t' is no name"):
         assert text in str(caught.value)
     assert 'Did you mean "file"?' in caught.value.hint
     assert client.sinks() == []

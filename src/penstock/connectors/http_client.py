@@ -1,6 +1,7 @@
 """`http-client`: a request for each value, and the server's responses as events."""
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -267,7 +268,7 @@ class HttpClient(Connector[HttpClientOptions]):
         except httpx.TimeoutException:
             raise Lost(f"{self._where} did not answer within {self.options.timeout:g} s") from None
         except httpx.HTTPError as error:
-            raise Lost(f"{self._where} cannot be reached: {str(error) or type(error).__name__}") from error
+            raise Lost(f"{self._where} cannot be reached: {_cause(error)}") from error
 
     def _key(self, outgoing: Outgoing, place: int) -> str:
         """The same when the value is sent again."""
@@ -340,6 +341,16 @@ class _Response:
         if self.truncated:
             found["truncated"] = True
         return found
+
+
+def _cause(error: BaseException) -> str:
+    """What the system says, if it says anything: httpx knows only that all attempts failed."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.errno is not None and inner.errno > 0:
+            return os.strerror(inner.errno)
+        inner = inner.__cause__ or inner.__context__
+    return str(error) or type(error).__name__
 
 
 def _read_headers(file: Path) -> Mapping[str, str]:

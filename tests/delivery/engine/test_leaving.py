@@ -58,7 +58,7 @@ def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def hangs(stage: Stage, name: str, sink: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(pipeline: str, key: str, bound: Any) -> Any:
+    def make(pipeline: str, key: str, bound: Any, *_: object) -> Any:
         return sink if key == name and bound.url == f"memory:{name}" else stage.make(pipeline, key, bound)
 
     monkeypatch.setattr(service.Delivery, "_make", staticmethod(make))
