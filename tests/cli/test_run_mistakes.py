@@ -104,8 +104,8 @@ def test_a_worker_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_all_mistakes_in_sinks_are_said_before_anything_is_started(tmp_path: Path) -> None:
     said = run(tmp_path, "--sink", "fil:results", "--sink", "late=stdout:?formt=json")
-    assert "there is no kind of sink 'fil'" in said
-    assert "there is no option 'formt'" in said
+    assert 'there is no sink type "fil"' in said
+    assert 'unknown option "formt"' in said
     assert 'Did you mean "file"? Did you mean "format"?' in said
 
 

@@ -77,7 +77,7 @@ def _several(given: object) -> Sequence[object]:
 
 def _spec(port: str, url: object) -> SinkSpec:
     if not isinstance(url, str):
-        raise RequestError(f"{url!r} is no URL of a sink", 'Write sinks={"out": "file:results"}.')
+        raise RequestError(f"{url!r} is not the URL of a sink", 'Write sinks={"out": "file:results"}.')
     return SinkSpec(port, url)
 
 

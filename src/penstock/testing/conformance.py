@@ -1,6 +1,6 @@
 """What every connector must pass, ours too: `class TestMine(ConnectorConformance)` in a file of pytest's.
 
-    from penstock.testing.connector_conformance import ConnectorConformance
+    from penstock.testing.conformance import ConnectorConformance
     from penstock.testing.peer import Peer
 
     class TestMine(ConnectorConformance):

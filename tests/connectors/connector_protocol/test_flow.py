@@ -197,7 +197,7 @@ def test_a_loss_while_the_attempt_is_journalled_is_noticed_before_phase_1(loop: 
 @pytest.mark.parametrize(("vote_seconds", "stall_seconds"), [(1, 60), (300, 300)])
 def test_frames_leave_at_once_and_dead_peers_are_found(loop: str, vote_seconds: float, stall_seconds: int) -> None:
     async def test(scripted: ScriptedSink) -> None:
-        sink, _ = await scripted.opened(vote_seconds=vote_seconds)
+        sink, _ = await scripted.opened(vote=f"{vote_seconds}s")
         assert sink._connection is not None
         assert sink._connection._transport is not None
         connected = sink._connection._transport.get_extra_info("socket")

@@ -201,7 +201,7 @@ async def test_a_message_over_the_frame_limit_is_a_no_that_names_it(scripted: Sc
 
 
 async def test_a_vote_that_does_not_come_is_a_loss(scripted: ScriptedSink) -> None:
-    sink, peer = await scripted.opened(vote_seconds=0.1)
+    sink, peer = await scripted.opened(vote="100ms")
     with pytest.raises(SinkLost, match=r"has not voted for 0\.1 s"):
         await sink.prepare(FakeEpoch([b"ab"]))
     assert not sink.is_open

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import trustme
+from pydantic import ValidationError
 
 from penstock.connectors.connector_protocol.options import ConnectorProtocolOptions
 from penstock.connectors.connector_protocol.sink import ConnectorSink
 from penstock.connectors.sink_api import YES, SinkLost
 from penstock.core.address import Address
-from penstock.core.errors import RequestError
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, Serve, serve_with
 from tests.connectors.connector_protocol.scripted_sink import soon
@@ -115,8 +115,8 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         {"ca": key},
         {"server_name": "x"},
         {"tls": True, "key": key},
-        {"vote_seconds": 0},
+        {"vote": 0},
         {"frame_size_max": 2**24},
     ):
-        with pytest.raises(RequestError):
+        with pytest.raises(ValidationError):
             sink_at("127.0.0.1:9", **options)
