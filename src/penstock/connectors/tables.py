@@ -38,7 +38,10 @@ RowSchema: TypeAlias = Sequence[tuple[str, str]]
 SchemaOf: TypeAlias = Callable[[], RowSchema | None]
 """The schema as the pipeline's last start has declared it; None while it is not known."""
 
-MISSING_TABLE_HINT = "Create it (penstock sink ddl prints the statement), or add create=true to the sink's URL."
+MISSING_TABLE_HINT = (
+    "Create it (penstock sink ddl prints the statement), or let the sink create it: "
+    "create=true in its URL, create: true in YAML."
+)
 
 
 UNKNOWN_ROWS_HINT = "Create the table yourself, or let the pipeline return columns without `value`."
