@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from penstock.application.config.schema import Option, options_of
 from penstock.application.config.types import Types
 from penstock.connectors.api import About, Capabilities
+from penstock.connectors.urls import written
 from penstock.core.errors import RequestError
 
 _PAUSES = {
@@ -50,7 +51,7 @@ def page_of(types: Types, name: str) -> TypePage:
         name=name,
         text=about.text,
         ports=_ports(can),
-        facts=dict(_facts(can)),
+        facts=dict(_facts(can)) | _url(about),
         options=tuple(options_of(about.options)),
         of_options=_of_options(about.options),
         example=_example(about),
@@ -86,6 +87,15 @@ def _facts(can: Capabilities) -> Iterator[tuple[str, str]]:
         yield "replies", "go to the connection that the event came from"
     yield "interceptors", ", ".join(sorted(can.interceptors)) or "none"
     yield "codec", "must be named" if can.has_codec else "need not be named"
+
+
+def _url(about: About) -> dict[str, str]:
+    """How a sink of the type is written on the command line."""
+    can = about.capabilities
+    if can.sink is None or can.is_linked:
+        return {}
+    implied = ", ".join(f"`{name}: {value}`" for name, value in about.url.implied.items())
+    return {"as a sink's URL": f"`{written(about)}`" + (f", with {implied} by default" if implied else "")}
 
 
 def _example(about: About) -> str:
