@@ -58,7 +58,7 @@ def test_a_letter_is_shown_with_its_bytes(putting: Putting, penstock: Run) -> No
     assert "00000000  00 ff" in penstock("show", PIPELINE, str(second)).stdout
     told = json.loads(penstock("show", PIPELINE, str(second), "--json").stdout)
     assert base64.b64decode(told["value"]) == b"\x00\xff"
-    assert refusal(penstock("show", PIPELINE, "1")) == "no letter of port 'err' begins at 1"
+    assert refusal(penstock("show", PIPELINE, "1")) == "no dead letter of port 'err' begins at 1"
 
 
 def test_bytes_are_shown_as_text_where_they_are_text() -> None:

@@ -124,7 +124,7 @@ class EpochsMachine(RuleBasedStateMachine):
             for epoch, cut in pipeline.cuts.items():
                 known = self.told.setdefault((pipeline.incarnation, epoch), cut)
                 assert known == cut, "the same start has the same end"
-            for number, batch in pipeline.batches.items():
+            for number, batch in pipeline.epochs.items():
                 key = pipeline.incarnation, number
                 assert self.merged.setdefault(key, (batch.start, batch.end)) == (batch.start, batch.end)
 
@@ -198,12 +198,12 @@ class EpochsMachine(RuleBasedStateMachine):
     )
     def merge(self, name: str, behind: int | None, next_batch: int, port: str, size: int) -> None:
         pipeline = self.state.pipelines.get(name)
-        last = pipeline.last_batch if pipeline and pipeline.last_batch is not None else -1
+        last = pipeline.last_epoch if pipeline and pipeline.last_epoch is not None else -1
         ends = {each: self.lengths.get((name, each), 0) for each in (*(pipeline.ports if pipeline else ()), port)}
         ends[port] += size
         generation = None if behind is None else self.generation(name, behind)
         batch = max(0, last + next_batch)
-        known = pipeline is not None and batch in pipeline.batches
+        known = pipeline is not None and batch in pipeline.epochs
         command = Merge(name, generation, batch, ends, ((port, "staged"),))
         effects = self.do(command)
         merges = [effect for effect in effects if isinstance(effect, Merges)]
@@ -212,9 +212,9 @@ class EpochsMachine(RuleBasedStateMachine):
             self.lengths |= {(name, each): end for each, end in ends.items()}
             after = self.state.pipelines[name]
             assert merges == [Merges(((f"pipeline/{name}/{port}", "staged"),))]
-            numbers = [*after.batches]
+            numbers = [*after.epochs]
             assert numbers == [*range(numbers[0], numbers[-1] + 1)]
-            ranges = [*after.batches.values()]
+            ranges = [*after.epochs.values()]
             assert all(a.end == b.start for a, b in pairwise(ranges)), "contiguous"
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 3), merges=st.booleans())

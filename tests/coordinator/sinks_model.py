@@ -58,10 +58,10 @@ class SinksModel:
             return
         assert isinstance(command, Decide | Follow | Park)
         assert command.pipeline == name
-        ends = {number: batch.ends.get(was.port, 0) for number, batch in old.batches.items()}
-        assert now.at == ends[command.batch], "it moves to the end of a batch"
-        assert all(end <= was.at for number, end in ends.items() if number < command.batch), "in order"
-        taken = old.incarnation, command.batch
+        ends = {number: batch.ends.get(was.port, 0) for number, batch in old.epochs.items()}
+        assert now.at == ends[command.epoch], "it moves to the end of a batch"
+        assert all(end <= was.at for number, end in ends.items() if number < command.epoch), "in order"
+        taken = old.incarnation, command.epoch
         assert taken not in binding.taken, "each batch once"
         binding.taken.add(taken)
         _check_given(key, old, was, now, command)
@@ -75,7 +75,7 @@ class SinksModel:
             case Decide(name, attempt, batch, _):
                 assert self.open.pop(name, None) == attempt, "nothing about the round has changed since it began"
                 voting = [sink for sink in after.pipelines[name].sinks.values() if sink.votes]
-                ends = after.pipelines[name].batches[batch].ends
+                ends = after.pipelines[name].epochs[batch].ends
                 assert all(sink.at >= ends.get(sink.port, 0) for sink in voting), "all or none"
             case Bind(name) | Unbind(name) | Park(name) | Reset(name) | Drop(name):
                 if after is not before:
@@ -106,7 +106,7 @@ class SinksModel:
 
     @staticmethod
     def _check_complete(binding: Binding, pipeline: Pipeline, sink: Sink) -> None:
-        lacking = [batch for batch in pipeline.batches.values() if batch.ends.get(sink.port, 0) > sink.at]
+        lacking = [batch for batch in pipeline.epochs.values() if batch.ends.get(sink.port, 0) > sink.at]
         before = binding.complete if binding.incarnation == pipeline.incarnation else NO_EPOCH
         has = lacking[0].start if lacking else pipeline.merged
         assert pipeline.complete <= max(has, before), "complete is what every sink has"
@@ -123,7 +123,7 @@ def _check_given(key: str, old: Pipeline, was: Sink, now: Sink, command: Decide 
             assert not was.votes
             assert now.sent == after >= was.sent
             assert (now.decided, now.parked) == (was.decided, was.parked)
-            ends = old.batches[batch].ends
+            ends = old.epochs[batch].ends
             voting = [other for other in old.sinks.values() if other.votes]
             assert all(other.at >= ends.get(other.port, 0) for other in voting), "not before the decision"
         case Park(_, sink, _):

@@ -95,14 +95,14 @@ def test_two_inputs_of_one_source_each_begin_where_they_were_told() -> None:
 def test_a_batch_that_moved_nothing_has_no_cut() -> None:
     state = epoch(started(), 20, batch=0)
     state = after(state, Ask("a", 1, "in", 0, 0), Merge("a", 1, 1, {"out": 20}))
-    assert state.pipelines["a"].batches[1][:2] == (0, 0)
+    assert state.pipelines["a"].epochs[1][:2] == (0, 0)
     again = after(state, Start("a", "second", {"in": (("s",), {})}, ("out",), NO_LIMITS))
     assert apply(again, Merge("a", 2, 1, {"out": 20}))[0] is again
 
 
 def test_a_batch_that_was_merged_with_other_epochs_is_an_error() -> None:
     state = epoch(epoch(started(), 20, batch=0), 30)
-    with pytest.raises(PipelineError, match="batch 0 was merged with the epochs after -1 up to 0"):
+    with pytest.raises(PipelineError, match="epoch 0 was merged with the input from cut -1 to 0"):
         apply(state, Merge("a", 1, 0, {}))
 
 
@@ -157,7 +157,7 @@ def test_only_the_last_cuts_and_batches_are_kept() -> None:
         state = epoch(state, 20 + number, batch=number)
     pipeline = state.pipelines["a"]
     assert [*pipeline.cuts] == [*range(5, states.CUTS_MAX + 5)]
-    assert len(pipeline.batches) == states.BATCHES_MAX
+    assert len(pipeline.epochs) == states.EPOCHS_MAX
 
 
 def test_a_command_costs_no_more_for_each_source_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class TestSinks:
 
     async def test_another_port_and_one_that_is_not_declared_are_refused(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
-        with pytest.raises(PipelineError, match="bound to port 'out' already") as caught:
+        with pytest.raises(PipelineError, match="already bound to port 'out'") as caught:
             await service_of(scene).bind("p", {"x": ("late", "file:x", True)})
         assert "penstock sink remove p x" in caught.value.hint
         with pytest.raises(PipelineError, match="no output port 'out'"):
@@ -165,12 +165,12 @@ class TestWaiting:
         at = await epoch(scene, at, 1, b"two")
         await scene.ingest(A, {1: 9})
         held = (await scene.cut(at)).held
-        assert held == "6 bytes of its output are not completed by sink x, sink y, sink f; the limit is 5"
-        assert f"pipeline p is held: {held}" in scene.coordinator.holds({})
+        assert held == "blocked by sink x, sink y, sink f: 6 bytes of its output wait, and the limit is 5"
+        assert f"pipeline p is {held}" in scene.coordinator.holds({})
         await deliver(scene, 0, x=3, y=3)
         await deliver(scene, 1, x=6, y=6)
         held = (await scene.cut(at)).held
-        assert held == "6 bytes of its output are not completed by sink f; the limit is 5"
+        assert held == "blocked by sink f: 6 bytes of its output wait, and the limit is 5"
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 3)
         assert (await scene.cut(at)).offset.epoch == 2
         assert (scene.status().undelivered_bytes, scene.status().delivered) == (3, 0)
@@ -178,8 +178,8 @@ class TestWaiting:
     async def test_the_cut_stands_still_long_before_a_merge_is_refused(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reports, "HELD_BATCHES", 3)
-        monkeypatch.setattr("penstock.coordinator.machine.epochs.BATCHES_MAX", 4)
+        monkeypatch.setattr(reports, "WAITING_EPOCHS_MAX", 3)
+        monkeypatch.setattr("penstock.coordinator.machine.epochs.EPOCHS_MAX", 4)
         await service_of(scene).bind("p", X | {"y": ("late", "file:y", True)})
         await scene.start(outputs=["out", "late"])
         at = await scene.initial()
@@ -188,10 +188,10 @@ class TestWaiting:
         await scene.ingest(A, {1: 9})
         cut = await scene.cut(at)
         assert cut.offset == at
-        assert cut.held == "3 of its epochs are not completed by sink x; the limit is 3"
+        assert cut.held == "blocked by sink x: 3 epochs wait, and the limit is 3"
         await scene.merge(3, await scene.stage(b"1", 3))  # Spark closes windows: there is room for that
         staged = await scene.stage(b"1", 4)
-        with pytest.raises(LimitExceeded, match="4 batches wait for their sinks"):
+        with pytest.raises(LimitExceeded, match="4 epochs wait for their sinks"):
             await scene.merge(4, staged)
         for number in range(2):
             await deliver(scene, number, x=number)
@@ -272,7 +272,7 @@ class TestReset:
         await scene.start(fresh=True, starting="latest")
         assert next_round(pipeline(scene)) is None
         await epoch(scene, await scene.initial(), 0, b"new")
-        assert (next_round(pipeline(scene)), sink(scene).at, pipeline(scene).batches[0].ends) == (0, 3, {"out": 9})
+        assert (next_round(pipeline(scene)), sink(scene).at, pipeline(scene).epochs[0].ends) == (0, 3, {"out": 9})
         assert scene.store.read(OUT, 3, 100) == b"twonew"
         await deliver(scene, 0, x=9)
         assert (sink(scene).at, scene.status().complete) == (9, 0)
@@ -295,7 +295,7 @@ class TestParking:
             await service_of(scene).park("p", "x", 1)
         await service_of(scene).park("p", "x", 2)
         assert scene.output(port="parked.x") == b"twothree"
-        with pytest.raises(PipelineError, match="waits for nothing"):
+        with pytest.raises(PipelineError, match="no epoch waits for sink"):
             await service_of(scene).park("p", "x", 2)
         assert scene.names("coordinator/parking/") == []
         assert not scene.store.exists("pipeline/p/parked.y")
@@ -354,7 +354,7 @@ class TestParking:
         parking = asyncio.create_task(service_of(scene).park("p", "x", 0))
         await copying(scene)
         await deliver(scene, 0, x=3)
-        with pytest.raises(PipelineError, match="waits for nothing"):
+        with pytest.raises(PipelineError, match="no epoch waits for sink"):
             await parking
         assert scene.names("coordinator/parking/") == []
         assert not scene.store.exists(PARKED) or scene.output(port="parked.x") == b""

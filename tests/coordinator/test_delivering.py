@@ -27,7 +27,7 @@ from penstock.coordinator.machine.commands import (
     Unbind,
 )
 from penstock.coordinator.machine.delivery import next_round, next_to_follow, transaction_id, undelivered, voters
-from penstock.coordinator.machine.state import BATCHES_MAX, Pipeline, Sink, State
+from penstock.coordinator.machine.state import EPOCHS_MAX, Pipeline, Sink, State
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
 
@@ -61,7 +61,7 @@ class Ledger:
 
     def epoch(self, **ends: int) -> None:
         """Cut and merged; the outputs end there afterwards."""
-        last = self.pipeline.last_batch
+        last = self.pipeline.last_epoch
         generation, planned = self.pipeline.generation, self.pipeline.planned
         self.do(Plan("a", generation, "in", {A: planned + 2}, None))
         self.do(Merge("a", generation, 0 if last is None else last + 1, ends))
@@ -119,7 +119,7 @@ class TestBinding:
 
     def test_a_sink_stays_at_its_port_and_the_port_must_be_declared(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
-        book.refuses(Bind("a", {"x": ("late", "file:x", VOTES, 0)}), "bound to port 'out' already")
+        book.refuses(Bind("a", {"x": ("late", "file:x", VOTES, 0)}), "already bound to port 'out'")
         book.refuses(Bind("a", {"y": ("nowhere", "file:y", VOTES, 0)}), "no output port 'nowhere'")
 
     def test_a_start_that_does_not_declare_the_port_of_a_sink_is_refused(self) -> None:
@@ -164,7 +164,7 @@ class TestRounds:
     def test_a_decision_moves_all_voting_sinks_and_completes_the_epoch(self) -> None:
         book = Ledger(start(), bind(x=VOTES, y=VOTES))
         book.epoch(out=10)
-        assert [*voters(book.pipeline, book.pipeline.batches[0])] == ["x", "y"]
+        assert [*voters(book.pipeline, book.pipeline.epochs[0])] == ["x", "y"]
         assert not book.released()
         book.decide(0, x=3, y=4)
         assert [(s.at, s.sent, s.decided) for s in book.pipeline.sinks.values()] == [(10, 3, "a:0:1"), (10, 4, "a:0:1")]
@@ -177,10 +177,10 @@ class TestRounds:
         book.epoch(out=20)
         attempt = book.attempt()
         book.refuses(Decide("a", attempt, 1, {"x": 3, "y": 4}), "not the next one")
-        book.refuses(Decide("a", attempt, 0, {"x": 3}), "have voted, asked were")
-        book.refuses(Decide("a", attempt, 0, {"x": 3, "y": 3, "z": 3}), "have voted, asked were")
+        book.refuses(Decide("a", attempt, 0, {"x": 3}), "have voted, but")
+        book.refuses(Decide("a", attempt, 0, {"x": 3, "y": 3, "z": 3}), "have voted, but")
         book.do(Decide("a", attempt, 0, {"x": 3, "y": 3}))
-        book.refuses(Decide("a", book.attempt(), 1, {"x": 2, "y": 3}), "has 3 bytes cannot have 2")
+        book.refuses(Decide("a", book.attempt(), 1, {"x": 2, "y": 3}), "has 3 bytes, so it cannot have 2")
 
     def test_a_sink_without_bytes_in_a_batch_is_not_asked(self) -> None:
         book = Ledger(start(), bind(x=VOTES), Bind("a", {"y": ("late", "file:y", VOTES, 0)}))
@@ -269,7 +269,7 @@ class TestParking:
         book.decide(0, y=3)
         assert book.pipeline.complete == 0
         book.decide(1, x=3, y=6)
-        book.refuses(Park("a", "x", 1), "waits for nothing")
+        book.refuses(Park("a", "x", 1), "no epoch waits for sink")
 
     def test_a_follower_needs_no_decision_for_it(self) -> None:
         book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
@@ -359,13 +359,13 @@ class TestWhatIsKept:
         book = Ledger(start(), bind(x=VOTES))
         book.epoch(out=1)
         book.do(Ask("a", 1, "in", 0, 0))  # from now on batches that no cut is for, as Spark runs them to close windows
-        for number in range(1, BATCHES_MAX):
+        for number in range(1, EPOCHS_MAX):
             book.do(Merge("a", 1, number, {"out": number + 1}))
-        assert len(undelivered(book.pipeline)) == BATCHES_MAX
-        following = Merge("a", 1, BATCHES_MAX, {"out": BATCHES_MAX + 1})
-        with pytest.raises(LimitExceeded, match="1000 batches wait for their sinks"):
+        assert len(undelivered(book.pipeline)) == EPOCHS_MAX
+        following = Merge("a", 1, EPOCHS_MAX, {"out": EPOCHS_MAX + 1})
+        with pytest.raises(LimitExceeded, match="1000 epochs wait for their sinks"):
             apply(book.state, following)
         book.decide(0, x=3)
         book.do(following)
-        assert [*book.pipeline.batches] == [*range(1, BATCHES_MAX + 1)]
+        assert [*book.pipeline.epochs] == [*range(1, EPOCHS_MAX + 1)]
         assert (book.pipeline.delivered, next_round(book.pipeline)) == (0, 1)

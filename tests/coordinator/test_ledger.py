@@ -154,7 +154,7 @@ def test_after_a_crash_a_batch_is_in_the_ledger_and_in_the_output_or_in_neither(
         files = files.crash() if random.random() < 0.7 else files.restart()
     book = Book(files)
     pipeline = book.state.pipelines.get("p")
-    merged = [*pipeline.batches] if pipeline else []
+    merged = [*pipeline.epochs] if pipeline else []
     assert merged == [*range(len(merged))]
     assert len(merged) >= len(written), "what was acknowledged is there"
     output = book.store.read(OUT, 0, 1 << 20) if book.store.exists(OUT) else b""
@@ -168,7 +168,7 @@ def run(files: FaultyFiles, life: int, written: list[Any]) -> None:
         book.store.create(OUT)
     book.start(f"life {life}")
     pipeline = book.state.pipelines["p"]
-    for number in range(len(pipeline.batches), 1000):
+    for number in range(len(pipeline.epochs), 1000):
         book.epoch(number)
         commit(book.store)
         written[:] = range(number + 1)

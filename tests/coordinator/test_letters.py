@@ -1,4 +1,4 @@
-"""Letters of a pipeline are looked at, and sent through again exactly once."""
+"""Dead letters of a pipeline are looked at, and sent through again exactly once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.coordinator import dead_letters as service
-from penstock.coordinator.dead_letters import Letters
+from penstock.coordinator.dead_letters import DeadLetters
 from penstock.coordinator.machine.state import Retention
 from penstock.core.errors import PipelineError, RequestError, Unavailable
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replayed
@@ -32,8 +32,8 @@ def original(number: int) -> bytes:
     return stored(7, number, number, b"k", b"value %d" % number, {"source": "s", "stream": "lane"})
 
 
-def letters_of(scene: Scene) -> Letters:
-    return scene.coordinator.letters
+def letters_of(scene: Scene) -> DeadLetters:
+    return scene.coordinator.dead_letters
 
 
 async def begun(scene: Scene, *records: bytes, port: str = "err") -> InputOffset:
@@ -107,13 +107,13 @@ class TestLooking:
     async def test_what_is_not_there_is_refused(self, scene: Scene) -> None:
         await begun(scene, letter(1))
         for at in (1, len(letter(1)), 10**9):
-            with pytest.raises(PipelineError, match=f"no letter of port 'err' begins at {at}"):
+            with pytest.raises(PipelineError, match=f"no dead letter of port 'err' begins at {at}"):
                 await letters_of(scene).show("p", "err", at)
-        with pytest.raises(RequestError, match="'out' is no port of letters"):
+        with pytest.raises(RequestError, match="port 'out' has no dead letters"):
             await listed(scene, ports=["out"])
         with pytest.raises(PipelineError, match="no pipeline 'q'"):
             await letters_of(scene).listed("q", ["err"], 1, oldest=False)
-        with pytest.raises(RequestError, match="2000 letters"):
+        with pytest.raises(RequestError, match="2000 dead letters"):
             await listed(scene, 2000)
 
 
@@ -140,7 +140,7 @@ class TestReplaying:
         assert await replay(scene, len(letter(1))) == Replayed(1, 0)
         assert await replay(scene) == Replayed(2, 0)
         assert scene.output(port="replay.in") == original(1) + original(2) + original(3)
-        with pytest.raises(PipelineError, match="nothing lies between"):
+        with pytest.raises(PipelineError, match="has nothing between"):
             await replay(scene)
         await scene.ingest(A, {1: 2})
         await scene.cut(at)
@@ -199,7 +199,7 @@ class TestReplaying:
 
     async def test_what_cannot_be_replayed_is_said(self, scene: Scene) -> None:
         await begun(scene, letter(1, segment=None), letter(2, segment="coordinator/ledger"))
-        with pytest.raises(PipelineError, match="none of the 2 letters of port 'err' can be replayed"):
+        with pytest.raises(PipelineError, match="none of the 2 dead letters of port 'err' can be replayed"):
             await replay(scene)
         for upto in (3, 10**9):
             with pytest.raises(RequestError):
@@ -260,11 +260,11 @@ class TestReplaying:
         assert (await scene.cut(at, load="load")).offset.segments[REPLAYS] == len(original(1)) * 2
         scene.coordinator._shared.keeper._ledger.compact(scene.coordinator._shared.state)
         await scene.reopen()
-        with pytest.raises(PipelineError, match="nothing lies between"):
+        with pytest.raises(PipelineError, match="has nothing between"):
             await replay(scene)
 
     async def test_a_port_for_replays_cannot_be_declared(self, scene: Scene) -> None:
-        with pytest.raises(RequestError, match=r"'replay\.in' is no name for a port"):
+        with pytest.raises(RequestError, match=r"'replay\.in' is not a valid name of a port"):
             await scene.start(outputs=("out", "replay.in"))
 
 

@@ -82,7 +82,7 @@ async def test_a_reset_begins_anew_and_fences_whoever_runs(scene: Scene) -> None
     assert (started.incarnation, started.epoch) == (2, NO_EPOCH)
     again = await scene.initial()
     assert again.segments == {A: end}
-    with pytest.raises(PipelineError, match="the checkpoint is of incarnation 1"):
+    with pytest.raises(PipelineError, match="the checkpoint belongs to incarnation 1"):
         await scene.cut(at)
     await scene.ingest(A, {1: 6})
     await scene.epoch(again, 0, b"2")

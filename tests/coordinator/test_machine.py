@@ -119,7 +119,7 @@ class Machine(EpochsMachine):
         """The last round of that name, though it may be over, or the one before; of the next batch, or another one."""
         pipeline = self.pipeline(name)
         attempt, batch = self.model.latest.get(name, 0) - back, next_round(pipeline)
-        asked = {} if batch is None else voters(pipeline, pipeline.batches[batch])
+        asked = {} if batch is None else voters(pipeline, pipeline.epochs[batch])
         given = {key: sink.sent + sent for key, sink in asked.items()}
         if missing and given:
             given.popitem()
@@ -188,7 +188,7 @@ class Machine(EpochsMachine):
     def park(self, name: str, key: str, shift: int) -> None:
         pipeline = self.pipeline(name)
         sink = pipeline.sinks.get(key)
-        lacking = [] if sink is None else [n for n, b in pipeline.batches.items() if b.ends.get(sink.port, 0) > sink.at]
+        lacking = [] if sink is None else [n for n, b in pipeline.epochs.items() if b.ends.get(sink.port, 0) > sink.at]
         staged = ((f"pipeline/{name}/parked.{key}", "copy"),)
         self.was_accepted = False
         effects = self.do(Park(name, key, (lacking[0] if lacking else 0) + shift, staged))

@@ -17,8 +17,8 @@ A, OUT = "connector/s/0", "pipeline/p/out"
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few batches are remembered that most of them are only in the log."""
-    monkeypatch.setattr(epochs, "BATCHES_MAX", 6)
-    monkeypatch.setattr(output_log, "CHUNK_BATCHES", 3)
+    monkeypatch.setattr(epochs, "EPOCHS_MAX", 6)
+    monkeypatch.setattr(output_log, "CHUNK_EPOCHS", 3)
 
 
 async def run(scene: Scene, at: InputOffset, batches: range, *, output: bool = True) -> InputOffset:

@@ -93,9 +93,9 @@ class TestBackpressure:
         held = await scene.cut(at)
         assert held.offset == at
         assert held.held is not None
-        assert "208 bytes of its output are not completed by reader (STARTING); the limit is 100" in held.held
+        assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in held.held
         assert scene.status("p").undelivered_bytes == 208
-        assert any("pipeline p is held" in line for line in scene.coordinator.holds({}))
+        assert any("pipeline p is blocked by reader" in line for line in scene.coordinator.holds({}))
         waiting = asyncio.create_task(scene.cut(at, wait_seconds=30))
         await asyncio.sleep(0.01)
         reading = await scene.initial("reader")
@@ -132,7 +132,7 @@ class TestHolds:
         await scene.start()
         await scene.cut(await scene.initial())
         (line,) = scene.coordinator.holds({"s": 42})
-        assert line == "source s is at its quota with 42 bytes, and gets no credits: p (RUNNING)"
+        assert line == "source s is blocked by p (RUNNING): it is at its quota with 42 bytes, and gets no credits"
 
 
 async def epochs(scene: Scene, count: int) -> list[InputOffset]:
@@ -156,7 +156,7 @@ class TestRetention:
 
     async def test_complete_keeps_what_a_pipeline_needs_that_began_after_it_was_allowed(self) -> None:
         async with opened(truncate_seconds=1000) as scene:
-            truncated_at = scene.coordinator._retaining._truncated_at
+            truncated_at = scene.coordinator._retention._truncated_at
             scene.create(A)
             await scene.start()
             at = await epochs(scene, 6)
@@ -234,17 +234,18 @@ class TestRetention:
 
     async def test_a_time_is_kept_over_a_restart(self) -> None:
         async with opened(retention=Retention("time", 50_000_000)) as scene:
-            ends = [await scene.ingest(A, {1: 1})]
-            await scene.append("pipeline/p/out", raw(b"old"))
+            # Both in one turn of the loop, so that one mark has both.
+            end, _ = await asyncio.gather(scene.ingest(A, {1: 1}), scene.append("pipeline/p/out", raw(b"old")))
+            ends = [end]
             await scene.until(lambda: len(scene.coordinator._shared.state.marks) == 1)
             await scene.reopen()
             scene.now_us += 30_000_000
             ends.append(await scene.ingest(A, {1: 2}))
-            scene.coordinator._retaining._marked_at = -1000
+            scene.coordinator._retention._marked_at = -1000
             await scene.until(lambda: len(scene.coordinator._shared.state.marks) == 2)
             assert scene.store.info(A).start == 0
             scene.now_us += 30_000_000
-            scene.coordinator._retaining._marked_at = -1000
+            scene.coordinator._retention._marked_at = -1000
             await scene.until(lambda: scene.store.info(A).start == ends[0])
             assert scene.store.info("pipeline/p/out").start == 11
 
@@ -272,7 +273,7 @@ class TestReset:
     async def test_keeps_what_is_stored_until_the_next_start(self) -> None:
         """Also what retention was about to remove."""
         async with opened(truncate_seconds=1000) as scene:
-            truncated_at = scene.coordinator._retaining._truncated_at
+            truncated_at = scene.coordinator._retention._truncated_at
             scene.create(A)
             await scene.start()
             await epochs(scene, 6)

@@ -1,4 +1,4 @@
-"""Answers Spark's question for the latest offset: where the next epoch ends."""
+"""Answers Spark's requests for the latest offset: decides where the next epoch ends."""
 
 import asyncio
 from collections.abc import Collection, Container, Sequence
@@ -17,34 +17,34 @@ from penstock.protocol.api.pipelines import BatchRanges, Cut, InputOffset, Limit
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.names import replay_source
 
-# Which loads the running query of a pipeline has, and how far each wants to go: kept in memory, told again by each.
-
 ONE_EACH = "Give each load an `input` of its own."
 
 
 @dataclass(slots=True)
 class Query:
+    """The running query of a pipeline: its loads, and how far each reads. In memory only; every load repeats it."""
+
     generation: int
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each input that a load has attached to."""
+    """Input → its sources, for each input that a load has attached to."""
     upto: dict[str, Segments] = field(default_factory=dict)
-    """Where each input ends; one that is not named goes on for ever."""
+    """Input → where it ends; an input that is not named has no end."""
     loads: set[str] = field(default_factory=set)
     state: set[LoadState] = field(default_factory=set)
-    """What its loads of control rows say of the operators that they are for; none, if it has no such operator."""
+    """What its loads of control rows report about their operators; empty if there is no such operator."""
     past: set[str] = field(default_factory=set)
-    """Loads of the queries before it in the same generation."""
+    """Loads of earlier queries of the same generation."""
 
 
 class Queries:
-    """All loads of a query attach before the first of them asks for a cut: what attaches later is a new query."""
+    """All loads of a query attach before the first of them asks for a cut; a later one is of a new query."""
 
     def __init__(self) -> None:
         self._queries: dict[str, Query] = {}
 
     def attach(self, name: str, generation: int, key: str, load: str, sources: Sequence[str], *, begins: bool) -> None:
-        """`begins`: a query has asked in this generation already. Raises PipelineError for a second load of the same
-        input with other sources: only one of the two would be read.
+        """`begins`: a query of this generation has asked already, so this is another one. Raises PipelineError for a
+        second load of the same input with other sources: only one of the two would be read.
         """
         query = self.of(name, generation)
         if begins:
@@ -59,23 +59,23 @@ class Queries:
         query.loads.add(load)
 
     def of(self, name: str, generation: int) -> Query:
-        """What is known of the generation's query; nothing, if the worker was started after it."""
+        """The query of the generation; empty if the worker was started after it."""
         query = self._queries.get(name)
         if query is None or query.generation != generation:
             query = self._queries[name] = Query(generation)
         return query
 
     def state(self, name: str, generation: int) -> Collection[LoadState]:
-        """Of the generation's query; empty if nothing is known of it."""
+        """The state that the generation's query has reported; empty if there is none."""
         query = self._queries.get(name)
         return query.state if query is not None and query.generation == generation else ()
 
     def check(self, name: str, generation: int, load: str) -> None:
-        """Raises Fenced for a load of a query that another one has followed in the same generation."""
+        """Raises Fenced for a load of a query that another one has replaced in the same generation."""
         if load in self.of(name, generation).past:
             raise Fenced(
                 f"another query of pipeline {name!r} has begun in generation {generation}",
-                "Stop the older query, or begin a generation for each.",
+                "Stop the older query, or start a generation for each.",
             )
 
     def keep(self, names: Container[str]) -> None:
@@ -98,8 +98,9 @@ class Cuts:
         *,
         upto: Segments | None = None,
     ) -> None:
-        """A load of a query that begins: all of them say so before the first of them asks for a cut. In a generation in
-        which another query has asked before, that one is over. Raises PipelineError if the input is of other sources.
+        """Registers a load of a query that begins; all its loads attach before the first of them asks for a cut. If
+        another query of this generation has asked before, that one is over. Raises PipelineError if the input has
+        other sources.
         """
         shared = self._shared
         async with shared.lock(name):
@@ -126,9 +127,10 @@ class Cuts:
         wait_seconds: float = 0.0,
         state: LoadState | None = None,
     ) -> Cut:
-        """The same start gets the same end. Nothing new, or held: the start itself, after waiting for it. `load` tells
-        loads of the same input apart: Spark reads a DataFrame that is joined with itself twice. `state`: of a load that
-        tells a stateful operator the watermark. It is said with every cut, for a worker that was started meanwhile.
+        """The same start gets the same end. If there is nothing new, or the pipeline is blocked, it waits up to
+        `wait_seconds` and then returns the start. `load` distinguishes loads of the same input: Spark reads a DataFrame
+        twice if it is joined with itself. `state` comes from a load of control rows; it is repeated with every request,
+        because the worker may have been restarted.
         """
         asker = f"{key}/{load}" if load else key
         shared, loop = self._shared, asyncio.get_running_loop()
@@ -145,7 +147,7 @@ class Cuts:
                 end, held = await self._next(name, pipeline, asker, epoch, limits)
                 pipeline = shared.state.pipelines[name]
                 leads = pipeline.leader == asker
-            # Whoever does not lead gets nothing by waiting: it is the leader's asking that decides.
+            # A load that does not lead gains nothing by waiting: the leader's request decides the cut.
             if end > epoch or not leads or loop.time() >= deadline:
                 await shared.keeper.settled()
                 return Cut(_offset(pipeline, key, end), held)
@@ -154,7 +156,7 @@ class Cuts:
     async def _next(
         self, name: str, pipeline: Pipeline, asker: str, start: int, limits: Limits | None
     ) -> tuple[int, str | None]:
-        """The epoch to tell, and what holds it back."""
+        """The epoch to return, and what the pipeline is blocked by, if it is."""
         shared, held = self._shared, None
         end = answer(pipeline, asker, start)
         if end is None:
@@ -184,12 +186,12 @@ class Cuts:
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)
         shared.flow.cut(name, pipeline, ends, folded.events)
         if folded.events:
-            shared.heartbeats.gave(name, pipeline.planned + 1)
+            shared.heartbeats.gave(name, shared.state.pipelines[name].planned)
         return True
 
     def _plan_watermark(self, name: str, pipeline: Pipeline, asker: str) -> bool:
-        """Decide a cut without data if the outputs that are read carry a higher watermark by now: windows may be due.
-        A query that goes up to some place has its end there, and gets it only when all that it reads has ended.
+        """Decide a cut without data if the watermark of an output that it reads has advanced: windows may be due. A
+        query with an end gets such a cut only when everything that it reads has ended.
         """
         shared = self._shared
         folded = shared.watermarks.moved(shared.state, name)
@@ -202,16 +204,16 @@ class Cuts:
         return True
 
     def _check_there(self, name: str, pipeline: Pipeline) -> None:
-        """What was read is no longer there if a segment was deleted; made again, its offsets mean something else."""
+        """Raises DataLoss if a segment was deleted: if it is created again, its offsets mean other bytes."""
         for segment, at in pipeline.segments(pipeline.planned).items():
             if at > self._shared.records.end(segment):
                 raise DataLoss(
                     f"pipeline {name!r} has read segment {segment!r} up to {at}, but it ends before that",
-                    f"Let the pipeline begin anew: penstock pipeline reset {name}",
+                    f"Start the pipeline from scratch: penstock pipeline reset {name}",
                 )
 
     def _remember(self, name: str, generation: int, key: str, upto: Segments | None) -> None:
-        """A query that goes up to some place takes in what is replayed at its beginning."""
+        """A query with an end includes what was replayed before it began."""
         if upto is not None:
             query = self._queries.of(name, generation)
             replays = str(replay_source(name, key).segment)
@@ -219,7 +221,7 @@ class Cuts:
             query.upto[key] = {replays: end, **upto}
 
     def _limit(self, name: str, pipeline: Pipeline, segments: list[str]) -> dict[str, int]:
-        """How far the inputs that read a segment want to go in it. An input that has not said so does not count."""
+        """Segment → how far its inputs read. Inputs without an end do not count."""
         limits: dict[str, int] = {}
         for key, upto in self._queries.of(name, pipeline.generation).upto.items():
             sources = pipeline.inputs[key].sources if key in pipeline.inputs else ()
@@ -228,8 +230,8 @@ class Cuts:
         return {segment: limits[segment] for segment in segments if segment in limits}
 
     async def reading(self, name: str, generation: int, key: str, start: InputOffset, end: InputOffset) -> Segments:
-        """Spark runs a batch again that its log holds: this says which epochs are in it. Gives where the input really
-        begins: also in segments that `start` does not name, as those of a source that was linked since.
+        """Spark runs a batch of its offset log again, between these offsets. Returns where the input begins, also in
+        segments that `start` does not name because their source was added since.
         """
         shared = self._shared
         async with shared.lock(name):
@@ -242,19 +244,19 @@ class Cuts:
             return pipeline.offset(key, epochs[0])
 
     def running(self, name: str, generation: int | None) -> Running:
-        """What the tasks of Spark's current batch work on: they were told of it when it was durable, so this waits for
-        nothing. None asks of whatever generation is the newest. Raises Fenced for an older one.
+        """What the tasks of Spark's current batch read. It is already durable, so this does not wait. `generation` None
+        stands for the newest one; raises Fenced for an older one.
         """
         shared = self._shared
         pipeline = known(shared.state, name) if generation is None else shared.living(name, generation)
         start, end = pipeline.running
         if start not in pipeline.cuts:
-            raise PipelineError(f"no batch of pipeline {name!r} runs", "Its query has not asked for a cut yet.")
+            raise PipelineError(f"pipeline {name!r} runs no batch", "Its query has not asked for a cut yet.")
         return Running(start, end, pipeline.cuts[start].watermark, pipeline.cuts[end].watermark)
 
     def batch(self, name: str) -> BatchRanges:
-        """What Spark's current or last batch reads, for people who look for the event that it fails at. Raises
-        PipelineError if no batch was planned.
+        """What Spark's current or last batch reads, to find the event at which it fails. Raises PipelineError if no
+        batch was planned.
         """
         running = self.running(name, None)
         pipeline = known(self._shared.state, name)

@@ -1,4 +1,4 @@
-"""Letters of pipelines, looked at and sent through again: each once, whatever crashes on the way."""
+"""Lists the dead letters of pipelines and replays them: each once, whatever crashes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -24,21 +24,19 @@ from penstock.protocol.stored.names import (
     replay_source,
 )
 
-# Which input of a pipeline a letter's event came by. Pure.
-
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """Letters as the events that they were, one behind the other, by inputs."""
+    """Original events of dead letters, encoded, by the input that they came by."""
 
     events: dict[str, bytes] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
-    """Letters that no input can be found for: they were rows already, or nobody reads their source any more."""
+    """Dead letters without an input: they were made from rows, or no input reads their source any more."""
 
 
 def sort_letters(name: str, pipeline: Pipeline, letters: Sequence[Letter], key: str | None) -> Sorted:
-    """Raises RequestError if several inputs read where a letter came from, and `key` is none of them."""
+    """Raises RequestError if several inputs read the source of a dead letter, and `key` is none of them."""
     events: dict[str, list[StoredEvent]] = {}
     for letter in letters:
         found = input_of(name, pipeline, letter.segment, key)
@@ -62,7 +60,7 @@ def input_of(name: str, pipeline: Pipeline, segment: str | None, key: str | None
 
 
 def _source(segment: str | None) -> str:
-    """None of any input's for what is no segment of events."""
+    """The source of a segment; "", which no input reads, for anything else."""
     try:
         return source_of(segment) if segment else ""
     except RequestError:
@@ -70,24 +68,24 @@ def _source(segment: str | None) -> str:
 
 
 LIST_MAX = 1000
-"""Letters in one answer."""
+"""Dead letters in one reply."""
 
 _COPIES_PREFIX = f"{COORDINATOR_PREFIX}replaying/"
 _STEP_BYTES = 4 << 20
-"""Read and copied at once, if no single record is longer."""
+"""Read and copied at a time, if no single record is longer."""
 _UNWRITTEN_BYTES_MAX = 16 << 20
-"""Of copies: what waits for the disk is in memory."""
+"""Of copies: what is not durable yet is in memory."""
 
 
-class Letters:
+class DeadLetters:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
     async def listed(self, name: str, ports: Sequence[str], limit: int, *, oldest: bool) -> DeadLetterList:
-        """Of each port so many of the newest, or of the oldest, in their order."""
+        """The newest or the oldest `limit` dead letters of each port, in order."""
         pipeline = known(self._shared.state, name)
         if not 0 <= limit <= LIST_MAX:
-            raise RequestError(f"a list of {limit} letters", f"Ask for up to {LIST_MAX}.")
+            raise RequestError(f"{limit} dead letters cannot be listed at once", f"Ask for up to {LIST_MAX}.")
         found, infos = [], []
         for port in map(_checked_port, ports):
             about = self._port(name, pipeline, port)
@@ -98,7 +96,7 @@ class Letters:
         return DeadLetterList(found, infos)
 
     async def show(self, name: str, port: str, at: int) -> DeadLetter:
-        """The letter that begins there. Raises PipelineError if none does."""
+        """The dead letter that begins there. Raises PipelineError if there is none."""
         about = self._port(name, known(self._shared.state, name), _checked_port(port))
         segment = output_segment(name, port)
         if about.start <= at < about.end and self._shared.records.begins_an_event(segment, at):
@@ -107,7 +105,7 @@ class Letters:
             for letter in letters_in(data, at):
                 return DeadLetter.of(port, letter, replayed=letter.end <= about.replayed, with_value=True)
         raise PipelineError(
-            f"no letter of port {port!r} begins at {at}", f"See which there are: penstock dead-letters list {name}"
+            f"no dead letter of port {port!r} begins at {at}", f"List them: penstock dead-letters list {name}"
         )
 
     def _port(self, name: str, pipeline: Pipeline, port: str) -> DeadLetterPort:
@@ -123,7 +121,7 @@ class Letters:
         return found[:limit]
 
     async def _last(self, segment: str, about: DeadLetterPort, limit: int) -> list[Letter]:
-        """Record by record, from the end."""
+        """Reads record by record, from the end."""
         found: list[Letter] = []
         end = about.end
         while end > about.start and len(found) < limit:
@@ -134,21 +132,23 @@ class Letters:
         return found[max(0, len(found) - limit) :]
 
     async def _read(self, segment: str, start: int, end: int) -> AsyncIterator[list[Letter]]:
-        """All between two places where letters begin or end, some at a time."""
+        """All dead letters between two offsets at which one begins or ends, some at a time."""
         at = start
         while at < end:
             length = max(_STEP_BYTES, self._shared.store.record(segment, at).end - at)
             data = await self._shared.records.data(segment, at, length)
             letters = await asyncio.to_thread(_parsed, data[: end - at], at)
             if not letters and len(data) >= end - at:
-                raise RequestError(f"no letter ends at {end} in segment {segment!r}", "Take it from a list of them.")
+                raise RequestError(
+                    f"no dead letter ends at {end} in segment {segment!r}", "Use an end that a list has returned."
+                )
             at = letters[-1].end if letters else at + len(data)
             yield letters
 
     async def replay(self, name: str, port: str, after: int, upto: int, key: str | None = None) -> Replayed:
-        """Send those through again that lie between two places: from where the last replay has ended to the end of a
-        letter. The events become part of what their inputs read in the step that says so. The same call again does
-        nothing, and tells the same. `key` is the input for those that several could have come by.
+        """Replays the dead letters between two offsets: from where the last replay has ended to the end of a dead
+        letter. Their events become part of what the inputs read in the journal record of the ledger entry. The same
+        call again does nothing and returns the same. `key` is the input for events that several inputs could read.
         """
         segment, pipeline = output_segment(name, _checked_port(port)), known(self._shared.state, name)
         if pipeline.replayed.get(port, 0) == upto > after:
@@ -172,7 +172,7 @@ class Letters:
     async def _sorted_all(
         self, name: str, segment: str, after: int, upto: int, key: str | None, copies: "_Copies | None" = None
     ) -> Replayed:
-        """How many there are; with `copies`, these are made."""
+        """Counts them; with `copies`, copies them too."""
         count = left_out = 0
         async for found in self._sorted(name, segment, after, upto, key):
             if copies is not None:
@@ -182,20 +182,20 @@ class Letters:
         return Replayed(count, left_out)
 
     async def _sorted(self, name: str, segment: str, after: int, upto: int, key: str | None) -> AsyncIterator[Sorted]:
-        """By the inputs that they came by. What retention by time or by size has taken is not there."""
+        """Sorted by input, some at a time. What retention by time or size has removed is left out."""
         pipeline = known(self._shared.state, name)
         start = max(after, min(self._shared.records.begin(segment), upto))
         async for letters in self._read(segment, start, upto):
             yield await asyncio.to_thread(sort_letters, name, pipeline, letters, key)
 
     def sweep(self) -> None:
-        """Remove what a crash has left of copies."""
+        """Delete unfinished copies that a crash has left."""
         for info in self._shared.store.segments(_COPIES_PREFIX):
             self._shared.store.delete(info.name)
 
 
 class _Copies:
-    """Of each input the events that are sent through again, in a segment of their own until they are merged."""
+    """The replayed events of each input, in a segment of their own until they are merged."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         self._shared = shared
@@ -217,7 +217,7 @@ class _Copies:
             self._unwritten = 0
 
     def merging(self) -> tuple[dict[str, int], tuple[tuple[str, str], ...]]:
-        """Where the segments end now that the inputs read, made if they are not there; and what is merged into them."""
+        """Input → where its replay segment ends now (it is created if it is missing); and what is merged into them."""
         store, starts, pairs = self._shared.store, {}, []
         for key, copy in self._segments.items():
             target = str(replay_source(self._name, key).segment)
@@ -239,15 +239,15 @@ def _parsed(data: bytes, offset: int) -> list[Letter]:
 
 def _checked_port(port: str) -> str:
     if port not in LETTER_PORTS:
-        raise RequestError(f"{port!r} is no port of letters", f"There are: {', '.join(LETTER_PORTS)}.")
+        raise RequestError(f"port {port!r} has no dead letters", f"The ports with them are: {', '.join(LETTER_PORTS)}.")
     return check_pipeline_name(port, "port")
 
 
 def _nothing(name: str, port: str, left_out: int) -> PipelineError:
     if left_out:
         return PipelineError(
-            f"none of the {left_out} letters of port {port!r} can be replayed: no input of pipeline {name!r} reads "
-            "what they came from",
-            f"Look at them: penstock dead-letters list {name} --port {port}",
+            f"none of the {left_out} dead letters of port {port!r} can be replayed: no input of pipeline {name!r} "
+            "reads their source",
+            f"List them: penstock dead-letters list {name} --port {port}",
         )
-    return PipelineError(f"port {port!r} of pipeline {name!r} has no letters that were not replayed")
+    return PipelineError(f"port {port!r} of pipeline {name!r} has no dead letters that are not replayed yet")

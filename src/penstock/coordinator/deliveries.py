@@ -1,4 +1,4 @@
-"""What delivery needs of the coordinator: which epochs wait for which sinks, and its decisions, durable."""
+"""The coordinator as delivery uses it: which epochs wait for which sinks, and durable decisions about them."""
 
 import logging
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 _PARKING_PREFIX = f"{COORDINATOR_PREFIX}parking/"
 _COPY_BYTES = 4 << 20
-"""Copied at once, if no single record is longer."""
+"""Copied at a time, if no single record is longer."""
 _UNWRITTEN_BYTES_MAX = 16 << 20
-"""Of a copy: what waits for the disk is in memory."""
+"""Of a copy: what is not durable yet is in memory."""
 
 
 def parked_port(sink: str) -> str:
-    """Where the dead letters of a sink are: a port of the pipeline like others, for whoever wants to read them."""
+    """The port with the epochs that were parked for a sink. It can be read like any other port of the pipeline."""
     return f"parked.{sink}"
 
 
@@ -49,7 +49,7 @@ class Deliveries:
         await self._shared.keeper.settled()
 
     async def bind(self, name: str, sinks: Mapping[str, tuple[str, str, bool]]) -> None:
-        """Sinks by name: port, URL, whether it votes. A new one begins with what is merged next."""
+        """`sinks`: name → port, URL, whether it votes. A new sink begins with the next merged epoch."""
         check_pipeline_name(name)
         given, emptied = {}, set()
         for sink, (port, url, votes) in sinks.items():
@@ -67,8 +67,8 @@ class Deliveries:
         await self.settled()
 
     def attempt(self, name: str, seen: Pipeline) -> int:
-        """The number of a new round of the pipeline as it was `seen`; durable after `settled`. Raises PipelineError if
-        something about its sinks has changed since: whoever looked must look again.
+        """The number of a new round, for the pipeline as the caller has `seen` it; durable after `settled`. Raises
+        PipelineError if its voting sinks have changed since: the caller must look again.
         """
         now = known(self.state, name)
         if (now.incarnation, _voting(now)) != (seen.incarnation, _voting(seen)):
@@ -76,53 +76,56 @@ class Deliveries:
         self._shared.keeper.commit(Attempt(name))
         return self.state.attempts
 
-    async def decide(self, name: str, attempt: int, batch: int, sent: Mapping[str, int]) -> None:
-        """The commit point. Raises PipelineError if the round can no longer be decided, so that it must be aborted.
-        After any other error nobody knows: then nothing may be said to the sinks.
+    async def decide(self, name: str, attempt: int, epoch: int, sent: Mapping[str, int]) -> None:
+        """The commit point. Raises PipelineError if the round can no longer be decided and must be aborted. After any
+        other error the outcome is unknown: then the sinks must not be told anything.
         """
-        self._shared.keeper.commit(Decide(name, attempt, batch, sent))
+        self._shared.keeper.commit(Decide(name, attempt, epoch, sent))
         await self.settled()
 
-    async def follow(self, name: str, seen: Pipeline, sink: str, batch: int, sent: int) -> None:
-        """It has taken what it lacked of the pipeline as it was `seen`. Raises PipelineError if that is no longer so: a
-        batch of another incarnation has the same number and other bytes, and the sink may be elsewhere by now.
+    async def follow(self, name: str, seen: Pipeline, sink: str, epoch: int, sent: int) -> None:
+        """A non-voting sink has taken an epoch of the pipeline as the caller has `seen` it. Raises PipelineError if the
+        pipeline has changed since: in another incarnation the same number stands for other bytes, and the sink may
+        have another position or URL.
         """
         now = known(self.state, name)
         if now.incarnation != seen.incarnation or now.sinks.get(sink) != seen.sinks[sink]:
             raise PipelineError(f"sink {sink!r} of pipeline {name!r} has changed meanwhile")
-        self._shared.keeper.commit(Follow(name, sink, batch, sent))
+        self._shared.keeper.commit(Follow(name, sink, epoch, sent))
         await self.settled()
 
     def delivered(self, name: str, rows: Mapping[str, int]) -> None:
         """Count an epoch, with its rows, for each of these sinks."""
         self._shared.flow.delivered(name, rows)
 
-    async def park(self, name: str, sink: str, batch: int) -> None:
-        """The sink never gets the batch: its bytes are copied to the sink's dead letters in the step that says so."""
+    async def park(self, name: str, sink: str, epoch: int) -> None:
+        """The sink never gets the epoch: its bytes are copied to the sink's `parked` port, in the journal record of the
+        ledger entry.
+        """
         async with self._shared.lock(name):
             pipeline = known(self.state, name)
-            check_park(pipeline, Park(name, sink, batch))
+            check_park(pipeline, Park(name, sink, epoch))
             await self.settled()  # what was merged can be read now
             copy = f"{_PARKING_PREFIX}{uuid4()}"
             self._shared.store.create(copy, NO_QUOTA, draining=True)
             try:
-                await self._copy(name, pipeline, sink, batch, copy)
+                await self._copy(name, pipeline, sink, epoch, copy)
                 target = self._output(name, parked_port(sink))
-                self._shared.keeper.commit(Park(name, sink, batch, ((target, copy),)))
+                self._shared.keeper.commit(Park(name, sink, epoch, ((target, copy),)))
             except BaseException:
                 self._shared.store.delete(copy)
                 raise
             await self.settled()
 
-    async def _copy(self, name: str, pipeline: Pipeline, sink: str, batch: int, copy: str) -> None:
-        """In whole records, for cuts of whoever reads it will lie on their ends. What retention by time or by size has
-        taken is not there: it must not keep the sink waiting for ever.
+    async def _copy(self, name: str, pipeline: Pipeline, sink: str, epoch: int, copy: str) -> None:
+        """Copies whole records, because the cuts of readers are at record ends. What retention by time or size has
+        removed is left out: it must not block the sink for ever.
         """
         bound, records = pipeline.sinks[sink], self._shared.records
-        segment, end = output_segment(name, bound.port), pipeline.batches[batch].ends[bound.port]
+        segment, end = output_segment(name, bound.port), pipeline.epochs[epoch].ends[bound.port]
         at = max(bound.at, min(records.begin(segment), end))
         if at > bound.at:
-            log.warning("%d bytes that were to be parked for sink %s are truncated", at - bound.at, sink)
+            log.warning("%d bytes to be parked for sink %s were already removed by retention", at - bound.at, sink)
         unwritten = 0
         while at < end:
             length = max(_COPY_BYTES, self._shared.store.record(segment, at).end - at)
@@ -142,7 +145,7 @@ class Deliveries:
         return segment
 
     def sweep(self) -> None:
-        """Remove what a crash has left of a copy."""
+        """Delete unfinished copies that a crash has left."""
         for info in self._shared.store.segments(_PARKING_PREFIX):
             self._shared.store.delete(info.name)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.coordinator.machine.state import CUTS_MAX, Batch, Pipeline, State
+from penstock.coordinator.machine.state import CUTS_MAX, MergedEpoch, Pipeline, State
 from penstock.protocol.api.pipelines import Segments, Staged
 from penstock.protocol.stored.names import output_segment
 
@@ -201,7 +201,7 @@ class Flow:
         known = [time for time in times if time is not None]
         flow.open.append(_Epoch(pipeline.next_epoch, now, min(known, default=None)))
 
-    def merged(self, name: str, pipeline: Pipeline, batch: Batch, staged: Iterable[Staged]) -> None:
+    def merged(self, name: str, pipeline: Pipeline, batch: MergedEpoch, staged: Iterable[Staged]) -> None:
         """Of the rows of its output it is known when the input arrived that they were made from: so the latency of a
         pipeline that reads them is from there on.
         """

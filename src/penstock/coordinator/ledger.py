@@ -1,7 +1,7 @@
-"""The coordinator's state, durable: the commands that made it, one behind the other, in a segment of its own.
+"""The ledger makes the coordinator's state durable: a segment with the commands that led to it, in order.
 
-An entry is `u32 length · msgpack`, in one append. When many have come, the state is written down as a whole, and what
-is before it is given up. A merge stands in the same record of the journal as the entry that tells of it.
+An entry is `u32 length · MessagePack`, in one append. From time to time the whole state is written as a snapshot, and
+everything before it is truncated. A merge is in the same journal record as its entry.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import Command, Effect, Merges, decode, encode, pack, unpack
-from penstock.coordinator.machine.state import Batch, Cut, Input, Mark, Pipeline, Retention, Sink, State
+from penstock.coordinator.machine.state import Cut, Input, Mark, MergedEpoch, Pipeline, Retention, Sink, State
 from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
 from penstock.core.types import QUOTA, Position
 from penstock.protocol.api.pipelines import Limits
@@ -22,11 +22,11 @@ from penstock.protocol.stored.names import LEDGER
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
-# The whole state as entries of the ledger: a head that says how many follow, then pipelines, releases and marks.
+# A snapshot is a head with the number of entries that follow, then pipelines, releases and marks.
 
 FORMAT = 1
-"""The first entry of a ledger says which one it has, and so does one before every snapshot. Ledgers without it were
-written before 0.1, when epochs were not numbered as Spark's batches are.
+"""The version in the first entry of a ledger, and in one before every snapshot. Ledgers without it were written before
+0.1, when epochs were not numbered as Spark's batches are.
 """
 VERSION, HEAD, PIPELINE, RELEASED, MARK = 0, 100, 101, 102, 103
 _ABSENT = -1
@@ -52,13 +52,13 @@ def _pipeline(p: Pipeline) -> Iterator[Any]:
     names = [*dict.fromkeys(name for cut in p.cuts.values() for name in cut.segments)]
     yield names
     yield [(epoch, c.watermark, [c.segments.get(name, _ABSENT) for name in names]) for epoch, c in p.cuts.items()]
-    yield [(number, *batch) for number, batch in p.batches.items()]
+    yield [(number, *epoch) for number, epoch in p.epochs.items()]
     yield p.replayed
     yield p.schemas
 
 
 class SnapshotReader:
-    """Puts a state together from the entries behind a head. `state` is there when the last one has been added."""
+    """Builds a state from the entries after a head. `state` is available when the last one was added."""
 
     def __init__(self, head: tuple[Any, ...]) -> None:
         _, self._rest, self._generations, self._incarnations, self._attempts, mode, amount = head
@@ -68,7 +68,7 @@ class SnapshotReader:
         self._marks: list[Mark] = []
 
     def add(self, entry: tuple[Any, ...]) -> bool:
-        """False if the entry is no part of a snapshot: this one was never finished."""
+        """Returns False if the entry is not part of a snapshot: then this one was never finished."""
         match entry:
             case (101, name, *fields):
                 self._pipelines[name] = _decode_pipeline(*fields)
@@ -98,7 +98,7 @@ class SnapshotReader:
 
 def _decode_pipeline(*values: Any) -> Pipeline:
     incarnation, generation, request, outputs, limits, proved, complete, leader, running, attempt, *rest = values
-    sinks, inputs, names, cuts, batches, replayed, schemas = rest
+    sinks, inputs, names, cuts, epochs, replayed, schemas = rest
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -107,7 +107,7 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         outputs=outputs,
         limits=Limits(*limits),
         cuts={epoch: Cut(_segments(names, offsets), watermark) for epoch, watermark, offsets in cuts},
-        batches={number: Batch(*batch) for number, *batch in batches},
+        epochs={number: MergedEpoch(*values) for number, *values in epochs},
         proved=proved,
         complete=complete,
         leader=leader,
@@ -124,21 +124,19 @@ def _segments(names: tuple[str, ...], offsets: tuple[int, ...]) -> dict[str, int
 
 
 NO_QUOTA = {QUOTA: 2**63 - 1}
-"""What the worker writes itself is never refused for a quota."""
+"""The worker's own data is never refused for a quota."""
 
 COMPACT_BYTES = 4 << 20
-"""Entries behind the last snapshot, before the next one: bounds what a start must read."""
+"""Entries after the last snapshot, before the next one is due: bounds what a start must read."""
 _COMPACT_FACTOR = 4
-"""A snapshot is written when so many times its own size has come since: it costs a fraction of the entries."""
+"""A snapshot is due when the entries are this many times as large as the last one: it costs a fraction of them."""
 
 _LENGTH = struct.Struct(">I")
 _READ_BYTES = 16 << 20
 
 
 class Ledger:
-    """Owned by the coordinator's service. What it returns is durable when the journal is, up to that position.
-    Its segment is made when there is something to write.
-    """
+    """Positions that it returns tell when an entry is durable. Its segment is created with the first entry."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
@@ -146,7 +144,9 @@ class Ledger:
         self._since_snapshot = 0
 
     def recover(self) -> State:
-        """The state as it was; call it when everything in the store is durable. Raises Damaged."""
+        """The state; call it when everything in the store is durable. Raises Damaged, and UnreadableFormat for a ledger
+        of another version.
+        """
         state = State()
         snapshot: SnapshotReader | None = None
         try:
@@ -163,7 +163,7 @@ class Ledger:
         except Damaged:
             raise
         except (PenstockError, ValueError, TypeError, LookupError) as error:
-            raise Damaged(f"segment {LEDGER!r} is no ledger: {error}") from error
+            raise Damaged(f"the ledger (segment {LEDGER!r}) cannot be read: {error}") from error
         return state
 
     def _entries(self) -> Iterator[tuple[Any, ...]]:
@@ -182,7 +182,7 @@ class Ledger:
                 start = end
             buffer = buffer[start:]
         if buffer:
-            raise ValueError(f"{len(buffer)} bytes at its end are no entry")
+            raise ValueError(f"its last {len(buffer)} bytes are not a whole entry")
 
     def append(self, command: Command) -> Position:
         self._make()
@@ -195,7 +195,7 @@ class Ledger:
             self._append(_framed([VERSION, FORMAT]))
 
     def merge(self, command: Command, pairs: tuple[tuple[str, str], ...]) -> Position:
-        """The command and the merges it tells of: both or neither."""
+        """The command and its merges, in one journal record: both or neither."""
         self._make()
         entry = _framed(encode(command))
         position = self._store.merge(pairs, note=(LEDGER, entry))
@@ -207,8 +207,8 @@ class Ledger:
             self.compact(state)
 
     def compact(self, state: State) -> None:
-        """Write the state down as a whole. One that is not finished counts for nothing; the truncation stands behind it
-        in the journal, so it cannot be durable without it.
+        """Write a snapshot. An unfinished one is ignored; the truncation comes after it in the journal, so it cannot be
+        durable without the snapshot.
         """
         start = self._store.length(LEDGER)
         self._append(_framed([VERSION, FORMAT]))
@@ -241,20 +241,20 @@ def _framed(entry: list[Any]) -> bytes:
 
 
 def _end_of_entry(buffer: bytes, start: int) -> int:
-    """Beyond the buffer if not even its length is there."""
+    """Beyond the buffer if not even the length of the entry is there."""
     if start + _LENGTH.size > len(buffer):
         return len(buffer) + 1
     length: int = _LENGTH.unpack_from(buffer, start)[0]
     return start + _LENGTH.size + length
 
 
-# Keeps the state: a command is applied and journalled in one step; what follows from it waits until it is durable.
-
 log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Belongs to the thread that owns the store. `perform` gets the effects of each command once it is durable."""
+    """Holds the state: applies a command and journals it in one step. `perform` gets the effects of each command once
+    it is durable. Belongs to the thread that owns the store.
+    """
 
     def __init__(self, store: SegmentStore, durability: Durability, perform: Callable[[Effect], None]) -> None:
         self._journal = store.journal
@@ -267,7 +267,7 @@ class Keeper:
         self._stopped = False
 
     def commit(self, command: Command) -> None:
-        """Raises what `apply` does, or DiskFull or StoreFailed, with nothing changed. Answer it after `settled`."""
+        """Raises what `apply` does, or DiskFull or StoreFailed, with nothing changed. Reply only after `settled`."""
         state, effects = apply(self.state, command)
         if state is not self.state:
             pairs = tuple(pair for effect in effects if isinstance(effect, Merges) for pair in effect.pairs)
@@ -280,8 +280,8 @@ class Keeper:
     def _compact(self) -> None:
         try:
             self._ledger.compact_if_due(self.state)
-        except PenstockError as error:  # the command stands; the ledger only goes on growing
-            log.warning("the ledger is not written anew: %s", error)
+        except PenstockError as error:  # the command stands; the ledger just keeps growing
+            log.warning("no snapshot of the ledger could be written: %s", error)
 
     def _perform(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
@@ -289,11 +289,11 @@ class Keeper:
                 self._perform_one(effect)
 
     def cover(self) -> None:
-        """Let `settled` wait for everything that the store was told until now, not for commands alone."""
+        """Let `settled` wait for everything that was written to the store until now, not only for commands."""
         self._position = self._journal.end
 
     async def settled(self) -> None:
-        """Return when the state, as it is now, is durable. Raises StoreFailed, or Unavailable when the worker stops."""
+        """Return when the current state is durable. Raises StoreFailed, or Unavailable if the worker stops."""
         self._journal.check()
         if self._position <= self._journal.durable:
             return
@@ -308,7 +308,7 @@ class Keeper:
             self._waiting.discard(done)
 
     def stop(self) -> None:
-        """Whoever waits is told that there will be no answer."""
+        """Everybody who waits gets Unavailable."""
         self._stopped = True
         for waiting in self._waiting:
             if not waiting.done():
@@ -316,4 +316,4 @@ class Keeper:
 
 
 def stopping() -> Unavailable:
-    return Unavailable("the worker stops", "Try again when it is there again.")
+    return Unavailable("the worker is stopping", "Try again when it is running again.")

@@ -1,4 +1,4 @@
-"""How pipelines begin, begin anew and end."""
+"""The lifecycle of pipelines: start, complete, reset and drop."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -27,20 +27,20 @@ from penstock.protocol.stored.names import REPLAY_PREFIX, check_pipeline_name, o
 log = logging.getLogger(__name__)
 
 INPUTS_MAX = 100
-"""Loads of one pipeline: each is a process of its own in Spark's driver."""
+"""Per pipeline: each is a process of its own in Spark's driver."""
 
 OUTPUTS_MAX = 100
-"""Ports of one pipeline: each is a segment of its own for every partition of every batch."""
+"""Ports per pipeline: each is a segment of its own for every partition of every epoch."""
 
 SCHEMAS_CHARACTERS_MAX = 256 << 10
-"""Names and types of all ports: they stand in the ledger. A table has 1,600 columns at most in PostgreSQL."""
+"""Names and types of all ports: they are in the ledger. A PostgreSQL table has at most 1,600 columns."""
 
 TEXT_MAX = 1000
-"""Characters of a request's text and of a source's name: they stand in the ledger, and are looked at all the time."""
+"""Characters of a request's text and of a source's name: they are in the ledger, and compared by every command."""
 
 
 class Lifecycle:
-    """`address` tells the segment port, and whether it speaks TLS."""
+    """`address` returns the segment port, and whether it uses TLS."""
 
     def __init__(self, shared: Shared, address: Callable[[], tuple[int, bool]]) -> None:
         self._shared = shared
@@ -56,13 +56,13 @@ class Lifecycle:
         fresh: bool | None,
         request: str,
     ) -> Started:
-        """A new generation of a driver. The same request again: the same generation, with these inputs too."""
+        """Begins a new generation. The same request again returns the same generation, with these inputs added."""
         started = await self._start(name, inputs, outputs, limits, fresh=fresh, request=request)
         self._shared.heartbeats.started(name)
         return started
 
     async def register(self, name: str, inputs: Mapping[str, InputSpec], request: str) -> None:
-        """Make a pipeline known before any driver runs it: from now on what it is to read is kept for it."""
+        """Registers a pipeline before a driver runs it: its input is retained from now on."""
         await self._start(name, inputs, None, Limits(), fresh=None, request=request)
 
     async def _start(
@@ -91,8 +91,8 @@ class Lifecycle:
         return Started(pipeline.generation, pipeline.incarnation, pipeline.planned, *self._address())
 
     async def _input(self, old: Pipeline | None, key: str, spec: InputSpec) -> tuple[tuple[str, ...], Segments]:
-        """Where it starts is found out for those of its sources that it does not read already. One that was read before
-        goes on, and where it once should start does not matter.
+        """Resolves where the input starts in those of its sources that it does not read yet. A source that was read
+        before continues where it was, whatever `starting` says.
         """
         sources = normalised(spec.sources)
         known = old.inputs.get(key) if old is not None else None
@@ -109,7 +109,7 @@ class Lifecycle:
             self._shared.store.create(segment, NO_QUOTA)
 
     async def initial(self, name: str, generation: int, key: str) -> InputOffset:
-        """Where epoch 0 begins. Refused if the first batch is known to be over: then the checkpoint is lost."""
+        """Where epoch 0 begins. Raises PipelineError if that epoch is over: then the checkpoint is lost."""
         shared = self._shared
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
@@ -130,11 +130,11 @@ class Lifecycle:
             await shared.keeper.settled()
 
     async def describe(self, name: str, generation: int, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-        """What the rows of the ports hold from now on: SQL sinks make tables by it. Too much of it is not kept."""
+        """Records the fields of the ports' rows, from which SQL sinks create tables. What is too long is not kept."""
         shared = self._shared
         given = {check_pipeline_name(port, "port"): tuple(fields) for port, fields in schemas.items()}
         if sum(len(name) + len(kind) for fields in given.values() for name, kind in fields) > SCHEMAS_CHARACTERS_MAX:
-            log.warning("pipeline %s: the schemas of its outputs are too long to be kept", name)
+            log.warning("pipeline %s: the schemas of its outputs are too long and are not kept", name)
             given = {}
         async with shared.lock(name):
             shared.keeper.commit(Describe(name, generation, given))
@@ -146,7 +146,7 @@ class Lifecycle:
 
     def stored_input(self, name: str) -> StoredInput:
         """How much of its input a pipeline would read again after a reset, if it began where it first began. Replayed
-        letters do not count: it does not read those again.
+        dead letters do not count: it does not read those again.
         """
         shared, pipeline = self._shared, known(self._shared.state, name)
         declared = [one for key, spec in pipeline.inputs.items() for one in own_sources(name, key, spec)]
@@ -159,8 +159,8 @@ class Lifecycle:
         return StoredInput(stored, total)
 
     async def reset(self, name: str, *, accept_partial: bool = False) -> None:
-        """A new incarnation: the next start decides where to begin. Raises PipelineError when retention has removed
-        some of what the pipeline has read, unless `accept_partial`: its results would silently be other ones.
+        """Begins a new incarnation; the next start decides where to begin. Raises PipelineError if retention has
+        removed some of the pipeline's input, unless `accept_partial`: its results would silently differ.
         """
         shared = self._shared
         async with shared.lock(name):
@@ -177,13 +177,13 @@ class Lifecycle:
             await shared.keeper.settled()
 
     async def drop(self, name: str, *, outputs: bool = False) -> None:
-        """The pipeline holds nothing back any more; with `outputs` what it has made goes with it."""
+        """Unregisters the pipeline: nothing waits for it any more. With `outputs` its output is deleted too."""
         shared = self._shared
         async with shared.lock(name):
             segments = self._outputs(name) if outputs else []
             self._write_watermarks(name)
             shared.keeper.commit(Drop(name, tuple(segments)))
-            # Behind it in the journal: a crash leaves segments of nobody, and never a pipeline without its segments.
+            # After the entry in the journal: a crash may leave segments without a pipeline, but not the reverse.
             for segment in segments:
                 shared.store.delete(segment)
             shared.watermarks.forget(name, outputs=outputs)
@@ -192,13 +192,13 @@ class Lifecycle:
             await shared.keeper.settled()
 
     def _write_watermarks(self, name: str) -> None:
-        """Its batches are about to be forgotten; whoever reads its output needs to know what they carried."""
+        """Its epochs are about to be forgotten; readers of its output still need their watermarks."""
         pipeline = self._shared.state.pipelines.get(name)
         if pipeline is not None:
             self._shared.watermarks.outputs.write(name, pipeline)
 
     def _outputs(self, name: str) -> list[str]:
-        """Its output segments. Raises PipelineError if somebody reads one."""
+        """Its output segments. Raises PipelineError if another pipeline reads one."""
         shared = self._shared
         found = [info.name for info in shared.store.segments(output_segment(check_pipeline_name(name), ""))]
         for reader, pipeline in shared.state.pipelines.items():
@@ -211,29 +211,31 @@ class Lifecycle:
 def _check(name: str, inputs: Mapping[str, InputSpec], outputs: Sequence[str] | None, request: str) -> None:
     check_pipeline_name(name)
     if not request:
-        raise RequestError("a start without a request text", "Give one: it makes a repeated start the same start.")
+        raise RequestError("the start has no request text", "Send one: it identifies a repeated start.")
     if len(inputs) > INPUTS_MAX or len(outputs or ()) > OUTPUTS_MAX:
         raise RequestError(f"a pipeline has at most {INPUTS_MAX} inputs and {OUTPUTS_MAX} outputs")
     for port in outputs or ():
         check_pipeline_name(port, "port")
         if port.startswith(REPLAY_PREFIX):
-            raise RequestError(f"{port!r} is no name for a port", f"{REPLAY_PREFIX}… is where letters are replayed to.")
+            raise RequestError(f"{port!r} is not a valid name of a port", f"{REPLAY_PREFIX}… is used for replays.")
     for key in inputs:
         check_pipeline_name(key, "input")
     _check_size(inputs, request)
 
 
 def _of(sources: Sequence[str], starting: Starting) -> Starting:
-    """Of segments that are named, those of these sources: the others are read already."""
+    """The starting offsets of these sources alone: the others are read already."""
     if not isinstance(starting, AtSegments):
         return starting
     return AtSegments({name: at for name, at in starting.segments.items() if source_of(name) in sources})
 
 
 def _check_size(inputs: Mapping[str, InputSpec], request: str) -> None:
-    """Raises LimitExceeded for what would make every later command slow."""
+    """Raises LimitExceeded for a start that would make every later command slow."""
     named = [spec.starting.segments for spec in inputs.values() if isinstance(spec.starting, AtSegments)]
     if max(sum(len(spec.sources) for spec in inputs.values()), sum(map(len, named))) > SEGMENTS_MAX:
-        raise LimitExceeded(f"a pipeline that reads more than {SEGMENTS_MAX} segments", "Give some sources to another.")
+        raise LimitExceeded(
+            f"the pipeline would read more than {SEGMENTS_MAX} segments", "Move some sources to another pipeline."
+        )
     if max(map(len, [request, *(source for spec in inputs.values() for source in spec.sources)])) > TEXT_MAX:
         raise LimitExceeded(f"the request's text, or a source's name, is longer than {TEXT_MAX} characters")

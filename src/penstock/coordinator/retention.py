@@ -1,4 +1,4 @@
-"""Gives up what retention allows: in large steps, for each truncation writes tables of streams down."""
+"""Truncates what retention allows, in large steps: every truncation writes the tables of streams first."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from penstock.store.store import SegmentStore
 log = logging.getLogger(__name__)
 
 _MARKS = 100
-"""Marks within the time that data are kept: they are kept a hundredth of it longer at most."""
+"""Per retention time: data is retained at most a hundredth of it too long."""
 _MARK_SECONDS_MIN, _MARK_SECONDS_MAX = 1.0, 3600.0
 
 
-class Retaining:
+class RetentionTask:
     """`clock` counts seconds, `now_us` is the time of day."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Retaining:
             self._allowed[name] = max(offset, self._allowed.get(name, 0))
 
     def tick(self, keeper: Keeper) -> None:
-        """To be called now and then."""
+        """One step; the service calls it periodically."""
         match keeper.state.retention.mode:
             case "time":
                 self._by_time(keeper)
@@ -61,12 +61,12 @@ class Retaining:
                 del self._allowed[name]
 
     def _bound(self, state: State) -> None:
-        """A pipeline that has begun since something was allowed may need it."""
+        """A pipeline that has started since a truncation was allowed may need the data."""
         now = truncatable(state, {source_of(name) for name in self._allowed})
         self._allowed = {name: min(offset, now[name]) for name, offset in self._allowed.items() if name in now}
 
     def _is_done(self, name: str, offset: int) -> bool:
-        """Truncate it, if it is worth while by now; whether there is nothing left to do."""
+        """Truncate the segment if it is worthwhile by now. Returns whether nothing is left to do."""
         size = offset - self._store.info(name).start
         if size <= 0:
             return True
@@ -78,7 +78,7 @@ class Retaining:
         try:
             self._store.truncate(name, offset)
         except PenstockError as error:
-            log.warning("segment %r is not truncated: %s", name, error)
+            log.warning("segment %r could not be truncated: %s", name, error)
             return False
         return True
 
@@ -97,7 +97,7 @@ class Retaining:
             keeper.commit(Expire(self._now_us() - amount))
 
     def _mark(self, keeper: Keeper) -> None:
-        """How long everything is now that has grown since the last mark."""
+        """Record the lengths of the segments that have grown since the last mark."""
         self._marked = {name: end for name, end in self._marked.items() if self._store.exists(name)}
         grown = {info.name: info.length for info in self._data() if info.length > self._marked.get(info.name, 0)}
         last = keeper.state.marks[-1].time_us if keeper.state.marks else 0
@@ -112,7 +112,7 @@ class Retaining:
                 self.allow(Truncate({info.name: at}))
 
     def _data(self) -> Iterator[SegmentInfo]:
-        """The segments that hold events of connectors and pipelines."""
+        """The segments with events of connectors and pipelines."""
         for prefix in (CONNECTOR_PREFIX, OUTPUT_PREFIX):
             for info in self._store.segments(prefix):
                 if is_held(info.name):

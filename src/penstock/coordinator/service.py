@@ -1,4 +1,4 @@
-"""The coordinator at work, in the worker's loop: its parts put together, and what goes on besides its answers."""
+"""The coordinator's service in the worker's event loop: its parts, their background tasks, and its effects."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.coordinator.cuts import Cuts
-from penstock.coordinator.dead_letters import Letters
+from penstock.coordinator.dead_letters import DeadLetters
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.flow import SPACING_SECONDS, Flow
 from penstock.coordinator.heartbeats import Heartbeats, StartTimes
@@ -22,7 +22,7 @@ from penstock.coordinator.readers import Readers
 from penstock.coordinator.readiness import Readiness
 from penstock.coordinator.records import Records, Sources, normalised
 from penstock.coordinator.reports import Reports
-from penstock.coordinator.retention import Retaining
+from penstock.coordinator.retention import RetentionTask
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.coordinator.shared import News, Shared
 from penstock.coordinator.watermark.watermarks import Watermarks
@@ -33,14 +33,12 @@ from penstock.protocol.stored.names import Form, Source, check_pipeline_name
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
-# What the coordinator needs of whoever acknowledges messages to sources, and how it is told.
-
 
 class Completion(Protocol):
     """The acknowledgements of one connector. Offsets are those of its segments; one that is not named is at 0."""
 
     def hold(self, start: Mapping[str, int]) -> None:
-        """Pipelines read the connector: acknowledge no more than what they have completed, which is this."""
+        """Pipelines read the connector: acknowledge only what they have completed, which is this."""
         ...
 
     def advance(self, ends: Mapping[str, int]) -> None:
@@ -53,11 +51,11 @@ class Completion(Protocol):
 
 
 Completions = Callable[[str], Completion]
-"""A connector's, by its name; also before there is such a connector."""
+"""The Completion of a connector, by name; also before the connector exists."""
 
 
 class Releases:
-    """Tells each connector when it is held, how far it is released, and when it is held no more."""
+    """Passes what is released on to the connectors' acknowledgements."""
 
     def __init__(self, completions: Completions) -> None:
         self._completions = completions
@@ -82,10 +80,10 @@ log = logging.getLogger(__name__)
 
 
 class Coordinator:
-    """Answers come when what they say is durable, and so do effects: what is released, what is removed.
+    """Replies are sent, and effects happen, only when what they depend on is durable.
 
-    Make it when everything in the store is durable, and `start` it before sources are let in: a connector that
-    pipelines read acknowledges from then on what they have completed. Raises Damaged when the ledger cannot be read.
+    Create it when everything in the store is durable, and `start` it before sources connect: from then on a connector
+    acknowledges only what its pipelines have completed. Raises Damaged if the ledger cannot be read.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class Coordinator:
         keeper = Keeper(store, durability, self._perform)
         self._releases = Releases(completions)
         self._sweeper = Sweeper(store, settings.orphan_seconds, clock)
-        self._retaining = Retaining(store, settings, clock, now_us)
+        self._retention = RetentionTask(store, settings, clock, now_us)
         self.flow = Flow(clock)
         self._shared = Shared(
             store, keeper, records, sources, watermarks, heartbeats, reports, news, self.flow, settings
@@ -122,28 +120,28 @@ class Coordinator:
         self.merger = Merger(self._shared, self._sweeper)
         self.readers = Readers(self._shared)
         self.deliveries = Deliveries(self._shared)
-        self.letters = Letters(self._shared)
+        self.dead_letters = DeadLetters(self._shared)
         self.windows = WindowReports(self._shared)
         self.readiness = Readiness(lambda: self._shared.state, heartbeats)
         self.clock_demand = ClockDemand(self._shared, self.cuts.queries, self.windows)
         self._open_windows = OpenWindows(self._shared, self.windows, self.clock_demand, connectors, now_us)
 
     async def start(self) -> None:
-        """Bring the tables of streams back, hold what is held, and remove what a crash has left."""
+        """Recover the tables of streams, restrict acknowledgements, and delete what a crash has left."""
         shared = self._shared
         for name in shared.state.pipelines:
             try:
                 await shared.watermarks.recover(shared.state, name)
-            except PenstockError as error:  # its watermark knows of fewer streams; nothing else depends on it
+            except PenstockError as error:  # its watermark knows fewer streams; nothing else depends on the table
                 log.error("the table of streams of pipeline %r is lost: %s", name, error)
         for source, segments in shared.state.released.items():
             self._releases.perform(Release(source, segments))
-        self._retaining.allow(Truncate(truncatable(shared.state)))
+        self._retention.allow(Truncate(truncatable(shared.state)))
         retention = shared.settings.retention
         shared.keeper.commit(Retain(retention.mode, retention.amount))
         self._sweeper.sweep_orphans(shared.state)
         self.deliveries.sweep()
-        self.letters.sweep()
+        self.dead_letters.sweep()
         self._tasks = [
             asyncio.create_task(self._every(shared.settings.retention_seconds, self._retain)),
             asyncio.create_task(self._every(shared.settings.sweep_seconds, self._sweep)),
@@ -151,7 +149,7 @@ class Coordinator:
         ]
 
     async def stop(self) -> None:
-        """Whoever waits is told so."""
+        """Requests that wait get Unavailable."""
         self._shared.news.end()
         self._shared.keeper.stop()
         for task in self._tasks:
@@ -171,7 +169,7 @@ class Coordinator:
                 log.error("coordinator: %s", error)
 
     def _retain(self) -> None:
-        self._retaining.tick(self._shared.keeper)
+        self._retention.tick(self._shared.keeper)
 
     def _sweep(self) -> None:
         self._sweeper.sweep_orphans(self._shared.state)
@@ -180,7 +178,7 @@ class Coordinator:
         self.flow.sample(self._shared.state, self._read_ends)
 
     def _read_ends(self) -> dict[str, int]:
-        """Of all segments that pipelines read."""
+        """Segment → its durable end, for all segments that pipelines read."""
         shared = self._shared
         read = frozenset(source for pipeline in shared.state.pipelines.values() for source in pipeline.sources)
         return {segment: shared.records.end(segment) for segment in shared.sources.all_segments(read)}
@@ -190,14 +188,14 @@ class Coordinator:
             case Release():
                 self._releases.perform(effect)
             case Truncate():
-                self._retaining.allow(effect)
+                self._retention.allow(effect)
             case Sweep():
                 self._sweeper.sweep(effect.prefix)
             case _:
-                raise AssertionError(f"{effect} stands in the record itself")
+                raise AssertionError(f"{effect} is part of the journal record itself")
 
     def announce(self, pipelines: Mapping[str, Sequence[str]]) -> None:
-        """A driver is starting Spark for these, which will read these sources. It repeats this until they start."""
+        """A driver is starting Spark for these pipelines, each with its sources. It repeats this until they start."""
         for name, sources in pipelines.items():
             self._shared.heartbeats.announce(check_pipeline_name(name), normalised(sources))
 
@@ -207,10 +205,11 @@ class Coordinator:
         return [self._open_windows.shown(one) for one in self._shared.reports.pipelines(self._shared.state)]
 
     def holds(self, full_sources: dict[str, int]) -> list[str]:
-        """Who holds the chain. `full_sources`: connectors at their quota, and the bytes they hold."""
+        """What is blocked, and by what, in sentences. `full_sources`: connectors at their quota → bytes retained."""
         shared = self._shared
         sentences = [*shared.reports.holds(shared.state)]
         for name, size in full_sources.items():
-            slowest = ", ".join(shared.reports.slowest(shared.state, name)) or "nobody reads it"
-            sentences.append(f"source {name} is at its quota with {size} bytes, and gets no credits: {slowest}")
+            slowest = ", ".join(shared.reports.slowest(shared.state, name))
+            blocked = f"blocked by {slowest}" if slowest else "read by no pipeline"
+            sentences.append(f"source {name} is {blocked}: it is at its quota with {size} bytes, and gets no credits")
         return sentences

@@ -15,41 +15,37 @@ class CoordinatorSettings:
     retention: Retention = COMPLETE
 
     epoch_bytes: int = GIB
-    """What an epoch takes at most if nobody says otherwise: a failed batch is run again as a whole."""
+    """The most that an epoch reads by default: a failed batch is run again as a whole."""
 
     undelivered_bytes: int = GIB
-    """Output that no reader has completed, before the pipeline's cut stops advancing."""
+    """Output that readers and sinks have not completed, before the pipeline's cut stops advancing."""
 
     heartbeat_lapse_seconds: float = 15.0
     """Silence after which a pipeline counts as failing: five heartbeats."""
 
     wait_seconds_max: float = 60.0
-    """How long a request may wait for something new: below the silence that proxies take for an end."""
+    """How long a request may wait for something new: below the idle timeout of proxies."""
 
     table_bytes: int = 64 * MIB
-    """Data after which a pipeline's table of streams is written down again: bounds what a restart must read."""
+    """Data after which a pipeline's table of streams is written again: bounds what a restart must read."""
 
     watermark_seconds: float = 1.0
-    """How long after its last rise a watermark may rise without data: an epoch without any costs Spark as much as one
-    with some."""
+    """Between two cuts that advance only the watermark: an epoch without data costs Spark as much as one with some."""
 
     truncate_bytes: int = 8 * MIB
-    """So much of a segment can be given up: do it at once. It costs a copy of every table of streams that reads it."""
+    """Removable bytes that are truncated at once. Each time costs a copy of every table of streams that reads them."""
 
     truncate_seconds: float = 5.0
-    """Less than that can be given up: do it so often."""
+    """How often less than that is truncated."""
 
     retention_seconds: float = 1.0
-    """How often to look what can be given up."""
+    """How often to look for what can be removed."""
 
     sweep_seconds: float = 30.0
     """How often to look for staged segments that nobody will merge."""
 
     orphan_seconds: float = 3600.0
-    """Staged by a pipeline that is not known: it may be about to merge for the first time, but not after an hour."""
-
-
-# What the coordinator needs to know of connectors, besides their segments.
+    """How long segments staged by an unknown pipeline stay: it may be about to merge for the first time."""
 
 
 class SourceTimes(NamedTuple):
@@ -58,25 +54,27 @@ class SourceTimes(NamedTuple):
     has_arrival_times: bool = False
     """Its watermark follows the worker's clock."""
     follows_clock_when_idle: bool = False
-    """It does so while no stream is active."""
+    """Its watermark follows the worker's clock while no stream is active."""
     idle_timeout_seconds: float | None = None
     disorder_us: int = 0
     last_event_us: int | None = None
-    """When the last event came; None: not since the worker started."""
+    """When the last event arrived; None: none since the worker started."""
     active_streams: int = 0
 
 
 class Connectors(NamedTuple):
-    """Asked in the worker's loop; of a connector that is not known, too."""
+    """What the coordinator needs to know about connectors, by name. Called in the worker's event loop; the connector
+    may be unknown.
+    """
 
     disorder_us: Callable[[str], int] = lambda _: 0
     """How far its streams may be out of order, in microseconds."""
     stream_name: Callable[[str, int], str] = lambda _, __: ""
-    """The name of a stream; "" if it is not known."""
+    """The name of a stream; "" if it is unknown."""
     open_streams: Callable[[str], Collection[int]] = lambda _: ()
-    """Those that have begun, and have neither ended nor become idle."""
+    """Streams that have started, and are neither ended nor idle."""
     has_finished: Callable[[str], bool] = lambda _: False
-    """Whether it has ended for good."""
+    """Whether the source has ended for good."""
     times: Callable[[str], SourceTimes] = lambda _: SourceTimes()
 
 

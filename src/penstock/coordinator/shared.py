@@ -16,11 +16,11 @@ from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.store.store import SegmentStore
 
-# Wakes those who wait for something new: after each group of the journal that has become durable.
-
 
 class News:
-    """`count` grows with every group: take it before you look, and wait with it afterwards; so nothing is missed."""
+    """Wakes tasks that wait for something new, after each journal group that has become durable. `count` grows with
+    every group: read it before looking, and wait with it afterwards, so that nothing is missed.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,12 +35,12 @@ class News:
         self._waiting.clear()
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """Wake everybody, for good."""
         self.is_over = True
         self.ring()
 
     async def wait(self, seen: int, seconds: float) -> None:
-        """Until there is something newer than `seen`, but so long at most."""
+        """Return when there is something newer than `seen`, or after this time."""
         if self.count != seen or self.is_over:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -53,7 +53,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """All of it belongs to the thread that owns the store."""
+    """Belongs to the thread that owns the store."""
 
     store: SegmentStore
     keeper: Keeper
@@ -66,14 +66,14 @@ class Shared:
     flow: Flow
     settings: CoordinatorSettings
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """Of pipelines that somebody waits for, or works on."""
+    """By pipeline, while somebody holds or awaits it."""
 
     @property
     def state(self) -> State:
         return self.keeper.state
 
     def lock(self, name: str) -> asyncio.Lock:
-        """A pipeline's requests are handled one behind the other."""
+        """Requests of one pipeline are handled one after the other."""
         if self.news.is_over:
             raise stopping()
         lock = self.locks.get(name)
@@ -82,7 +82,7 @@ class Shared:
         return lock
 
     def living(self, name: str, generation: int) -> Pipeline:
-        """The pipeline, if this is its newest generation, which has just given a sign of life. Raises Fenced."""
+        """The pipeline, if this is its newest generation. Counts as a heartbeat. Raises Fenced."""
         pipeline = current(self.state, name, generation)
         self.heartbeats.beat(name)
         return pipeline

@@ -56,7 +56,7 @@ class EpochData:
             records=records,
             segment=output_segment(name, sink.port),
             offset=sink.at,
-            end=pipeline.batches[batch].ends[sink.port],
+            end=pipeline.epochs[batch].ends[sink.port],
             name=epoch,
             number=batch,
             transaction_id=epoch.encode() if transaction_id is None else transaction_id,

@@ -95,7 +95,7 @@ class Rounds:
                 raise failure
 
     async def _round(self, pipeline: Pipeline, batch: int) -> None:
-        asked = voters(pipeline, pipeline.batches[batch])
+        asked = voters(pipeline, pipeline.epochs[batch])
         await self._open(asked)
         await self._deliveries.settled()  # what was merged can be read now
         try:

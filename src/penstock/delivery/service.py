@@ -11,7 +11,7 @@ from penstock.connectors.threaded import OneThread
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.delivery import sink_of, undelivered, voters
-from penstock.coordinator.machine.state import Batch, Pipeline, Sink
+from penstock.coordinator.machine.state import MergedEpoch, Pipeline, Sink
 from penstock.core.errors import PenstockError, PipelineError, RequestError, StoreFailed, Unavailable
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.non_voting import NonVotingSlot
@@ -292,8 +292,8 @@ class Delivery:
         return None if part is None else part[0]
 
 
-def _size(pipeline: Pipeline, number: int, batch: Batch) -> int:
-    before = pipeline.batches.get(number - 1)
+def _size(pipeline: Pipeline, number: int, batch: MergedEpoch) -> int:
+    before = pipeline.epochs.get(number - 1)
     ends = {} if before is None else before.ends
     return sum(end - ends.get(port, 0) for port, end in batch.ends.items())
 

@@ -221,12 +221,14 @@ class _DeadLetters:
         query = request.query_params
         ports = [query["port"]] if "port" in query else list(LETTER_PORTS)
         limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
-        letters = self._worker.coordinator().letters
+        letters = self._worker.coordinator().dead_letters
         return await letters.listed(request.path_params["name"], ports, limit, oldest=oldest)
 
     async def show(self, request: Request) -> Any:
         path = request.path_params
-        return await self._worker.coordinator().letters.show(path["name"], path["port"], number_of(path["at"], "place"))
+        return await self._worker.coordinator().dead_letters.show(
+            path["name"], path["port"], number_of(path["at"], "place")
+        )
 
     async def replay(self, name: str, body: Replay) -> Any:
-        return await self._worker.coordinator().letters.replay(name, body.port, body.after, body.upto, body.input)
+        return await self._worker.coordinator().dead_letters.replay(name, body.port, body.after, body.upto, body.input)

@@ -12,7 +12,7 @@ from penstock.protocol.stored.names import LEDGER
 def decisions(segments: SegmentClient, pipeline: str) -> list[str]:
     """The transactions of a pipeline that are decided: to commit, for nothing else is ever written down."""
     return [
-        transaction_id(pipeline, entry.batch, entry.attempt)
+        transaction_id(pipeline, entry.epoch, entry.attempt)
         for entry in _entries(segments)
         if isinstance(entry, Decide) and entry.pipeline == pipeline
     ]

@@ -1,6 +1,6 @@
-"""The coordinator's state machine: `apply` is the only place where a state becomes another one. No I/O, no clock.
+"""The coordinator's state machine: `apply` is the only place where one state becomes another. No I/O, no clock.
 
-A command that is not legal raises and leaves the state as it was; one that changes nothing returns the same state.
+An illegal command raises and leaves the state as it was; a command that changes nothing returns the same state.
 """
 
 from collections.abc import Collection
@@ -37,8 +37,8 @@ from penstock.coordinator.machine.delivery import bind, check_sinks, decide, fol
 from penstock.coordinator.machine.epochs import (
     ask,
     attach,
-    batch_prefix,
     done_replays,
+    epoch_prefix,
     merge,
     plan,
     read,
@@ -54,12 +54,12 @@ from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Limits, Segments
 from penstock.protocol.stored.names import output_segment
 
-# Sources that a pipeline reads no more, and perhaps again later: where it was in them is kept beside its cuts.
+# A pipeline may stop reading a source and read it again later. Its position there is kept in `Input.starting`.
 
 
 def unlinked(old: Pipeline, inputs: dict[str, Input]) -> dict[str, Input]:
-    """The inputs, with where they are in sources that none of them reads any more: later cuts do not name those. Who
-    reads one again goes on behind what was read.
+    """The inputs, with the positions in sources that none of them reads any more: later cuts do not name these. An
+    input that reads one again continues there.
     """
     sources = {source for spec in inputs.values() for source in spec.sources}
     last = old.cuts[old.planned]
@@ -70,7 +70,7 @@ def unlinked(old: Pipeline, inputs: dict[str, Input]) -> dict[str, Input]:
 
 
 def left(pipeline: Pipeline) -> dict[str, int]:
-    """Where it was in sources that none of its inputs reads any more. After a reset it was nowhere."""
+    """The positions in sources that none of its inputs reads any more; none after a reset."""
     sources, found = pipeline.sources, dict[str, int]()
     for spec in pipeline.inputs.values():
         gone = {name: at for name, at in spec.starting.items() if spec.resolved and source_of(name) not in sources}
@@ -79,8 +79,8 @@ def left(pipeline: Pipeline) -> dict[str, int]:
 
 
 def relinked(old: Pipeline, key: str, starting: Segments) -> dict[str, int]:
-    """Where an input begins in sources that it did not read until now. In one that was read before, by whichever input:
-    where that was, or at the first event that is still there, for nothing was kept for it meanwhile.
+    """Where an input begins in sources that it did not read until now. If any input has read one before: where it was,
+    or at the first event that is still stored, because nothing was retained for it meanwhile.
     """
     before, known = left(old), old.inputs.get(key)
     kept = (
@@ -90,7 +90,7 @@ def relinked(old: Pipeline, key: str, starting: Segments) -> dict[str, int]:
 
 
 PIPELINES_MAX = 1000
-"""Each keeps a thousand cuts in memory, and all are looked at whenever one completes an epoch."""
+"""Each keeps a thousand cuts in memory, and all of them are examined whenever one completes an epoch."""
 
 Applied = tuple[State, tuple[Effect, ...]]
 
@@ -150,7 +150,7 @@ def current(state: State, name: str, generation: int) -> Pipeline:
     """The pipeline, if this is its newest generation. Raises Fenced."""
     pipeline = state.pipelines.get(name)
     if pipeline is None:
-        raise Fenced(f"pipeline {name!r} is not registered", "It was dropped, or never started: start it anew.")
+        raise Fenced(f"pipeline {name!r} is not registered", "It was dropped, or never started: start it.")
     if generation != pipeline.generation:
         raise Fenced(f"generation {generation} of pipeline {name!r} was followed by generation {pipeline.generation}")
     return pipeline
@@ -160,33 +160,33 @@ def known(state: State, name: str) -> Pipeline:
     """The pipeline, of whatever generation. Raises PipelineError."""
     pipeline = state.pipelines.get(name)
     if pipeline is None:
-        raise PipelineError(f"there is no pipeline {name!r}", "Look which there are: penstock pipeline list")
+        raise PipelineError(f"there is no pipeline {name!r}", "List them: penstock pipeline list")
     return pipeline
 
 
 def check_fresh(name: str, pipeline: Pipeline) -> None:
-    """A query without a checkpoint would begin again with what is done already. Raises PipelineError."""
-    if pipeline.batches or pipeline.proved > NO_EPOCH:
+    """Raises PipelineError if the pipeline has epochs: a query without a checkpoint would repeat them."""
+    if pipeline.epochs or pipeline.proved > NO_EPOCH:
         raise _no_checkpoint(name, pipeline)
 
 
 def check_initial(name: str, pipeline: Pipeline) -> None:
-    """Spark asks where to begin when it has no checkpoint, and also when it runs its first batch again: the entry of
-    that one in the commit log is not safe before the sync of the second. Raises PipelineError.
+    """Spark asks where to begin if it has no checkpoint, and also if it runs its first batch again: the commit log
+    entry of that batch is durable only after the sync of the second. Raises PipelineError if there were more.
     """
-    if len(pipeline.batches) > 1 or (not pipeline.batches and pipeline.proved > 0):
+    if len(pipeline.epochs) > 1 or (not pipeline.epochs and pipeline.proved > 0):
         raise _no_checkpoint(name, pipeline)
 
 
 def _no_checkpoint(name: str, pipeline: Pipeline) -> PipelineError:
     return PipelineError(
         f"pipeline {name!r} has no checkpoint, but has committed epoch {max(pipeline.merged, pipeline.proved)}",
-        f"Give back its checkpoint; or begin anew, with everything it reads: penstock pipeline reset {name}",
+        f"Restore its checkpoint, or start from scratch: penstock pipeline reset {name}",
     )
 
 
 def _changed(state: State, name: str, new: Pipeline, *effects: Effect) -> Applied:
-    """The state with the pipeline as it is now, and what follows for the sources it reads, or has read."""
+    """The state with the new pipeline, and the effects on the sources that it reads, or has read."""
     old = state.pipelines.get(name)
     if new is old:
         return state, effects
@@ -197,7 +197,7 @@ def _changed(state: State, name: str, new: Pipeline, *effects: Effect) -> Applie
 
 
 def _concerned(name: str, pipeline: Pipeline) -> frozenset[str]:
-    """The sources that it holds back: those that it reads, and its own outputs that sinks wait for."""
+    """The sources whose release depends on it: those that it reads, and its own outputs that have sinks."""
     ports = {sink.port for sink in pipeline.sinks.values()}
     return pipeline.sources | {source_of(output_segment(name, port)) for port in ports}
 
@@ -217,12 +217,12 @@ def _start(state: State, start: Start) -> Applied:
     if start.request == old.request:
         new = replace(old, inputs={**old.inputs, **inputs}, limits=limits)
         return _changed(state, start.pipeline, old if new == old else new)
-    if start.outputs is None:  # whoever does not know the outputs does not know all inputs either
+    if start.outputs is None:  # a caller that does not know the outputs does not know all inputs either
         inputs = {**old.inputs, **inputs}
     outputs = old.outputs if start.outputs is None else start.outputs
     check_sinks(outputs, old.sinks)
     inputs = unlinked(old, inputs)
-    at = old.merged if old.batches else old.proved
+    at = old.merged if old.epochs else old.proved
     state = replace(state, generations=state.generations + 1)
     new = replace(
         old,
@@ -239,11 +239,11 @@ def _start(state: State, start: Start) -> Applied:
 
 def _check_count(state: State) -> None:
     if len(state.pipelines) >= PIPELINES_MAX:
-        raise LimitExceeded(f"there are {len(state.pipelines)} pipelines already", "Drop some: penstock pipeline drop")
+        raise LimitExceeded(f"there are already {len(state.pipelines)} pipelines", "Drop some: penstock pipeline drop")
 
 
 def _input(name: str, key: str, pipeline: Pipeline, sources: tuple[str, ...], starting: Segments) -> Input:
-    """Where an input starts is decided once. What letters are replayed into stays a source of it."""
+    """Where an input starts is decided once. The source of its replays stays one of its sources."""
     old = pipeline.inputs.get(key)
     sources, starting = with_replays(name, key, old, sources, starting)
     if old is None:
@@ -261,11 +261,11 @@ def _merge(state: State, command: Merge) -> Applied:
         pipeline = current(state, name, command.generation)
     elif name in state.pipelines:
         pipeline = state.pipelines[name]
-    else:  # a sink alone: its first merge is what makes it known
+    else:  # a query that uses only the sink: its first merge registers it
         _check_count(state)
         state = _renumbered(state)
         pipeline = Pipeline(incarnation=state.incarnations, generation=state.generations)
-    sweep = Sweep(batch_prefix(name, command.generation, command.batch))
+    sweep = Sweep(epoch_prefix(name, command.generation, command.epoch))
     new, effects = merge(pipeline, command)
     if name not in state.pipelines or new is not pipeline:
         return _changed(state, name, new, *effects, sweep)
@@ -309,7 +309,7 @@ def _reset(state: State, command: Reset) -> Applied:
 
 
 def _begun(pipeline: Pipeline, key: str) -> dict[str, int]:
-    """Where an input first began. What of that is still stored at a reset must not go before the next start."""
+    """Where an input first began. What is still stored of that must stay until the next start."""
     starting = pipeline.inputs[key].starting
     return {segment: starting.get(segment, 0) for segment in pipeline.offset(key, pipeline.floor)}
 
@@ -329,7 +329,7 @@ def _without(mark: Mark, segments: Collection[str]) -> Mark:
 
 
 def _bind(state: State, command: Bind) -> Applied:
-    """A pipeline that is not known yet is known from now on: none of its epochs completes without its sinks."""
+    """Registers the pipeline if it is unknown: none of its epochs is complete without its sinks."""
     pipeline = state.pipelines.get(command.pipeline)
     if pipeline is None:
         _check_count(state)
@@ -344,7 +344,7 @@ def _attempt(state: State, command: Attempt) -> Applied:
 
 
 def _retain(state: State, command: Retain) -> Applied:
-    retention = Retention(command.mode, command.amount)  # type: ignore[arg-type]  # the ledger holds only known ones
+    retention = Retention(command.mode, command.amount)  # type: ignore[arg-type]  # the service has checked it
     if retention == state.retention:
         return state, ()
     marks = state.marks if retention.mode == "time" else ()
@@ -354,7 +354,7 @@ def _retain(state: State, command: Retain) -> Applied:
 
 def _mark(state: State, command: MarkTime) -> Applied:
     if state.marks and command.time_us <= state.marks[-1].time_us:
-        raise PipelineError("a mark of time that is not later than the last one", "Look at the clock of this machine.")
+        raise PipelineError("a time mark is not later than the last one", "Check the clock of this machine.")
     return replace(state, marks=(*state.marks, Mark(command.time_us, command.segments))), ()
 
 

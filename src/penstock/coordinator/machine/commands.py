@@ -1,4 +1,7 @@
-"""What changes the coordinator's state, as it stands in the ledger: an array in msgpack that begins with a number."""
+"""Commands change the coordinator's state; effects are what the service must do after one.
+
+In the ledger a command is a MessagePack array: the number of its kind, then its fields in order.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,33 +16,33 @@ from penstock.protocol.api.pipelines import Segments
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A new generation, or more inputs for the one that the same request has begun."""
+    """Begins a new generation, or adds inputs to the one that the same request has begun."""
 
     pipeline: str
     request: str
     inputs: Mapping[str, tuple[tuple[str, ...], Segments]]
-    """Input → its sources, and where those of their segments begin that it did not read before."""
+    """Input → its sources, and where it begins in those of their segments that it did not read before."""
     outputs: tuple[str, ...] | None
     limits: tuple[int | None, int | None, int | None]
-    """Bytes and rows of an epoch, bytes undelivered."""
+    """Bytes and rows of an epoch; undelivered bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next cut, asked for by the leader, whose start proves that everything before it is committed."""
+    """Decides the next cut. The leader has asked for it, which proves that everything before it is committed."""
 
     pipeline: str
     generation: int
     load: str
-    """Its input, and behind a `/` what tells loads of the same input apart."""
+    """`INPUT/ID`: the id distinguishes loads of the same input."""
     ends: Segments
-    """Those that differ from the last cut's; none if the watermark alone does."""
+    """Those that differ from the last cut; none if only the watermark does."""
     watermark: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Spark has asked from epoch `start` and was told `end`, which was known before."""
+    """Spark has asked from epoch `start`, and the answer was `end`, which was known before."""
 
     pipeline: str
     generation: int
@@ -51,7 +54,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A query begins in a generation that has seen another one: who leads is open again."""
+    """A query begins in a generation that had another one: the leader is open again."""
 
     pipeline: str
     generation: int
@@ -59,7 +62,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Spark reads the epochs after `start` up to `end` without having asked."""
+    """Spark reads from the cut of `start` to that of `end` without having asked: it runs a batch again."""
 
     pipeline: str
     generation: int
@@ -69,15 +72,15 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A batch becomes part of the output segments. It holds the running epochs."""
+    """The output of an epoch becomes part of the output segments. It has read between the running cuts."""
 
     pipeline: str
     generation: int | None
-    batch: int
+    epoch: int
     ends: Mapping[str, int]
-    """Where each port's output segment ends after it."""
+    """Port → where its output segment ends afterwards."""
     staged: tuple[tuple[str, str], ...] = ()
-    """(port, segment) in order. Not in the ledger: the record that holds the entry merges them."""
+    """(port, segment) in order. Not in the ledger: the journal record of the entry merges them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,12 @@ class Reset:
 class Drop:
     pipeline: str
     segments: tuple[str, ...] = ()
-    """Outputs that are deleted with it: what their names stand for later has nothing to do with them."""
+    """Output segments that are deleted with it: segments created later under these names are others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retain:
-    """Another retention."""
+    """Changes the retention."""
 
     mode: str
     amount: int
@@ -111,7 +114,7 @@ class Retain:
 
 @dataclass(frozen=True, slots=True)
 class MarkTime:
-    """How long the segments are that have grown since the last mark."""
+    """Records the lengths of the segments that have grown since the last mark."""
 
     time_us: int
     segments: Segments
@@ -119,20 +122,22 @@ class MarkTime:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """What the marks up to this time say may be given up."""
+    """Data before the marks up to this time may be removed."""
 
     time_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Sinks for ports of the pipeline, which may be unknown until now. One that is there keeps its place."""
+    """Binds sinks to ports of the pipeline, which may be unknown until now. A sink that is already bound keeps its
+    position.
+    """
 
     pipeline: str
     sinks: Mapping[str, tuple[str, str, bool, int]]
     """Name → port, URL, whether it votes, and where in the output segment it begins if it is new."""
     emptied: tuple[str, ...] = ()
-    """Ports whose output segments hold nothing any more, or not yet."""
+    """Ports whose output segments are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,66 +148,66 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A round of two-phase commit begins, under a number that was never used."""
+    """A round of two-phase commit begins, under a number that is never used again."""
 
     pipeline: str
 
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """All have voted yes: the round's batch is committed at its sinks. This is the commit point."""
+    """All sinks of the round have voted yes: its epoch is committed at them. This is the commit point."""
 
     pipeline: str
     attempt: int
-    batch: int
+    epoch: int
     sent: Mapping[str, int]
     """Sink → the id of its next message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A sink that does not vote has taken the batch."""
+    """A non-voting sink has taken the epoch."""
 
     pipeline: str
     sink: str
-    batch: int
+    epoch: int
     sent: int
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """The sink will never be given the batch."""
+    """The epoch is set aside for this sink, which never gets it."""
 
     pipeline: str
     sink: str
-    batch: int
+    epoch: int
     staged: tuple[tuple[str, str], ...] = ()
-    """(target, segment): the dead letters. Not in the ledger: the record that holds the entry merges them."""
+    """(target, segment): the copy of its bytes. Not in the ledger: the journal record of the entry merges it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The letters of a port are sent through again, up to a place in its output segment."""
+    """The dead letters of a port are replayed, up to an offset in its output segment."""
 
     pipeline: str
     port: str
     after: int
-    """Where those end that were replayed before."""
+    """Where the last replay ended."""
     upto: int
     starts: Mapping[str, int]
-    """Input → where the segment ended, before this, that it reads them from: a new reader begins there."""
+    """Input → where its replay segment ended before: an input that has not read it begins there."""
     staged: tuple[tuple[str, str], ...] = ()
-    """(target, segment): copies of the events. Not in the ledger: the record that holds the entry merges them."""
+    """(target, segment): copies of the events. Not in the ledger: the journal record of the entry merges them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """What the JSON rows of the pipeline's ports hold, as its query is built now."""
+    """Records the fields of the JSON rows of the pipeline's ports, as its query is built now."""
 
     pipeline: str
     generation: int
     schemas: Mapping[str, tuple[tuple[str, str], ...]]
-    """Port → names and Spark types of the fields. A port whose rows are not made by us is not there."""
+    """Port → names and Spark types of the fields. Ports whose rows Penstock does not encode are not in it."""
 
 
 Command: TypeAlias = (
@@ -260,11 +265,14 @@ def encode(command: Command) -> list[Any]:
 
 
 def decode(entry: tuple[Any, ...]) -> Command:
-    """Raises Damaged for what this version does not know."""
+    """Raises Damaged for a command that this version does not know."""
     number, *values = entry
     kind = _BY_NUMBER.get(number)
     if kind is None or len(values) != len(_STORED[kind]):
-        raise Damaged(f"the ledger has an entry {number!r} of {len(values)} fields", "Update this worker.")
+        raise Damaged(
+            f"the ledger has an entry of unknown kind {number!r} with {len(values)} fields",
+            "Use the version of Penstock that wrote it, or a newer one.",
+        )
     return kind(*values)
 
 
@@ -274,25 +282,25 @@ def pack(entry: list[Any]) -> bytes:
 
 
 def unpack(data: Buffer) -> tuple[Any, ...]:
-    """Arrays come back as tuples, so that equal commands are equal."""
+    """Arrays become tuples, so that equal commands compare equal."""
     entry: tuple[Any, ...] = msgpack.unpackb(data, use_list=False, strict_map_key=False)
     return entry
 
 
-# What follows from a command, for the service to carry out.
+# Effects.
 
 
 @dataclass(frozen=True, slots=True)
 class Merges:
-    """Each (target, source): in the record that holds the command."""
+    """Merge each (target, source), in the journal record of the command."""
 
     pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How far every pipeline has completed the source's segments; None: no pipeline reads it any more.
-    To be done when the command is durable.
+    """Acknowledge the source up to what every pipeline has completed; None: no pipeline reads it any more. To be done
+    when the command is durable.
     """
 
     source: str
@@ -301,14 +309,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """What may be given up, of each segment the bytes below an offset."""
+    """Segment → offset below which its bytes may be removed."""
 
     segments: Segments
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Staged segments whose names begin so are of no use any more."""
+    """Delete the staged segments whose names begin with this prefix."""
 
     prefix: str
 

@@ -1,47 +1,50 @@
-"""Cuts: which epoch ends where. Decided once by the input that leads, told again to whoever asks again."""
+"""Epochs of a pipeline, as pure functions of its state: cuts, merges, what completed epochs release, and replays.
+
+A cut says where an epoch ends. The load that leads decides it, once; every other request gets the same answer.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from penstock.coordinator.machine.commands import Ask, Effect, Merge, Merges, Plan, Read, Release, Replay, Truncate
 from penstock.coordinator.machine.delivery import delivered_output, ports_for_sinks, undelivered
-from penstock.coordinator.machine.state import BATCHES_MAX, CUTS_MAX, Batch, Cut, Input, Pipeline, State, source_of
+from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Cut, Input, MergedEpoch, Pipeline, State, source_of
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Segments
 from penstock.protocol.stored.names import STAGING_PREFIX, Form, Source, output_segment, replay_source
 
 SEGMENTS_MAX = 1000
-"""Segments of one cut: Spark writes them all into its log for every batch, and we keep a thousand cuts."""
+"""Segments of one cut: Spark writes all of them to its log for every batch, and a thousand cuts are kept."""
 
 
 def check_offset(pipeline: Pipeline, name: str, offset: InputOffset) -> int:
-    """The epoch of an offset that we have handed out. Raises PipelineError for any other."""
+    """The epoch of an offset that this coordinator has returned. Raises PipelineError for any other offset."""
     if name not in pipeline.inputs:
         raise PipelineError(f"there is no input {name!r}", f"It has: {', '.join(pipeline.inputs) or 'none'}.")
     if offset.epoch is None or offset.incarnation != pipeline.incarnation:
         raise PipelineError(
-            f"the checkpoint is of incarnation {offset.incarnation}, the pipeline is in its {pipeline.incarnation}.",
-            "The pipeline was reset: delete the checkpoint, so that the query begins anew.",
+            f"the checkpoint belongs to incarnation {offset.incarnation}, the pipeline is in {pipeline.incarnation}",
+            "The pipeline was reset: delete the checkpoint, so that the query starts from scratch.",
         )
     if offset.epoch not in pipeline.cuts:
         first = next(iter(pipeline.cuts))
         raise PipelineError(
             f"epoch {offset.epoch} is not among those that are kept: {first} to {pipeline.planned}",
-            "The checkpoint is too old, or not of this worker's data: begin anew with penstock pipeline reset.",
+            "The checkpoint is too old, or belongs to other data: start from scratch with penstock pipeline reset.",
         )
-    told, spec = pipeline.offset(name, offset.epoch), pipeline.inputs[name]
-    asked = {segment: spec.starting.get(segment, 0) for segment in told}  # those of a source that came later
-    asked |= {segment: at for segment, at in offset.segments.items() if source_of(segment) in spec.sources}
-    if asked != told:
+    known, spec = pipeline.offset(name, offset.epoch), pipeline.inputs[name]
+    given = {segment: spec.starting.get(segment, 0) for segment in known}  # segments of a source that was added later
+    given |= {segment: at for segment, at in offset.segments.items() if source_of(segment) in spec.sources}
+    if given != known:
         raise PipelineError(
-            f"epoch {offset.epoch} of input {name!r} ends at {told}, not at {asked}",
-            "The checkpoint is not of this pipeline's data: begin anew with penstock pipeline reset.",
+            f"epoch {offset.epoch} of input {name!r} ends at {known}, not at {given}",
+            "The checkpoint belongs to other data: start from scratch with penstock pipeline reset.",
         )
     return offset.epoch
 
 
 def answer(pipeline: Pipeline, load: str, start: int) -> int | None:
-    """The epoch that a load which asks from `start` is told; None if it is for the leader to decide a new one."""
+    """The epoch up to which a load that asks from `start` reads; None if a new cut is due, which the leader decides."""
     if pipeline.leader in (None, load):
         return next((epoch for epoch in pipeline.cuts if epoch > start), None) if start < pipeline.planned else None
     return max(start, pipeline.running[1])
@@ -64,7 +67,7 @@ def attach(pipeline: Pipeline) -> Pipeline:
 
 def read(pipeline: Pipeline, command: Read) -> Pipeline:
     if not (command.start in pipeline.cuts and command.end in pipeline.cuts and command.start <= command.end):
-        raise PipelineError(f"there are no epochs after {command.start} up to {command.end}")
+        raise PipelineError(f"there are no cuts {command.start} and {command.end} between which a batch could read")
     running = (command.start, command.end)
     return pipeline if running == pipeline.running else replace(pipeline, running=running)
 
@@ -74,7 +77,7 @@ def plan(pipeline: Pipeline, command: Plan) -> Pipeline:
     epoch = pipeline.planned
     known = command.load.partition("/")[0] in pipeline.inputs
     if not known or answer(pipeline, command.load, epoch) is not None:
-        raise PipelineError(f"input {command.load!r} does not lead: its asking decides no cut")
+        raise PipelineError(f"input {command.load!r} is not the leader, and cannot decide a cut")
     _check_ends(pipeline, command)
     proven = replace(pipeline, leader=command.load).proven(epoch)
     if epoch - proven.complete >= CUTS_MAX:
@@ -97,52 +100,54 @@ def _check_ends(pipeline: Pipeline, command: Plan) -> None:
     rises = command.watermark is not None and (before is None or command.watermark > before)
     goes_on = all(pipeline.position(epoch, name) < end for name, end in command.ends.items())
     if not goes_on or not (command.ends or rises):
-        raise PipelineError(f"the cut after epoch {epoch} does not go on in every segment it names")
+        raise PipelineError(f"the cut after epoch {epoch} does not advance in every segment that it names")
     if any(source_of(name) not in sources for name in command.ends):
         raise PipelineError(f"the cut after epoch {epoch} names a segment that the pipeline does not read")
     if len(pipeline.cuts[epoch].segments.keys() | command.ends.keys()) > SEGMENTS_MAX:
-        raise LimitExceeded(f"a pipeline that reads more than {SEGMENTS_MAX} segments", "Give some sources to another.")
+        raise LimitExceeded(
+            f"the pipeline would read more than {SEGMENTS_MAX} segments", "Move some sources to another pipeline."
+        )
     if before is not None and (command.watermark is None or command.watermark < before):
         raise PipelineError(f"the watermark after epoch {epoch} goes back from {before} to {command.watermark}")
 
 
-# Merges: every batch once, each behind the last one, of the epochs that Spark was reading.
+# Merges: every epoch once, in order, with the cuts between which Spark was reading.
 
 NO_GENERATION = "-"
-"""Stands in the names of what is staged by a sink that was given no generation."""
+"""In the names of segments that a sink without a generation has staged."""
 
 
 def staging_prefix(name: str) -> str:
     return f"{STAGING_PREFIX}{name}/"
 
 
-def batch_prefix(name: str, generation: int | None, batch: int) -> str:
-    """What the names of everything begin with that a batch has staged."""
-    return f"{staging_prefix(name)}{NO_GENERATION if generation is None else generation}/{batch}/"
+def epoch_prefix(name: str, generation: int | None, epoch: int) -> str:
+    """The prefix of the names of everything that an epoch has staged."""
+    return f"{staging_prefix(name)}{NO_GENERATION if generation is None else generation}/{epoch}/"
 
 
 def is_merged(pipeline: Pipeline, command: Merge) -> bool:
-    """Whether the batch was merged before. Raises PipelineError if it may not be merged, then or now."""
-    known = pipeline.batches.get(command.batch)
+    """Whether the epoch is already merged. Raises PipelineError if it cannot be merged, or was merged otherwise."""
+    known = pipeline.epochs.get(command.epoch)
     start, end = pipeline.running
     if known is not None:
         if (known.start, known.end) != pipeline.running:
             raise PipelineError(
-                f"batch {command.batch} was merged with the epochs after {known.start} up to {known.end}; "
-                f"now it is said to hold those after {start} up to {end}",
-                "The checkpoint is not the one that the batch was merged with: give it back, or reset the pipeline.",
+                f"epoch {command.epoch} was merged with the input from cut {known.start} to {known.end}, "
+                f"and now reads from {start} to {end}",
+                "The checkpoint is not the one that the epoch was merged with: restore it, or reset the pipeline.",
             )
         return True
-    last = pipeline.last_batch
+    last = pipeline.last_epoch
     if last is None:
         return False
-    if command.batch != last + 1:
+    if command.epoch != last + 1:
         raise PipelineError(
-            f"batch {command.batch} does not follow batch {last}, the last one merged",
-            "The checkpoint is not of this pipeline's data: give back the right one, or reset the pipeline.",
+            f"epoch {command.epoch} does not follow epoch {last}, the last one merged",
+            "The checkpoint belongs to other data: restore the right one, or reset the pipeline.",
         )
-    if start != pipeline.batches[last].end:
-        raise PipelineError(f"batch {last} ended with epoch {pipeline.batches[last].end}, this one begins at {start}")
+    if start != pipeline.epochs[last].end:
+        raise PipelineError(f"epoch {last} read up to cut {pipeline.epochs[last].end}, the next one begins at {start}")
     return False
 
 
@@ -151,17 +156,17 @@ def merge(pipeline: Pipeline, command: Merge) -> tuple[Pipeline, tuple[Effect, .
         return pipeline, ()
     check_ports(pipeline, command)
     start, end = pipeline.running
-    last = pipeline.last_batch
-    before = {} if last is None else pipeline.batches[last].ends
+    last = pipeline.last_epoch
+    before = {} if last is None else pipeline.epochs[last].ends
     if any(before.get(port, 0) > length for port, length in command.ends.items()):
-        raise PipelineError(f"an output of batch {command.batch} ends before that of batch {last}")
+        raise PipelineError(f"an output of epoch {command.epoch} ends before that of epoch {last}")
     watermark = pipeline.cuts[end].watermark
-    batches = {**pipeline.batches, command.batch: Batch(start, end, {**before, **command.ends}, watermark)}
-    if len(batches) > BATCHES_MAX:
-        if len(undelivered(pipeline)) >= BATCHES_MAX:
-            raise LimitExceeded(f"{BATCHES_MAX} batches wait for their sinks", "See: penstock epoch list")
-        del batches[next(iter(batches))]
-    merged = replace(pipeline, batches=batches).proven(pipeline.proved)
+    epochs = {**pipeline.epochs, command.epoch: MergedEpoch(start, end, {**before, **command.ends}, watermark)}
+    if len(epochs) > EPOCHS_MAX:
+        if len(undelivered(pipeline)) >= EPOCHS_MAX:
+            raise LimitExceeded(f"{EPOCHS_MAX} epochs wait for their sinks", "See: penstock epoch list")
+        del epochs[next(iter(epochs))]
+    merged = replace(pipeline, epochs=epochs).proven(pipeline.proved)
     pairs = tuple((output_segment(command.pipeline, port), segment) for port, segment in command.staged)
     return merged, (Merges(pairs),) if pairs else ()
 
@@ -175,15 +180,15 @@ def check_ports(pipeline: Pipeline, command: Merge) -> None:
     if unknown:
         raise PipelineError(
             f"the pipeline has no output port {unknown[0]!r}",
-            f"It declares: {', '.join(pipeline.outputs) or 'none, for it uses a sink of Spark'}.",
+            f"It declares: {', '.join(pipeline.outputs) or 'none, because it writes to a sink of Spark'}.",
         )
 
 
-# What completed epochs set free: how far sources may be acknowledged, and what retention may give up.
+# What completed epochs release: how far sources are acknowledged, and what retention may remove.
 
 
 def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tuple[Effect, ...]]:
-    """`new` with these sources released as far as its pipelines have completed them, and the effects of that."""
+    """`new`, with these sources released as far as its pipelines have completed them, and the effects of that."""
     sources = frozenset(sources)
     released = dict(new.released)
     least = _least(new, sources, lambda pipeline: pipeline.complete)
@@ -202,13 +207,13 @@ def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tupl
 
 
 def _raised(before: Segments, least: Segments) -> Segments:
-    """What was released once stays so."""
+    """What was released stays released."""
     return {name: max(before.get(name, 0), least.get(name, 0)) for name in sorted(before.keys() | least.keys())}
 
 
 def truncatable(state: State, sources: Iterable[str] | None = None) -> dict[str, int]:
-    """How far retention `complete` may truncate each segment of these sources, or of all: never past what a pipeline
-    may still read, or a sink has not got. Segments that somebody else writes are left to him.
+    """How far retention `complete` may truncate each segment of these sources, or of all of them: never past what a
+    pipeline may still read, or a sink lacks. Segments that users write themselves are not touched.
     """
     if state.retention.mode != "complete":
         return {}
@@ -222,7 +227,7 @@ def truncatable(state: State, sources: Iterable[str] | None = None) -> dict[str,
 
 
 def _outputs(state: State) -> tuple[dict[str, int], list[str]]:
-    """Of outputs with sinks: how far all of these are, and which are kept for them alone."""
+    """Outputs with sinks: how far all their sinks are, and which outputs are retained for sinks only."""
     held: dict[str, int] = {}
     alone: list[str] = []
     for name, pipeline in state.pipelines.items():
@@ -233,15 +238,15 @@ def _outputs(state: State) -> tuple[dict[str, int], list[str]]:
 
 
 def _read_floor(state: State, name: str, at: int) -> int:
-    """The least of `at` and of where the segment's readers are: also of those who have not seen it yet."""
+    """The lowest of `at` and the positions of the segment's readers, including those that have not seen it yet."""
     source = source_of(name)
     readers = (pipeline for pipeline in state.pipelines.values() if source in pipeline.sources)
     return min([at, *(pipeline.position(pipeline.floor, name) for pipeline in readers)])
 
 
 def _least(state: State, sources: frozenset[str], epoch_of: Callable[[Pipeline], int]) -> dict[str, dict[str, int]]:
-    """Of each of these sources that a pipeline reads: the lowest position of its readers, each at that epoch, in every
-    segment that one of them knows. Every pipeline's segments are gone through once, however many sources there are.
+    """Source → segment → the lowest position of the pipelines that read it, each at its own epoch. Only segments that
+    one of them knows. Looks at the segments of each pipeline once, however many sources there are.
     """
     readers: dict[str, list[tuple[Pipeline, int]]] = {}
     known: dict[str, str] = {}
@@ -262,11 +267,11 @@ def _risen(old: Segments, new: Segments) -> dict[str, int]:
     return {name: offset for name, offset in new.items() if offset > old.get(name, 0)}
 
 
-# Letters sent through again: each once, in order, as one more source of the input that their events came by.
+# Replays of dead letters: each once, in order, as one more source of the input that read the original event.
 
 
 def replay(pipeline: Pipeline, command: Replay) -> tuple[Pipeline, tuple[Effect, ...]]:
-    """From now on their copies are among what the inputs read, and the letters are replayed."""
+    """The inputs read the copies from now on, and the dead letters count as replayed."""
     check_replay(pipeline, command)
     inputs = dict(pipeline.inputs)
     for key, start in command.starts.items():
@@ -280,15 +285,15 @@ def replay(pipeline: Pipeline, command: Replay) -> tuple[Pipeline, tuple[Effect,
 
 
 def check_replay(pipeline: Pipeline, command: Replay) -> None:
-    """Raises PipelineError unless it goes on where the last one ended."""
+    """Raises PipelineError unless the replay continues where the last one ended."""
     done = pipeline.replayed.get(command.port, 0)
     if command.after != done:
         raise PipelineError(
-            f"the letters of port {command.port!r} were replayed up to {done} meanwhile, not up to {command.after}",
-            f"Look which are left: penstock dead-letters list {command.pipeline}",
+            f"the dead letters of port {command.port!r} are already replayed up to {done}, not up to {command.after}",
+            f"See which are left: penstock dead-letters list {command.pipeline}",
         )
     if command.upto <= command.after:
-        raise PipelineError(f"nothing lies between {command.after} and {command.upto} in port {command.port!r}")
+        raise PipelineError(f"port {command.port!r} has nothing between {command.after} and {command.upto}")
     unknown = sorted(command.starts.keys() - pipeline.inputs.keys())
     if unknown:
         raise PipelineError(
@@ -297,7 +302,7 @@ def check_replay(pipeline: Pipeline, command: Replay) -> None:
 
 
 def own_sources(name: str, key: str, spec: Input) -> tuple[str, ...]:
-    """Those that an input was declared with."""
+    """The sources that an input was declared with."""
     replays = str(replay_source(name, key))
     return tuple(source for source in spec.sources if source != replays)
 
@@ -305,7 +310,7 @@ def own_sources(name: str, key: str, spec: Input) -> tuple[str, ...]:
 def with_replays(
     name: str, key: str, old: Input | None, sources: tuple[str, ...], starting: Segments
 ) -> tuple[tuple[str, ...], Segments]:
-    """What an input is declared with, and what it has for letters that were replayed."""
+    """The declared sources and starts of an input, with those of its replays."""
     source = replay_source(name, key)
     if old is None or str(source) not in old.sources:
         return sources, starting
@@ -314,8 +319,8 @@ def with_replays(
 
 
 def done_replays(name: str, key: str, pipeline: Pipeline) -> dict[str, int]:
-    """Where a pipeline that begins anew goes on in what was replayed: what it has put out of it is done. It begins anew
-    with the events that these were copies of, so with them it would have all of that twice.
+    """Where a pipeline that was reset continues in its replays: behind those that it has processed. It reads the
+    original events again, so it must not read their copies again too.
     """
     source = replay_source(name, key)
     if str(source) not in pipeline.inputs[key].sources:

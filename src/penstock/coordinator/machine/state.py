@@ -1,4 +1,4 @@
-"""What the coordinator knows: pipelines, their cuts, what was merged of them. Values that never change."""
+"""The coordinator's state: pipelines with their cuts, merged epochs and sinks, and the retention. Immutable values."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,14 +9,12 @@ from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Limits, Segments
 from penstock.protocol.stored.names import kind_of
 
-# How long data are kept: until they are complete, for ever, for a time, or up to a size.
-
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """`complete`: until every registered pipeline has completed them, and Spark will not read them again. `keep`: for
-    ever. `time`: `amount` microseconds; `size`: `amount` bytes of each segment: these two may remove what a pipeline
-    still needs, and its reader is then told so.
+    """How long data is retained. `complete`: until every registered pipeline has completed it, and Spark will not read
+    it again. `keep`: for ever. `time`: `amount` microseconds. `size`: `amount` bytes of each segment. The last two may
+    remove what a pipeline still needs; its reader then gets DataLoss.
     """
 
     mode: Literal["complete", "keep", "time", "size"] = "complete"
@@ -25,15 +23,14 @@ class Retention:
 
 COMPLETE = Retention()
 
-
 CUTS_MAX = 1000
-"""Cuts kept of a pipeline: Spark's own checkpoint holds far fewer, and asks for none that is older."""
+"""Cuts kept per pipeline: Spark's own checkpoint holds far fewer, and asks for none that is older."""
 
-BATCHES_MAX = 1000
-"""Merged batches kept of a pipeline, for the same reason."""
+EPOCHS_MAX = 1000
+"""Merged epochs kept per pipeline, for the same reason."""
 
 RERUN_EPOCHS = 2
-"""Epochs before the last proved one that Spark may still read: a power cut can take its newest files with it."""
+"""Epochs before the last proved one that Spark may read again: a power cut can remove its newest checkpoint files."""
 
 
 class Cut(NamedTuple):
@@ -43,131 +40,141 @@ class Cut(NamedTuple):
     watermark: int | None = None
 
 
-class Batch(NamedTuple):
-    """A merged batch: it holds the epochs after `start`, up to `end`."""
+class MergedEpoch(NamedTuple):
+    """An epoch whose output is merged. `start` and `end` are the numbers of the cuts between which it has read: equal
+    if there was no new input.
+    """
 
     start: int
     end: int
     ends: Mapping[str, int]
-    """Where each port's output segment ended after it."""
+    """Port → where its output segment ended after this epoch."""
     watermark: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
+    """A named input of a pipeline."""
+
     sources: tuple[str, ...]
     starting: Segments
     """Where its first epoch begins; a segment that is not named begins at 0."""
     resolved: bool = True
-    """False after a reset, until the next start decides anew; until then `starting` is only held back."""
+    """False after a reset, until the next start decides where to begin; until then `starting` is only retained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """What is known of a sink that is bound to a port."""
+    """A sink that is bound to an output port, and how far it is."""
 
     port: str
     url: str
     votes: bool
     begun: int
-    """Where in the port's output segment it began; 0 also if nothing was kept there but for sinks before it."""
+    """Where in the port's output segment it began; also 0 if the segment was retained only for earlier sinks."""
     at: int
-    """How far it is in the port's output segment: all before is committed at it, or parked."""
+    """Its position in the port's output segment: everything before it is committed at the sink, or parked."""
     sent: int = 0
-    """Bytes of payloads that are committed at it: the id of its next message."""
+    """Bytes of payloads committed at the sink: the id of its next message."""
     decided: str = ""
-    """The last transaction that was committed at it. It may not have heard of that yet."""
+    """The last transaction that was decided for it. The sink may not know of the decision yet."""
     parked: int = 0
-    """Epochs that it was never given."""
+    """How many epochs were parked for it."""
 
-    def lacks(self, batch: Batch) -> bool:
-        return self.at < batch.ends.get(self.port, 0)
+    def lacks(self, epoch: MergedEpoch) -> bool:
+        return self.at < epoch.ends.get(self.port, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     incarnation: int
+    """Grows with every reset, and when a dropped pipeline is created again."""
     generation: int
+    """Grows with every start of its query; older generations are fenced."""
     request: str = ""
+    """The id of the start that began this generation: a repeated request begins no other."""
     inputs: dict[str, Input] = field(default_factory=dict)
     outputs: tuple[str, ...] | None = None
-    """Ports; () for Spark's own sinks, None if they are not known yet."""
+    """Ports; () for Spark's own sinks, None while they are not known."""
     limits: Limits = field(default_factory=Limits)
     cuts: dict[int, Cut] = field(default_factory=lambda: {NO_EPOCH: Cut({})})
-    """By epoch, ascending; the last of them is the last one planned. The cut of NO_EPOCH is where the inputs start. An
-    epoch that Spark runs without new input has no cut: it reads nothing behind the cut before it.
+    """By epoch, ascending; the last one belongs to the epoch planned last. The cut of NO_EPOCH is where the inputs
+    start. An epoch that Spark runs without new input has no cut.
     """
-    batches: dict[int, Batch] = field(default_factory=dict)
-    """By number, ascending."""
+    epochs: dict[int, MergedEpoch] = field(default_factory=dict)
+    """Those that are merged, by number, ascending."""
     proved: int = NO_EPOCH
-    """The last epoch that Spark is known to have committed."""
+    """The last epoch that Spark has certainly committed."""
     complete: int = NO_EPOCH
-    """The last epoch whose effect is durable wherever it has to be. Never goes back."""
+    """The last epoch whose effect is durable at every sink. Never goes back."""
     leader: str | None = None
-    """The first input that has asked in this generation: its asking decides cuts."""
+    """The load that asked first in this generation: its requests decide cuts."""
     running: tuple[int, int] = (NO_EPOCH, NO_EPOCH)
-    """The cuts that Spark's current batch begins and ends with."""
+    """The numbers of the cuts between which Spark's current batch reads."""
     sinks: dict[str, Sink] = field(default_factory=dict)
     attempt: int = 0
-    """The number of the round that is open; 0 if there is none, or if it can no longer be decided."""
+    """The number of the open round of two-phase commit; 0 if there is none, or if it can no longer be decided."""
     replayed: dict[str, int] = field(default_factory=dict)
-    """Port → how far in its output segment letters have been sent through again. Never goes back."""
+    """Port → how far in its output segment dead letters were replayed. Never goes back."""
     schemas: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
-    """Port → names and Spark types of the fields that its JSON rows have, where they are known."""
+    """Port → names and Spark types of the fields of its JSON rows, where they are known."""
 
     @property
     def planned(self) -> int:
+        """The last epoch with a cut."""
         return next(reversed(self.cuts))
 
     @property
-    def last_batch(self) -> int | None:
-        return next(reversed(self.batches), None)
+    def next_epoch(self) -> int:
+        """The number of Spark's next batch. Batches without new input are counted by their merges."""
+        last = self.last_epoch
+        return 1 + (self.planned if last is None else max(self.planned, last))
+
+    @property
+    def last_epoch(self) -> int | None:
+        """The last merged epoch, with a cut or without."""
+        return next(reversed(self.epochs), None)
 
     @property
     def merged(self) -> int:
-        last = self.last_batch
-        return NO_EPOCH if last is None else self.batches[last].end
+        """The last cut whose output is merged."""
+        last = self.last_epoch
+        return NO_EPOCH if last is None else self.epochs[last].end
 
     @property
     def last_delivered(self) -> int | None:
-        """The last merged epoch that every sink has; where no sink is bound, the last one."""
-        found = (
-            n for n, batch in reversed(self.batches.items()) if not any(s.lacks(batch) for s in self.sinks.values())
-        )
-        return next(found, None)
+        """The last merged epoch that no bound sink lacks."""
+        for number, epoch in reversed(self.epochs.items()):
+            if not any(sink.lacks(epoch) for sink in self.sinks.values()):
+                return number
+        return None
 
     @property
     def delivered(self) -> int:
-        """The cut up to which every sink has the output; where no sink is bound, the last one that was merged."""
+        """The last cut whose output every sink has; without sinks, the last one that is merged."""
         last = self.last_delivered
         if last is not None:
-            return self.batches[last].end
-        return next((batch.start for batch in self.batches.values()), NO_EPOCH)
+            return self.epochs[last].end
+        return next((epoch.start for epoch in self.epochs.values()), NO_EPOCH)
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """Those that were declared, or those that something was merged into."""
+        """The declared ones, or else those that something was merged into."""
         if self.outputs is not None:
             return self.outputs
-        last = self.last_batch
-        return () if last is None else tuple(self.batches[last].ends)
+        last = self.last_epoch
+        return () if last is None else tuple(self.epochs[last].ends)
 
     @property
     def floor(self) -> int:
-        """The last cut behind which Spark reads nothing again, whatever a crash takes from its checkpoint."""
+        """The last cut before which Spark reads nothing again, whatever a crash removes from its checkpoint."""
         bound = min(self.complete, self.proved - RERUN_EPOCHS - 1)
         if bound in self.cuts:
             return bound
         return next((epoch for epoch in reversed(self.cuts) if epoch <= bound), next(iter(self.cuts)))
 
-    @property
-    def next_epoch(self) -> int:
-        """The number of Spark's next batch. Those without new input count too, as far as their merges tell of them."""
-        last = self.last_batch
-        return 1 + (self.planned if last is None else max(self.planned, last))
-
     def proven(self, epoch: int) -> "Pipeline":
-        """As it is when Spark has committed all epochs up to this one: of Spark's own sinks these are complete."""
+        """The pipeline after Spark has committed all epochs up to this one. For Spark's own sinks they are complete."""
         done = self.delivered if self.outputs or self.sinks else max(self.delivered, epoch)
         return replace(self, proved=epoch, complete=max(self.complete, done))
 
@@ -180,7 +187,7 @@ class Pipeline:
         return frozenset(source for spec in self.inputs.values() for source in spec.sources)
 
     def position(self, epoch: int, segment: str) -> int:
-        """How far the pipeline is in a segment at the end of an epoch."""
+        """The pipeline's offset in a segment at the cut of an epoch."""
         found = self.cuts[epoch].segments.get(segment)
         if found is not None:
             return found
@@ -188,7 +195,7 @@ class Pipeline:
         return min(starts, default=0)
 
     def segments(self, epoch: int) -> dict[str, int]:
-        """The position in every segment of its inputs that was known at the end of the epoch."""
+        """The position in every segment of its inputs that was known at the cut of the epoch."""
         return {name: self.position(epoch, name) for name in self._known(epoch)}
 
     def _known(self, epoch: int) -> Iterator[str]:
@@ -199,7 +206,7 @@ class Pipeline:
         return (name for name in known if source_of(name) in sources)
 
     def offset(self, name: str, epoch: int) -> dict[str, int]:
-        """As `segments`, for one input: it begins where it was told to, though another may have begun earlier."""
+        """As `segments`, for one input, which may begin later in a segment than another input does."""
         spec = self.inputs[name]
         known = dict.fromkeys([*self.cuts[epoch].segments, *spec.starting])
         return {
@@ -210,7 +217,7 @@ class Pipeline:
 
 
 class Mark(NamedTuple):
-    """How long the segments that had grown were, at a time: what is older than retention allows ends there."""
+    """The lengths, at a time, of the segments that had grown: what retention by time removes ends there."""
 
     time_us: int
     segments: Segments
@@ -220,17 +227,18 @@ class Mark(NamedTuple):
 class State:
     pipelines: dict[str, Pipeline] = field(default_factory=dict)
     released: dict[str, Segments] = field(default_factory=dict)
-    """Of every source that a pipeline reads: how far all of them have completed its segments. Never goes back."""
+    """Source → segment → how far all pipelines that read the source have completed it. Never goes back."""
     retention: Retention = COMPLETE
     marks: tuple[Mark, ...] = ()
     generations: int = 0
-    """The last generation that any pipeline was given: one that is dropped and made again has no old number."""
+    """The last generation of any pipeline: one that is dropped and created again gets no old number."""
     incarnations: int = 0
+    """The last incarnation of any pipeline."""
     attempts: int = 0
-    """The number of the last round of two-phase commit, of any pipeline: none is used again."""
+    """The number of the last round of two-phase commit of any pipeline; none is used again."""
 
 
 @lru_cache(maxsize=10_000)
 def source_of(segment: str) -> str:
-    """The source that a segment's data belong to."""
+    """The source that a segment belongs to."""
     return kind_of(segment).source

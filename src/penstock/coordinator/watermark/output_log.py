@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import msgpack
 
 from penstock.coordinator.ledger import NO_QUOTA
-from penstock.coordinator.machine.state import BATCHES_MAX, Pipeline
+from penstock.coordinator.machine.state import EPOCHS_MAX, Pipeline
 from penstock.core.errors import Damaged, PenstockError
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, output_segment
 from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
 
-CHUNK_BATCHES = BATCHES_MAX // 10
+CHUNK_EPOCHS = EPOCHS_MAX // 10
 """Merged batches that are written at once: long before the ledger forgets the first of them."""
 
 _CHUNKS_IN_MEMORY = 2
@@ -81,7 +81,7 @@ class OutputLog:
     def note(self, name: str, pipeline: Pipeline) -> None:
         """Something was merged: write down what has come together, if it is enough. Never fails: the ledger has it."""
         try:
-            if len(self._unwritten(name, pipeline)) >= CHUNK_BATCHES:
+            if len(self._unwritten(name, pipeline)) >= CHUNK_EPOCHS:
                 self.write(name, pipeline)
         except PenstockError as error:
             log.warning("the watermarks of pipeline %r's output are not written down: %s", name, error)
@@ -94,7 +94,7 @@ class OutputLog:
         segment = log_segment(name)
         if not self._store.exists(segment):
             self._store.create(segment, NO_QUOTA, draining=True)
-        batches = [(number, pipeline.batches[number]) for number in numbers]
+        batches = [(number, pipeline.epochs[number]) for number in numbers]
         ports = [*dict.fromkeys(port for _, batch in batches for port in batch.ends)]
         rows = [[number, b.watermark, [b.ends.get(port, _ABSENT) for port in ports]] for number, b in batches]
         packed: bytes = msgpack.packb([pipeline.incarnation, ports, rows])
@@ -106,7 +106,7 @@ class OutputLog:
 
     def _unwritten(self, name: str, pipeline: Pipeline) -> list[int]:
         last = self._of(name).last
-        return [number for number in pipeline.batches if (pipeline.incarnation, number) > last]
+        return [number for number in pipeline.epochs if (pipeline.incarnation, number) > last]
 
     def _give_up(self, name: str) -> None:
         """Chunks whose following one speaks of nothing but output that is gone. The last two stay in any case."""
@@ -131,7 +131,7 @@ class OutputLog:
         """The last batch whose output in the port ends at this position or before it; None if nobody knows one.
         `pipeline` is None if it is not registered any more.
         """
-        for batch in reversed(pipeline.batches.values() if pipeline is not None else ()):
+        for batch in reversed(pipeline.epochs.values() if pipeline is not None else ()):
             if batch.ends.get(port, position + 1) <= position:
                 return Row(batch.watermark, batch.ends)
         return self._find(name, port, position)
