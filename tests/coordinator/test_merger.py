@@ -128,7 +128,7 @@ async def test_what_is_not_staged_as_the_task_said_is_refused(scene: Scene) -> N
     for segment in ("staging/p/1/1/0-0/out", "staging/q/1/0/0-0/out", A, "pipeline/p/out"):
         with pytest.raises(RequestError, match="was not staged by this epoch"):
             await scene.merge(0, Staged("out", segment, 0))
-    with pytest.raises(RequestError, match="staged twice"):
+    with pytest.raises(RequestError, match="listed twice"):
         await scene.merge(0, staged, staged)
     with pytest.raises(PipelineError, match="no output port 'late'"):
         await scene.merge(0, Staged("late", staged.segment, 3))

@@ -11,9 +11,9 @@ from penstock.coordinator.settings import Connectors
 from penstock.coordinator.watermark.source_table import StreamTable, Terms, advanced
 from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.head import OF_SEGMENTS, Mark, MarkKind
-from tests.coordinator import watermark_reference as reference
 from tests.coordinator.scene import SETTINGS, Scene
-from tests.coordinator.test_stream_table import head
+from tests.coordinator.watermark import reference as reference
+from tests.coordinator.watermark.test_source_table import head
 
 SOURCES = ("s", "t")
 DISORDER = {"s": 5, "t": 0}

@@ -20,8 +20,8 @@ from penstock.coordinator.machine.commands import (
 )
 from penstock.coordinator.machine.delivery import next_round, next_to_follow, voters
 from penstock.coordinator.machine.state import Pipeline, State
-from tests.coordinator.epochs_machine import NAMES, EpochsMachine
-from tests.coordinator.sinks_model import SinksModel
+from tests.coordinator.machine.epochs_machine import NAMES, EpochsMachine
+from tests.coordinator.machine.sinks_model import SinksModel
 
 SINKS = {"v": ("out", True), "w": ("out", True), "late": ("late", True), "f": ("out", False), "g": ("late", False)}
 KEYS = [*SINKS]
