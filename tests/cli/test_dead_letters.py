@@ -111,5 +111,5 @@ def test_numbers_that_are_none_are_refused_by_the_worker(putting: Putting, clien
     assert putting.generation
     with pytest.raises(RequestError, match="the limit is '-1', not a whole number"):
         client.dead_letters(PIPELINE, limit=-1)
-    with pytest.raises(RequestError, match="'nowhere' is no port of letters"):
+    with pytest.raises(RequestError, match="port 'nowhere' has no dead letters"):
         client.dead_letters(PIPELINE, "nowhere")

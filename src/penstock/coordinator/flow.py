@@ -188,7 +188,7 @@ class Flow:
         return flow
 
     def cut(self, name: str, pipeline: Pipeline, ends: Segments, rows: int) -> None:
-        """The epoch after those of `pipeline` ends at `ends`. `rows`: of those segments whose heads were counted."""
+        """The next epoch of `pipeline` ends at `ends`. `rows`: those of segments whose heads were counted."""
         now = self.clock()
         arrived = now if self._unsampled_since is None else self._unsampled_since
         starts = {segment: pipeline.position(pipeline.planned, segment) for segment in ends}
@@ -201,18 +201,18 @@ class Flow:
         known = [time for time in times if time is not None]
         flow.open.append(_Epoch(pipeline.next_epoch, now, min(known, default=None)))
 
-    def merged(self, name: str, pipeline: Pipeline, batch: MergedEpoch, staged: Iterable[Staged]) -> None:
-        """Of the rows of its output it is known when the input arrived that they were made from: so the latency of a
-        pipeline that reads them is from there on.
+    def merged(self, name: str, pipeline: Pipeline, epoch: MergedEpoch, staged: Iterable[Staged]) -> None:
+        """Its output counts as having arrived when its input did: so the latency of a pipeline that reads the output
+        begins with the original events.
         """
         now, flow = self.clock(), self.of(name, pipeline)
-        epochs = [epoch for epoch in flow.open if batch.start < epoch.number <= batch.end]
-        for epoch in epochs:
-            epoch.merged_at = now
-        arrived = min((epoch.arrived for epoch in epochs if epoch.arrived is not None), default=now)
+        merged = [one for one in flow.open if epoch.start < one.number <= epoch.end]
+        for one in merged:
+            one.merged_at = now
+        arrived = min((one.arrived for one in merged if one.arrived is not None), default=now)
         for port, (length, rows) in _by_port(staged).items():
             flow.rows_out[port] = flow.rows_out.get(port, 0) + rows
-            end = batch.ends[port]
+            end = epoch.ends[port]
             self._arrivals.note(output_segment(name, port), end, arrived, begin=end - length, rows=rows)
 
     def delivered(self, name: str, rows: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Merges what the tasks of an epoch have staged into the output segments, all of it, once; removes the rest."""
+"""Merges what the tasks of an epoch have staged into the output segments, once, and removes leftovers."""
 
 import logging
 from collections.abc import Callable, Sequence

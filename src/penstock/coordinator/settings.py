@@ -33,7 +33,7 @@ class CoordinatorSettings:
     """Between two cuts that advance only the watermark: an epoch without data costs Spark as much as one with some."""
 
     truncate_bytes: int = 8 * MIB
-    """Removable bytes that are truncated at once. Each time costs a copy of every table of streams that reads them."""
+    """Removable bytes that are truncated at once. It costs a copy of every table of streams that reads the segment."""
 
     truncate_seconds: float = 5.0
     """How often less than that is truncated."""

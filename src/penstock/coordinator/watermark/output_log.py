@@ -1,7 +1,7 @@
-"""The watermarks that a pipeline's output carries, durable: also of batches that the ledger has forgotten.
+"""The watermarks of a pipeline's output, durable: also those of epochs that the ledger has forgotten.
 
-The ledger knows the last merged batches. Before it forgets them, they are written to a segment of the pipeline's, some
-at a time: `u32 length · [incarnation, [port], [[batch, watermark, [end of each port's output, or -1]]]]`. So a reader
+The ledger has the last merged epochs. Before it forgets them, they are written to a segment of the pipeline, some at a
+time: `u32 length · [incarnation, [port], [[epoch, watermark, [end of each port's output, or -1]]]]`. So a reader
 that begins with the oldest output, or lags by however much, sees the watermark of its own place. What speaks of output
 that retention has taken is given up with it.
 """
@@ -23,7 +23,7 @@ from penstock.store.store import SegmentStore
 log = logging.getLogger(__name__)
 
 CHUNK_EPOCHS = EPOCHS_MAX // 10
-"""Merged batches that are written at once: long before the ledger forgets the first of them."""
+"""Merged epochs that are written at once: long before the ledger forgets the first of them."""
 
 _CHUNKS_IN_MEMORY = 2
 """The newest: what is not durable cannot be read. Each is written an epoch or more after the one before it."""
@@ -33,7 +33,7 @@ _ABSENT = -1
 
 
 class Row(NamedTuple):
-    """A batch: its watermark, and where each port's output ended after it."""
+    """The watermark of an epoch, and where each port's output ended after it."""
 
     watermark: int | None
     ends: Mapping[str, int]
@@ -56,13 +56,13 @@ class _Log:
     def __init__(self) -> None:
         self.chunks: list[_Chunk] = []
         self.last = (0, -1)
-        """Incarnation and number of the last batch that was written."""
+        """Incarnation and number of the last epoch that was written."""
         self.looked_at: _Chunk | None = None
 
-    def add(self, start: int, end: int, incarnation: int, batch: int, rows: list[Row]) -> None:
+    def add(self, start: int, end: int, incarnation: int, epoch: int, rows: list[Row]) -> None:
         before = self.chunks[-1].ends if self.chunks else {}
         self.chunks.append(_Chunk(start, end, {**before, **rows[-1].ends}, rows))
-        self.last = incarnation, batch
+        self.last = incarnation, epoch
         if len(self.chunks) > _CHUNKS_IN_MEMORY:
             self.chunks[-1 - _CHUNKS_IN_MEMORY] = self.chunks[-1 - _CHUNKS_IN_MEMORY]._replace(rows=None)
 
@@ -79,28 +79,28 @@ class OutputLog:
         self._logs: dict[str, _Log] = {}
 
     def note(self, name: str, pipeline: Pipeline) -> None:
-        """Something was merged: write down what has come together, if it is enough. Never fails: the ledger has it."""
+        """Called after a merge: write the epochs that are due. Never fails, because the ledger still has them."""
         try:
             if len(self._unwritten(name, pipeline)) >= CHUNK_EPOCHS:
                 self.write(name, pipeline)
         except PenstockError as error:
-            log.warning("the watermarks of pipeline %r's output are not written down: %s", name, error)
+            log.warning("the watermarks of pipeline %r's output could not be written: %s", name, error)
 
     def write(self, name: str, pipeline: Pipeline) -> None:
-        """Write down all that the ledger knows, for it is about to forget it."""
+        """Write all epochs that the ledger has, because it is about to forget them."""
         numbers = self._unwritten(name, pipeline)
         if not numbers:
             return
         segment = log_segment(name)
         if not self._store.exists(segment):
             self._store.create(segment, NO_QUOTA, draining=True)
-        batches = [(number, pipeline.epochs[number]) for number in numbers]
-        ports = [*dict.fromkeys(port for _, batch in batches for port in batch.ends)]
-        rows = [[number, b.watermark, [b.ends.get(port, _ABSENT) for port in ports]] for number, b in batches]
+        epochs = [(number, pipeline.epochs[number]) for number in numbers]
+        ports = [*dict.fromkeys(port for _, epoch in epochs for port in epoch.ends)]
+        rows = [[number, b.watermark, [b.ends.get(port, _ABSENT) for port in ports]] for number, b in epochs]
         packed: bytes = msgpack.packb([pipeline.incarnation, ports, rows])
         start = int(self._store.length(segment))
         end = self._store.append(segment, [_LENGTH.pack(len(packed)), packed], draining=True).end
-        decoded = [Row(batch.watermark, batch.ends) for _, batch in batches]
+        decoded = [Row(epoch.watermark, epoch.ends) for _, epoch in epochs]
         self._of(name).add(start, int(end), pipeline.incarnation, numbers[-1], decoded)
         self._give_up(name)
 
@@ -128,12 +128,12 @@ class OutputLog:
             self._store.delete(log_segment(name))
 
     def find(self, name: str, pipeline: Pipeline | None, port: str, position: int) -> Row | None:
-        """The last batch whose output in the port ends at this position or before it; None if nobody knows one.
+        """The last epoch whose output in the port ends at this position or before it; None if nobody knows one.
         `pipeline` is None if it is not registered any more.
         """
-        for batch in reversed(pipeline.epochs.values() if pipeline is not None else ()):
-            if batch.ends.get(port, position + 1) <= position:
-                return Row(batch.watermark, batch.ends)
+        for epoch in reversed(pipeline.epochs.values() if pipeline is not None else ()):
+            if epoch.ends.get(port, position + 1) <= position:
+                return Row(epoch.watermark, epoch.ends)
         return self._find(name, port, position)
 
     def _find(self, name: str, port: str, position: int) -> Row | None:
@@ -166,8 +166,8 @@ class OutputLog:
         info = self._store.info(segment)
         at = int(info.start)
         try:
-            for size, (incarnation, batch), rows in _entries(self._read(segment, at, int(info.length))):
-                found.add(at, at + size, incarnation, batch, rows)
+            for size, (incarnation, epoch), rows in _entries(self._read(segment, at, int(info.length))):
+                found.add(at, at + size, incarnation, epoch, rows)
                 at += size
         except (ValueError, TypeError, LookupError, struct.error) as error:
             raise Damaged(f"segment {segment!r} is no log of watermarks: {error}") from None
@@ -184,7 +184,7 @@ class OutputLog:
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, int], list[Row]]]:
-    """Of each entry its size, incarnation and last batch, and its rows."""
+    """Of each entry its size, incarnation and last epoch, and its rows."""
     at = 0
     while at < len(data):
         start = at + _LENGTH.size
