@@ -72,7 +72,7 @@ class SourceCatalog:
         self._ended: dict[str, EndedStreams] = {}
         self._completions: dict[str, Completion] = {}
         self._configured: dict[str, SourceSettings] = {}
-        self._hosted: set[str] = set()
+        self._reserved: set[str] = set()
         self.system_streams = SystemStreams(self)
         for name in self._stored_names():
             self._reopen(name)
@@ -184,22 +184,22 @@ class SourceCatalog:
         """As `log`, for a program's HELLO: not every source is open to programs."""
         if name.startswith(SYSTEM_PREFIX):
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
-        if name in self._hosted:
+        if name in self._reserved:
             raise RequestError(f"source {name!r} belongs to a connector of the application")
         return self.log(name)
 
-    def hosted(self, name: str) -> SourceLog:
+    def reserve(self, name: str) -> SourceLog:
         """As `configured`, for a source that the worker itself writes: programs are refused from now on."""
         found = self.configured(name)
-        if name not in self._hosted:
-            self._hosted.add(name)
+        if name not in self._reserved:
+            self._reserved.add(name)
             self.completion(name).has_sessions = bool(found.sessions)
         return found
 
     def release(self, name: str) -> None:
-        """Undo `hosted`: programs may write to the source again."""
-        if name in self._hosted:
-            self._hosted.discard(name)
+        """Undo `reserve`: programs may write to the source again."""
+        if name in self._reserved:
+            self._reserved.discard(name)
             self.completion(name).has_sessions = True
             self.completion(name).attach(self._logs[name])
 

@@ -68,7 +68,7 @@ class Catalog(Protocol):
 
     def configure(self, name: str, settings: SourceSettings) -> None: ...
 
-    def hosted(self, name: str) -> SourceLog: ...
+    def reserve(self, name: str) -> SourceLog: ...
 
     def completion(self, name: str) -> Completion: ...
 
@@ -91,7 +91,7 @@ class WorkerSource:
 
     def open(self) -> SourceLog:
         """Make room for more, and return its log."""
-        found = self._catalog.hosted(self.name)
+        found = self._catalog.reserve(self.name)
         if not self.is_read:
             keep_newest(self._catalog.store, found.segments[0], self._unread_bytes_max)
         return found

@@ -64,7 +64,7 @@ class OutPort:
         """As `connectors.api.Host.open_stream`. What cannot start leaves nothing, or is ended with the next start."""
         if self.storage.draining.is_set():
             raise RequestError(f"connector {self.name!r} reads no more", "It is being drained.")
-        self._sources.hosted(self.name)
+        self._sources.reserve(self.name)
         name = name if resume else name[: STREAM_NAME_MAX - 1]
         stream_id = stream_id_of(name) if resume else await self.storage.ids.next_id()
         stream = self._claim(stream_id, name, resume, metadata)
