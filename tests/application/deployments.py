@@ -38,7 +38,8 @@ def deployments(draw: st.DrawFn) -> Deployment:
     connectors = {
         name: connector(
             name,
-            config=draw(st.sampled_from([{}, {"port": 1}])),
+            "tcp-client",
+            config=draw(st.sampled_from([{"port": 1}, {"port": 2}])),
             codec=draw(st.sampled_from([None, "json", "string"])),
             quota_bytes=draw(st.sampled_from([None, 100])),
         )

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.application.diff import changes, links_of, pipeline_view, rebinding
+from penstock.application.diff import connector_changes, links_of, pipeline_changes, rebinding
+from penstock.application.pipelines import plan_of
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import connector, deployed, deployments, link, pipeline
@@ -29,7 +30,7 @@ class Running:
         self.bound: dict[str, dict[str, SinkSpec]] = {}
 
     def apply(self, new: Deployment) -> None:
-        todo = changes(self.deployment, new)
+        todo, pipelines = connector_changes(self.deployment, new), pipeline_changes(self.deployment, new)
         for name in todo.stop:
             del self.connectors[name], self.settings[name], self.links[name]
         for name in todo.start:
@@ -40,11 +41,11 @@ class Running:
             self.settings[name] = new.connectors[name].quota_bytes
         for name in todo.start | todo.relink:
             self.links[name] = links_of(new, name)
-        for name in todo.stop_pipelines:
+        for name in (*pipelines.stop, *pipelines.restart):
             del self.pipelines[name]
-        for name in todo.start_pipelines:
+        for name in pipelines.start:
             assert name not in self.pipelines
-            self.pipelines[name] = pipeline_view(new, name)
+            self.pipelines[name] = plan_of(new, name)
         for name in new.pipelines:
             self._rebind(name, new)
         self.deployment = new
@@ -75,7 +76,7 @@ def test_any_sequence_of_deployments_ends_in_the_state_of_the_last(sequence: lis
     assert running.connectors == {name: spec.config for name, spec in last.connectors.items()}
     assert running.settings == {name: spec.quota_bytes for name, spec in last.connectors.items()}
     assert running.links == {name: links_of(last, name) for name in last.connectors}
-    assert running.pipelines == {name: pipeline_view(last, name) for name in last.pipelines}
+    assert running.pipelines == {name: plan_of(last, name) for name in last.pipelines}
     for name in last.pipelines:
         assert running.bound[name] == wanted(last, name)
 
@@ -92,20 +93,23 @@ def test_what_is_made_as_before_is_never_started_again(old: Deployment, new: Dep
 
 @given(deployments())
 def test_the_same_again_changes_nothing(one: Deployment) -> None:
-    assert changes(one, one) == changes(Deployment(), Deployment())
+    assert connector_changes(one, one) == connector_changes(Deployment(), Deployment())
+    assert pipeline_changes(one, one) == pipeline_changes(Deployment(), Deployment())
 
 
 def test_another_codec_starts_the_pipeline_anew_and_leaves_the_connector() -> None:
     other = replace(_SMALL, connectors={**_SMALL.connectors, "a": connector("a", codec="json")})
-    todo = changes(_SMALL, other)
-    assert todo.restart_pipelines == {"p"}
+    todo = connector_changes(_SMALL, other)
+    assert pipeline_changes(_SMALL, other).restart == {"p"}
     assert not todo.stop | todo.start | todo.relink
 
 
 def test_another_quota_restarts_nothing() -> None:
-    todo = changes(_SMALL, replace(_SMALL, connectors={**_SMALL.connectors, "a": connector("a", quota_bytes=5)}))
+    other = replace(_SMALL, connectors={**_SMALL.connectors, "a": connector("a", quota_bytes=5)})
+    todo = connector_changes(_SMALL, other)
     assert todo.configure == {"a"}
-    assert not todo.stop | todo.start | todo.restart_pipelines
+    assert not todo.stop | todo.start
+    assert not pipeline_changes(_SMALL, other).start
 
 
 def test_a_new_sink_links_the_source_anew_and_restarts_no_connector() -> None:
@@ -116,7 +120,7 @@ def test_a_new_sink_links_the_source_anew_and_restarts_no_connector() -> None:
         *_SMALL.links,
         link("pipeline/p/out", "connector/c/in"),
     )
-    todo = changes(_SMALL, more)
+    todo = connector_changes(_SMALL, more)
     assert todo.start == {"c"}
     assert todo.relink == {"a"}
     assert not todo.stop

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.application.deployments import FILE, Application, Kept, Phase
+from penstock.application.deployments import FILE, Application, DeploymentFile, Phase
 from penstock.core.errors import Damaged
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End, Link, PipelineSpec
 
@@ -21,30 +21,30 @@ APPLICATION = Application(
 
 
 def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
-    asyncio.run(Kept(tmp_path).keep(APPLICATION))
-    assert Kept(tmp_path).load() == APPLICATION
+    asyncio.run(DeploymentFile(tmp_path).save(APPLICATION))
+    assert DeploymentFile(tmp_path).load() == APPLICATION
 
 
 def test_without_a_file_nothing_is_deployed(tmp_path: Path) -> None:
-    assert not Kept(tmp_path).load().is_deployed
+    assert not DeploymentFile(tmp_path).load().is_deployed
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    asyncio.run(Kept(tmp_path).keep(APPLICATION))
+    asyncio.run(DeploymentFile(tmp_path).save(APPLICATION))
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
 
 def test_a_crash_while_it_is_written_leaves_what_was_there(tmp_path: Path) -> None:
-    asyncio.run(Kept(tmp_path).keep(APPLICATION))
+    asyncio.run(DeploymentFile(tmp_path).save(APPLICATION))
     (tmp_path / FILE).with_suffix(".tmp").write_text('{"revision": 8, "sta')
-    assert Kept(tmp_path).load() == APPLICATION
+    assert DeploymentFile(tmp_path).load() == APPLICATION
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"revision": 1, "state": "happy", "deployment": {}, "paused": []}'])
 def test_a_file_that_cannot_be_read_is_damage(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(Damaged, match=r"application\.json"):
-        Kept(tmp_path).load()
+        DeploymentFile(tmp_path).load()
 
 
 def test_each_pause_ends_by_itself() -> None:
@@ -56,4 +56,4 @@ def test_each_pause_ends_by_itself() -> None:
 def test_what_is_no_file_is_damage_too(tmp_path: Path) -> None:
     (tmp_path / "application.json").mkdir()
     with pytest.raises(Damaged, match="cannot be read"):
-        Kept(tmp_path).load()
+        DeploymentFile(tmp_path).load()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.application.driver import Changed, changed
+from penstock.application.diff import pipeline_changes
 from penstock.application.functions import load_function
 from penstock.application.pipelines import pipeline_of, plan_of
 from penstock.core.errors import RequestError
@@ -28,6 +28,11 @@ def app(*more: object, a: str | None = "json", b: str | None = "json", **setting
 
 def targets(deployment: Deployment, port: str = "out") -> tuple[tuple[str, str], ...]:
     return plan_of(deployment, "p").outlets[port].targets
+
+
+def changed(old: Deployment, new: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    found = pipeline_changes(old, new)
+    return found.stop, found.start
 
 
 def test_a_pipeline_reads_what_is_linked_to_it() -> None:
@@ -101,21 +106,21 @@ def test_a_pipeline_whose_query_would_be_the_same_runs_on() -> None:
         connectors={**old.connectors, "c": connector("c", codec="json")},
         links=(*old.links, link("pipeline/p/out", "connector/c/in")),
     )
-    assert changed(old, more) == Changed((), ()), "another sink in the same codec is bound by the worker"
+    assert changed(old, more) == ((), ()), "another sink in the same codec is bound by the worker"
     moved = replace(old, connectors={**old.connectors, "b": connector("b", codec="json", quota_bytes=5)})
-    assert changed(old, moved) == Changed((), ())
+    assert changed(old, moved) == ((), ())
 
 
 def test_only_what_differs_is_started_anew() -> None:
     old = app(pipeline("q"), link("connector/a/out", "pipeline/q/in"))
-    assert changed(old, app()) == Changed(("q",), ())
-    assert changed(app(), old) == Changed((), ("q",))
+    assert changed(old, app()) == (("q",), ())
+    assert changed(app(), old) == ((), ("q",))
     coded = replace(old, connectors={**old.connectors, "b": connector("b", codec="msgpack")})
-    assert changed(old, coded) == Changed((), ("p",))
+    assert changed(old, coded) == ((), ("p",))
     relinked = replace(old, links=(*old.links, link("connector/b/out", "pipeline/q/in")))
-    assert changed(old, relinked) == Changed((), ("q",))
+    assert changed(old, relinked) == ((), ("q",))
     spec = replace(old.pipelines["q"], settings={"trigger": "1s"})
-    assert changed(old, replace(old, pipelines={**old.pipelines, "q": spec})) == Changed((), ("q",))
+    assert changed(old, replace(old, pipelines={**old.pipelines, "q": spec})) == ((), ("q",))
 
 
 def function(folder: Path, body: str, name: str = "double") -> PipelineSpec:

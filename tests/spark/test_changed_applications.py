@@ -182,7 +182,7 @@ def test_an_incompatible_change_is_refused_and_a_reset_lets_it_start_from_scratc
             reset = stage.command("pipeline", "reset", "count", "--yes", "--accept-partial")
             assert re.search(r"of .* of its input is still stored", reset.output), reset.output
             assert "count is reset: its next start moves the old checkpoint aside" in reset.output
-            stage.until(lambda: "count was reset, and starts from scratch" in stage.said)
+            stage.until(lambda: "count was reset and starts from scratch" in stage.said)
             stage.until(lambda: stage.status().complete >= 0)
             stage.completes(sender)
         assert "stream string, source string" in (checkpoint / "penstock.json").read_text()

@@ -1,38 +1,68 @@
-"""Sinks of pipelines that are known already, bound and unbound as the deployment says; drivers bind the others."""
+"""Pipelines of a deployment at the coordinator: they are registered before connectors listen, so that from the first
+event on, what they will read is retained for them; and their sinks are bound. A driver binds the sinks of a pipeline
+that it starts for the first time.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from penstock.application.diff import rebinding
+from penstock.application.pipelines import starting_in
+from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import NoRoom, PenstockError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.service import Delivery
 from penstock.delivery.sink_slot import SlotState, SlotStatus
 from penstock.protocol.api.delivery import SinkSpec
-from penstock.protocol.api.deployment import Deployment
+from penstock.protocol.api.deployment import Deployment, End
+from penstock.protocol.api.pipelines import InputSpec
 
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 10.0
-"""For a sink that changes its port to get what is merged in the old one: nothing more is, so that is soon or never."""
+"""For a sink that moves to another port to get what is merged in the old one: no more is merged there."""
 
 _LOOK_SECONDS = 0.05
 
 Votes = Callable[[str], bool | None]
-"""Whether a connector votes; None if it could not be made."""
+"""Whether a connector votes; None if it could not be built."""
+
+
+async def register(
+    lifecycle: Lifecycle,
+    known: Collection[str],
+    deployment: Deployment,
+    source: Callable[[End], str],
+    revision: int,
+) -> None:
+    """Those that the coordinator does not know yet. The driver that starts one takes it over. `source`: the name under
+    which the end of a link is read.
+    """
+    for name, spec in deployment.pipelines.items():
+        if name in known:
+            continue
+        starting = starting_in(spec.settings.get("starting", "earliest"))
+        inputs = {
+            port: InputSpec([*dict.fromkeys(map(source, ends))], starting)
+            for port, ends in deployment.inputs(name).items()
+        }
+        try:
+            await lifecycle.register(name, inputs, request=f"application, revision {revision}")
+        except PenstockError as error:
+            log.error("pipeline %s is not registered until its driver starts it: %s", name, error)
 
 
 class Binding:
-    """Also tells breakers how sinks stand that delivery serves by a URL."""
+    """Also reports to the breakers when delivery waits for a sink that it serves by a URL."""
 
     def __init__(self, delivery: Delivery, pipelines: Callable[[], Mapping[str, Pipeline]], signals: Signals) -> None:
         self._delivery = delivery
         self._pipelines = pipelines
         self._signals = signals
         self._served: dict[tuple[str, str], str] = {}
-        """By pipeline and sink: the connector, of those that delivery serves by itself."""
+        """By pipeline and sink: the connector, if delivery serves it by a URL."""
         delivery.watchers.append(self._changed)
 
     async def rebind(self, deployment: Deployment, given: Mapping[str, frozenset[str]], votes: Votes) -> None:
@@ -41,7 +71,7 @@ class Binding:
             if (pipeline := self._pipelines().get(name)) is not None:
                 places = deployment.sink_names(name)
                 wanted = {sink: SinkSpec(port, to) for sink, (port, to) in places.items() if votes(to) is not None}
-                # One whose connector could not be made stays as it is.
+                # One whose connector could not be built stays as it is.
                 was_given = given.get(name, frozenset()) - (places.keys() - wanted.keys())
                 await self._rebind(name, pipeline, wanted, was_given, votes)
 
@@ -60,12 +90,12 @@ class Binding:
             if todo.bind:
                 await self._delivery.bind(name, todo.bind)
         except PenstockError as error:
-            # A port that the pipeline has not declared yet: its driver does when it starts it anew, and binds it.
+            # A port that the pipeline has not declared yet: its driver declares and binds it at the restart.
             log.info("the sinks of pipeline %s are left to its driver: %s", name, error)
 
     async def make_way(self, name: str, sinks: Mapping[str, SinkSpec], given: frozenset[str]) -> None:
-        """A pipeline that is started anew is about to bind these: those of the application that are bound to another
-        port are unbound, as soon as they have got all that is merged. Raises NoRoom if they do not get it soon.
+        """A pipeline that restarts is about to bind these: sinks of the application that are bound to another port are
+        unbound as soon as they have got everything that is merged. Raises NoRoom if that takes too long.
         """
         pipeline = self._pipelines().get(name)
         bound = {} if pipeline is None else {key: SinkSpec(one.port, one.url) for key, one in pipeline.sinks.items()}
@@ -80,8 +110,8 @@ class Binding:
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
             raise NoRoom(
-                f"sink {sink} of pipeline {pipeline} has not got all that was put out in its old codec",
-                f"Bring it back, or give that up: penstock sink remove {pipeline} {sink}",
+                f"sink {sink} of pipeline {pipeline} has not taken all output in its old codec",
+                f"Make it available again, or give up that output: penstock sink remove {pipeline} {sink}",
             ) from None
 
     def _lacks(self, pipeline: str, sink: str) -> bool:
@@ -89,7 +119,7 @@ class Binding:
         return any(one.lacking for one in found)
 
     def serve(self, deployment: Deployment, is_served: Callable[[str], bool]) -> None:
-        """Whose standing counts from now on: sinks of connectors that delivery serves by itself."""
+        """From now on, report these: sinks of connectors that delivery serves by a URL."""
         served = {
             (pipeline, sink): connector
             for pipeline in deployment.pipelines

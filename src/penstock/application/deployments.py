@@ -1,4 +1,4 @@
-"""What a worker remembers of the application it runs: DATA/application.json, whole or not at all."""
+"""The application that a worker runs, in DATA/application.json: written whole or not at all."""
 
 import asyncio
 import json
@@ -20,9 +20,9 @@ _HINT = "Restore the file, or remove it and apply the application again: penstoc
 class Phase(Enum):
     RUNNING = "running"
     DRAINING = "draining"
-    """Sources read no more; what is inside finishes."""
+    """Sources have stopped reading; what was read is processed and delivered."""
     DRAINED = "drained"
-    """All that came in has left, and everything is closed."""
+    """Everything is delivered, and all connectors are closed."""
 
 
 Paused = tuple[str, int | None]
@@ -31,28 +31,28 @@ Paused = tuple[str, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """`revision` counts what was deployed; 0 if nothing ever was."""
+    """`revision` counts the deployments; 0 before the first one."""
 
     revision: int = 0
     name: str = ""
-    """Of the file that was deployed, for people; "" if nobody has said."""
+    """Of the file that was deployed, for the status; "" if unknown."""
     phase: Phase = Phase.RUNNING
     deployment: Deployment = field(default_factory=Deployment)
     paused: frozenset[Paused] = frozenset()
     """By an operator."""
     sinks: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By pipeline: the sinks that it was given by this deployment or any before it."""
+    """By pipeline: the sinks that this deployment, or any before it, has bound."""
 
     @property
     def is_deployed(self) -> bool:
         return self.revision > 0
 
     def with_pause(self, paused: Paused, *, is_paused: bool) -> "Application":
-        """Each pause ends by itself: a connector that is resumed may have streams that are not."""
+        """Each pause ends separately: resuming a connector does not resume its paused streams."""
         return replace(self, paused=self.paused | {paused} if is_paused else self.paused - {paused})
 
     def with_deployment(self, deployment: Deployment, name: str = "") -> "Application":
-        """The next revision, which runs."""
+        """The next revision, running."""
         given = {pipeline: frozenset(deployment.sink_names(pipeline)) for pipeline in deployment.pipelines}
         return replace(
             self,
@@ -85,15 +85,15 @@ class Application:
         )
 
 
-class Kept:
-    """The file. What `keep` has returned from is there after any crash; before that, what was there is."""
+class DeploymentFile:
+    """What `save` has written survives any crash; until it returns, the file keeps its old contents."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._writing = asyncio.Lock()
 
     def load(self) -> Application:
-        """What was kept last; nothing deployed where there is no file. Raises Damaged."""
+        """The application that was saved last; an empty one if there is no file. Raises Damaged."""
         try:
             return Application.from_json(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
@@ -101,17 +101,17 @@ class Kept:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"{self._path} cannot be read: {error}", _HINT) from None
 
-    async def keep(self, application: Application) -> None:
-        """In the order of the calls. Raises NoRoom where it cannot be written; then what was there is."""
+    async def save(self, application: Application) -> None:
+        """In the order of the calls. Raises NoRoom if it cannot be written; then the file keeps its old contents."""
         data = json.dumps(application.as_json()).encode()
         async with self._writing:
             try:
                 await asyncio.to_thread(self._write, data)
             except OSError as error:
-                raise NoRoom(f"{self._path} cannot be written: {error}", "Look at the disk, and try again.") from None
+                raise NoRoom(f"{self._path} cannot be written: {error}", "Check the disk, and try again.") from None
 
     def _write(self, data: bytes) -> None:
-        """For its owner alone: what stands in the environment may be a secret, and is in the connectors' options."""
+        """Readable by its owner only: connectors' options may contain secrets from the environment."""
         partial = self._path.with_suffix(".tmp")
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
             file.write(data)

@@ -1,89 +1,77 @@
-"""What a changed application means for what runs. Pure: two deployments in, what is to be done out."""
+"""The diff of two deployments: which connectors, pipelines and sinks to stop, start and change. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
+from penstock.application.pipelines import plan_of
 from penstock.protocol.api.delivery import SinkSpec
-from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What is in none of these goes on untouched. What is to begin anew is in both `stop` and `start`."""
+class ConnectorChanges:
+    """Connectors that are in none of these run on. What is restarted is in both `stop` and `start`."""
 
     stop: frozenset[str] = frozenset()
-    """Connectors that are there no more, or are made otherwise."""
     start: frozenset[str] = frozenset()
     configure: frozenset[str] = frozenset()
-    """Connectors that go on, with another quota, acknowledgement, watermark or policy of their breakers."""
+    """They run on with another quota, acknowledgement, watermark or breaker policy."""
     relink: frozenset[str] = frozenset()
-    """Connectors that go on, and whose events lead elsewhere, or whose port `in` is linked otherwise."""
-    stop_pipelines: frozenset[str] = frozenset()
-    start_pipelines: frozenset[str] = frozenset()
-
-    @property
-    def restart(self) -> frozenset[str]:
-        return self.stop & self.start
-
-    @property
-    def restart_pipelines(self) -> frozenset[str]:
-        return self.stop_pipelines & self.start_pipelines
+    """They run on, but their events lead elsewhere, or their `in` port is linked differently."""
 
     def as_json(self) -> dict[str, list[str]]:
         return {
             "stopped": sorted(self.stop - self.start),
             "started": sorted(self.start - self.stop),
-            "restarted": sorted(self.restart),
+            "restarted": sorted(self.stop & self.start),
             "configured": sorted(self.configure),
             "relinked": sorted(self.relink),
-            "pipelines_stopped": sorted(self.stop_pipelines - self.start_pipelines),
-            "pipelines_started": sorted(self.start_pipelines - self.stop_pipelines),
-            "pipelines_restarted": sorted(self.restart_pipelines),
         }
 
 
-def changes(old: Deployment, new: Deployment) -> Changes:
-    """From what runs to what is to run. A pipeline that is gone from the application is stopped and left as it is, with
-    its place in its sources and its sinks: whoever brings it back goes on where it was.
-    """
+@dataclass(frozen=True, slots=True)
+class PipelineChanges:
+    """Pipelines that are in neither run on. What is restarted is in `start`, and was in the old deployment."""
+
+    stop: tuple[str, ...]
+    start: tuple[str, ...]
+    restart: frozenset[str]
+
+    def as_json(self) -> dict[str, list[str]]:
+        return {
+            "pipelines_stopped": sorted(self.stop),
+            "pipelines_started": sorted({*self.start} - self.restart),
+            "pipelines_restarted": sorted(self.restart),
+        }
+
+
+def connector_changes(old: Deployment, new: Deployment) -> ConnectorChanges:
+    """From what runs to what should run."""
     stay = {name for name in old.connectors.keys() & new.connectors.keys() if _same_connector(name, old, new)}
-    stay_pipelines = {
-        name
-        for name in old.pipelines.keys() & new.pipelines.keys()
-        if pipeline_view(old, name) == pipeline_view(new, name)
-    }
-    return Changes(
+    return ConnectorChanges(
         stop=frozenset(old.connectors.keys() - stay),
         start=frozenset(new.connectors.keys() - stay),
         configure=frozenset(n for n in stay if _settings(old.connectors[n]) != _settings(new.connectors[n])),
         relink=frozenset(name for name in stay if links_of(old, name) != links_of(new, name)),
-        stop_pipelines=frozenset(old.pipelines.keys() - stay_pipelines),
-        start_pipelines=frozenset(new.pipelines.keys() - stay_pipelines),
+    )
+
+
+def pipeline_changes(old: Deployment, new: Deployment) -> PipelineChanges:
+    """A pipeline is restarted if its query would be made from anything else. One that is gone is stopped and keeps its
+    place in its sources and sinks: if it comes back, it continues there. Raises RequestError, as `plan_of`.
+    """
+    both = old.pipelines.keys() & new.pipelines.keys()
+    same = {name for name in both if plan_of(old, name) == plan_of(new, name)}
+    return PipelineChanges(
+        tuple(name for name in old.pipelines if name not in new.pipelines),
+        tuple(name for name in new.pipelines if name not in same),
+        frozenset(both - same),
     )
 
 
 def links_of(deployment: Deployment, connector: str) -> tuple[frozenset[str], frozenset[str], bool]:
-    """The sinks downstream, the pipelines that its events reach, and whether something is linked to its port `in`."""
-    return deployment.downstream(connector), deployment.pipelines_of(connector), has_in(deployment, connector)
-
-
-def has_in(deployment: Deployment, connector: str) -> bool:
-    return any((link.target.kind, link.target.name) == ("connector", connector) for link in deployment.links)
-
-
-def has_out(deployment: Deployment, connector: str) -> bool:
-    """Whether somebody reads its events, or what could not become one."""
-    return any((link.source.kind, link.source.name) == ("connector", connector) for link in deployment.links)
-
-
-def pipeline_view(deployment: Deployment, name: str) -> tuple[Any, ...]:
-    """All that a pipeline's query is made from: where it is equal, the query may go on."""
-    inputs = {
-        port: sorted((end, _read_as(deployment, end)) for end in ends) for port, ends in deployment.inputs(name).items()
-    }
-    written = {(port, _codec(deployment, connector)) for port, connector in deployment.sinks(name)}
-    return deployment.pipelines[name], inputs, written
+    """The sinks downstream, the pipelines that its events reach, and whether its `in` port is linked."""
+    return deployment.downstream(connector), deployment.pipelines_of(connector), deployment.has_in(connector)
 
 
 def _same_connector(name: str, old: Deployment, new: Deployment) -> bool:
@@ -91,7 +79,7 @@ def _same_connector(name: str, old: Deployment, new: Deployment) -> bool:
 
 
 def _made_from(spec: ConnectorSpec) -> ConnectorSpec:
-    """What the connector itself is made from: not what Spark decodes its events with, nor what can change under it."""
+    """What the connector is built from: neither what Spark decodes its events with, nor what `configure` changes."""
     blank = ConnectorSpec(name=spec.name, id=spec.id, instance=spec.instance, type=spec.type)
     return replace(
         blank,
@@ -110,30 +98,19 @@ def _settings(spec: ConnectorSpec) -> tuple[object, ...]:
     )
 
 
-def _read_as(deployment: Deployment, end: End) -> str:
-    return _codec(deployment, end.name) if end.kind == "connector" else ""
-
-
-def _codec(deployment: Deployment, connector: str) -> str:
-    spec = deployment.connectors.get(connector)
-    if spec is None:  # a source of the system's own
-        return ""
-    return repr((spec.codec, sorted(spec.codec_map.items()), spec.schema))
-
-
 @dataclass(frozen=True, slots=True)
 class Rebinding:
-    """Of one pipeline: first some sinks are unbound, then others are bound."""
+    """The sinks of one pipeline: first some are unbound, then others are bound."""
 
     unbind: frozenset[str]
     bind: Mapping[str, SinkSpec]
     moved: frozenset[str] = frozenset()
-    """To another port, for another codec: when the pipeline is started anew, and they have got all of the old one."""
+    """To another port, for another codec: rebound when the pipeline restarts and they have got all of the old port."""
 
 
 def rebinding(wanted: Mapping[str, SinkSpec], given: Collection[str], bound: Mapping[str, SinkSpec]) -> Rebinding:
-    """From what is `bound` to what is `wanted`. Only sinks that an application has `given` before are unbound: those
-    that people have bound by hand are theirs.
+    """From what is `bound` to what is `wanted`. Only sinks that an application has bound before (`given`) are unbound:
+    those that operators have bound by hand stay.
     """
     gone = {name for name in bound if name in given and name not in wanted}
     moved = {name for name, spec in wanted.items() if name in bound and bound[name].port != spec.port}

@@ -1,4 +1,4 @@
-"""How an application comes to rest: sources read no more, what is inside finishes, is delivered and acknowledged."""
+"""Draining an application: sources stop reading; what was read is processed, delivered and acknowledged."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,35 +10,35 @@ from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 
 LOOK_SECONDS = 0.1
-"""Between two looks at what is still inside."""
+"""Between two looks at what is left."""
 
 _QUIET_LOOKS = 2
-"""In a row that find nothing: what is read by a look may just be becoming durable."""
+"""Looks in a row that must find nothing: what a source has read last may not be durable yet."""
 
 
-_STANDS = {
+_ADVICE = {
     "STARTING": ", and is STARTING",
     "STOPPED": ", and is STOPPED: start it with penstock run, or drop it with penstock pipeline drop {name}",
-    "FAILING": ", and is FAILING: see why where penstock run has it. Correct it and use penstock apply, drop it with "
-    "penstock pipeline drop {name}, or end penstock run with Ctrl-C: its events stay stored",
+    "FAILING": ", and is FAILING: see the output of penstock run. Fix it and use penstock apply, drop it with "
+    "penstock pipeline drop {name}, or stop penstock run with Ctrl-C: its events stay stored",
 }
-"""What to do about a pipeline that does not complete what is stored."""
+"""What an operator can do about a pipeline that does not make progress."""
 
 
-class ComingToRest:
-    """One drain of the whole application; `run` it once. `waits_for` says how far it is."""
+class Drain:
+    """One drain of the whole application; `run` it once. `waits_for` is what it still waits for."""
 
     def __init__(
         self,
         instances: Mapping[str, Instance],
         gateway: Gateway,
-        guard: ApplicationGate,
+        gate: ApplicationGate,
         pipelines: Callable[[], Sequence[PipelineStatus]],
         sinks: Callable[[], Sequence[SinkStatus]],
     ) -> None:
         self._instances = instances
         self._gateway = gateway
-        self._guard = guard
+        self._gate = gate
         self._pipelines = pipelines
         self._sinks = sinks
         self._reading: set[str] = set()
@@ -46,14 +46,14 @@ class ComingToRest:
         """Sentences; empty when nothing is left."""
 
     async def run(self) -> None:
-        """Return when all has left. What is stored of streams that a sink has closed stays held for it."""
-        self._guard.shut()
+        """Return when everything has left. The rows of tripped streams stay in the outbox."""
+        self._gate.shut()
         self._reading = {*self._instances}
         self.waits_for = [*self._left()]
         await asyncio.gather(*(self._drain(instance) for instance in self._instances.values()))
         await self._emptied()
         self._gateway.end_sessions()
-        await self._emptied()  # with what came until then
+        await self._emptied()  # with what programs sent until then
         self.waits_for = []
 
     async def _drain(self, instance: Instance) -> None:
@@ -73,16 +73,16 @@ class ComingToRest:
 
     def _left(self) -> Iterator[str]:
         for name in sorted(self._reading):
-            yield f"connector {name} stores what it has read"
+            yield f"connector {name} is storing what it has read"
         waited = {pipeline.name: pipeline for pipeline in self._pipelines()}
         for pipeline in waited.values():
             if pipeline.lag_bytes:
-                stands = _STANDS.get(pipeline.state, "").format(name=pipeline.name)
-                yield f"pipeline {pipeline.name} has {pipeline.lag_bytes} bytes to complete{stands}"
+                advice = _ADVICE.get(pipeline.state, "").format(name=pipeline.name)
+                yield f"pipeline {pipeline.name} has {pipeline.lag_bytes} bytes to complete{advice}"
         for sink in self._sinks():
             if sink.lacking and sink.pipeline in waited:
                 reason = f": {sink.reason}" if sink.reason else ""
                 yield f"sink {sink.sink} of pipeline {sink.pipeline} has {sink.lacking} epochs to take{reason}"
         for name, instance in self._instances.items():
             if instance.sink is not None and not instance.sink.is_idle:
-                yield f"connector {name} holds events that can leave"
+                yield f"connector {name} has buffered or retained events to send"

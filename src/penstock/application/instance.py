@@ -1,4 +1,4 @@
-"""A connector of the application at work: its `run` and its streams, its port `in`, and how it stands."""
+"""A connector of the application: built and checked first, then run with its `out` and `in` ports."""
 
 import asyncio
 import logging
@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.application.diff import has_in, has_out
 from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines
 from penstock.connectors.registry import Chains, make_chains, make_connector
 from penstock.core.errors import PenstockError, RequestError
@@ -22,8 +21,8 @@ from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A connector that does nothing yet."""
+class BuiltConnector:
+    """A connector that does not run yet. All are built before anything that runs is touched."""
 
     spec: ConnectorSpec
     connector: Connector[Any]
@@ -45,117 +44,117 @@ class Made:
         return {port: promise.value for port, promise in promised.items() if promise is not None}
 
 
-def make(spec: ConnectorSpec) -> Made:
+def build(spec: ConnectorSpec) -> BuiltConnector:
     """With what its secrets' files hold now. Raises RequestError."""
     try:
         connector = make_connector(spec.type, spec.config)
         chains = make_chains(spec.interceptors_in, spec.interceptors_out)
     except RequestError as error:
         raise RequestError(f"connector {spec.name}: {error}", error.hint) from None
-    return Made(spec, connector, chains)
+    return BuiltConnector(spec, connector, chains)
 
 
-def make_all(specs: Iterable[ConnectorSpec]) -> dict[str, Made]:
-    """By name. Raises RequestError with what is wrong with any of them."""
-    made, mistakes = {}, []
+def build_all(specs: Iterable[ConnectorSpec]) -> dict[str, BuiltConnector]:
+    """By name. Raises RequestError with everything that is wrong."""
+    built, mistakes = {}, []
     for spec in specs:
         try:
-            made[spec.name] = make(spec)
+            built[spec.name] = build(spec)
         except PenstockError as error:
             mistakes.append(error)
     if mistakes:
         hints = dict.fromkeys(error.hint for error in mistakes if error.hint)
         raise RequestError("\n".join(map(str, mistakes)), " ".join(hints))
-    return made
+    return built
 
 
 log = logging.getLogger(__name__)
 
 STORE_SECONDS = 15.0
-"""For what was read to be stored, when a connector is removed or made anew: it takes longer only where the disk is
-full, and then it is as after a crash.
+"""For what a connector has read to be stored when it is removed or replaced. It takes longer only if the disk is full;
+then it is as after a crash.
 """
 
 FLUSH_SECONDS = 5.0
-"""For what interceptors of the way out hold and for what it was given last, when a connector is removed or made anew;
-then its epochs wait.
+"""For what outgoing interceptors buffer, and for the last call, when a connector is removed or replaced; after that its
+epochs wait.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What every connector of a worker is given."""
+class WorkerParts:
+    """The parts of the worker that connectors use."""
 
     sources: SourceCatalog
     signals: Signals
     sinks: OutboxSinks
     segment_address: Callable[[], str]
     downstream: Callable[[str], Downstream] = lambda _: NoPipelines()
-    """Of a connector, by its name."""
+    """The pipelines that read a connector, by its name."""
 
 
 class Instance:
-    """Owned by the service. Made, started, perhaps drained, and closed: once each. Raises Damaged where what is stored
-    of its streams cannot be read.
+    """Owned by the runtime. Started, perhaps drained, and closed: once each. Raises Damaged if the stored state of its
+    streams cannot be read.
     """
 
-    def __init__(self, made: Made, deployment: Deployment, around: Surroundings) -> None:
-        self.made = made
-        self.name = made.spec.name
+    def __init__(self, built: BuiltConnector, deployment: Deployment, around: WorkerParts) -> None:
+        self.built = built
+        self.name = built.spec.name
         self._around = around
-        self.sink = self._in_port() if made.delivers else None
+        self.sink = self._in_port() if built.delivers else None
         self.host = SourceHost(
-            made.spec,
-            made.connector,
+            built.spec,
+            built.connector,
             around.sources,
             gate=around.signals,
             contraflow=self.sink,
-            chains=made.chains,
-            has_in=has_in(deployment, self.name),
-            has_out=has_out(deployment, self.name),
+            chains=built.chains,
+            has_in=deployment.has_in(self.name),
+            has_out=deployment.has_out(self.name),
             segment_address=around.segment_address(),
             downstream=around.downstream(self.name),
         )
-        if made.capabilities.sink is not None and self.sink is None:
-            around.signals.breakers.configure(self.name, made.spec.breaker, per_stream=False, is_passing=True)
+        if built.capabilities.sink is not None and self.sink is None:
+            around.signals.breakers.configure(self.name, built.spec.breaker, per_stream=False, is_passing=True)
             around.signals.trip_if_waiting(self.name)
 
     def _in_port(self) -> InPort:
-        made = self.made
-        has_own = made.capabilities.own_interceptors or not made.spec.interceptors_out
+        built = self.built
+        has_own = built.capabilities.own_interceptors or not built.spec.interceptors_out
         clock = asyncio.get_running_loop().time
-        chain = None if has_own else made.chains.outgoing
-        return InPort(made.spec, made.connector, self._around.signals, chain=chain, clock=clock)
+        chain = None if has_own else built.chains.outgoing
+        return InPort(built.spec, built.connector, self._around.signals, chain=chain, clock=clock)
 
     def start(self) -> None:
-        """It hears of streams before it can say anything of them."""
+        """Streams are announced to it before it can signal anything about them."""
         if self.sink is not None:
             self._around.sinks.attach(self.sink, self.host)
         self.host.start()
 
     def configure(self, spec: ConnectorSpec) -> None:
-        """Another quota, acknowledgement, watermark, or policy of its breakers; nothing is interrupted."""
+        """Change quota, acknowledgement, watermark or breaker policy; nothing is interrupted."""
         self.host.configure(spec)
         if self.sink is not None:
             self.sink.spec = spec
-        if self.made.capabilities.sink is not None:
+        if self.built.capabilities.sink is not None:
             self._around.signals.breakers.configure(self.name, spec.breaker, per_stream=self.sink is not None)
 
     def relink(self, deployment: Deployment) -> None:
-        self.host.has_in = has_in(deployment, self.name)
-        self.host.has_out = has_out(deployment, self.name)
+        self.host.has_in = deployment.has_in(self.name)
+        self.host.has_out = deployment.has_out(self.name)
 
     async def drain(self) -> None:
-        """It reads no more, and what it has read is stored. Its port `in` goes on."""
+        """It stops reading, and what it has read is stored. Its `in` port continues."""
         await self.host.drain()
 
     async def close(self) -> None:
-        """What it has read is stored, what interceptors hold leaves if it can; then its connections end."""
+        """What it has read is stored, what interceptors buffer is sent if possible; then its connections end."""
         try:
             async with asyncio.timeout(STORE_SECONDS):
                 await self.host.drain()
         except TimeoutError:
-            log.error("connector %s: not all that it has read could be stored", self.name)
+            log.error("connector %s: not everything that it has read could be stored", self.name)
         if self.sink is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
@@ -164,7 +163,7 @@ class Instance:
         await self.leave()
 
     async def leave(self) -> None:
-        """Its connections end now."""
+        """Close its connections now."""
         await self.host.stop()
         if self.sink is not None:
             await self._around.sinks.detach(self.name)

@@ -1,11 +1,11 @@
-"""The pipelines of a deployment, as the runner takes them."""
+"""The pipelines of a deployment, as the Spark runner takes them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.application.functions import FUNCTION_COLUMNS, OUT, PASSING_COLUMNS, Coded, Passing, load_function
-from penstock.application.registration import starting_in
 from penstock.connectors.api import Connector, Options
 from penstock.connectors.registry import CONNECTORS, Registry, parse_options
 from penstock.core.durations import parse_duration_ms
@@ -19,6 +19,7 @@ from penstock.protocol.api.deployment import (
     PipelineSpec,
     port_for,
 )
+from penstock.protocol.api.pipelines import AtSegments, AtTime, Starting
 from penstock.spark.codecs.codec import AS_IT_IS, CODECS, Coding
 from penstock.spark.codecs.outputs import Outlet
 from penstock.spark.dead_letters.column import LETTER_PORTS
@@ -26,15 +27,17 @@ from penstock.spark.pipelines import Pipeline, limits_of
 
 Types = Registry[Connector[Any]]
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
 
 def pipelines_of(deployment: Deployment, types: Types = CONNECTORS) -> list[Pipeline]:
-    """In the order of the deployment. Runs the users' files. Raises RequestError at the user's line."""
+    """In the order of the deployment. Imports the users' files. Raises RequestError at the user's line."""
     return [pipeline_of(deployment, name, types) for name in deployment.pipelines]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a pipeline's query is made from. Where two are equal, the query may go on."""
+    """Everything that a pipeline's query is made from. While it is equal, the query may continue."""
 
     spec: PipelineSpec
     sources: Mapping[str, tuple[str, ...]]
@@ -45,7 +48,7 @@ class Plan:
 
 
 def plan_of(deployment: Deployment, name: str, types: Types = CONNECTORS) -> Plan:
-    """Runs nothing of the user's. Raises RequestError for a type that is not installed here."""
+    """Imports nothing of the user's. Raises RequestError for a type that is not installed here."""
     read, inputs = _Read(deployment, types), deployment.inputs(name)
     return Plan(
         deployment.pipelines[name],
@@ -70,14 +73,14 @@ def pipeline_of(deployment: Deployment, name: str, types: Types = CONNECTORS) ->
 
 
 def _made(deployment: Deployment, connector: str, types: Types) -> tuple[type[Connector[Any]], Options]:
-    """What a connector is of. Secrets in its options are left out: they do not say where events go."""
+    """The connector's type and options. Secrets are not resolved: they do not decide where events go."""
     spec = deployment.connectors[connector]
     made = types.get(spec.type)
     return made, parse_options(made.about.options, spec.config, spec.type)
 
 
 class _Read:
-    """What pipelines read, and how it is coded."""
+    """What pipelines read, and in which codec."""
 
     def __init__(self, deployment: Deployment, types: Types) -> None:
         self._deployment = deployment
@@ -97,7 +100,7 @@ class _Read:
         return end.source
 
     def _coding(self, end: End) -> Coding:
-        """What comes from pipelines, and what could not become an event, is left as it is."""
+        """Output of pipelines, and what could not become an event, is not decoded."""
         source = self._source(end)
         if end.name == SYSTEM_STREAMS:
             return Coding(source, "json")
@@ -115,7 +118,7 @@ def _outlets(deployment: Deployment, name: str, types: Types) -> dict[str, Outle
 
 
 def _outlet(deployment: Deployment, spec: PipelineSpec, port: str, types: Types) -> Outlet:
-    """The port itself holds rows if somebody wants them there: a pipeline, a sink with a plain codec, or nobody yet."""
+    """The port itself gets rows if a pipeline reads it, a sink with a plain codec is linked to it, or nothing is."""
     sinks = [connector for given, connector in deployment.sinks(spec.name) if given == port]
     codecs = {deployment.connectors[sink].codec for sink in sinks}
     beside = {codec for codec in codecs if codec is not None and port_for(port, codec) != port}
@@ -129,7 +132,7 @@ def _outlet(deployment: Deployment, spec: PipelineSpec, port: str, types: Types)
 
 
 def _plain(spec: PipelineSpec, codecs: set[str | None]) -> str:
-    """The codec of the port itself: what only passes needs none, unless JSON is wanted."""
+    """The codec of the port itself: passthrough needs none, unless a sink wants JSON."""
     if "json" in codecs:
         return "json"
     return AS_IT_IS if spec.spark == PASSTHROUGH or AS_IT_IS in codecs else "json"
@@ -141,7 +144,7 @@ def _is_linked(deployment: Deployment, connector: str, types: Types) -> bool:
 
 
 def _ports(outlets: Mapping[str, Outlet]) -> tuple[str, ...]:
-    """All that there can be, whatever is linked: so sinks in other codecs can be bound while it runs."""
+    """All possible ports, whatever is linked: so sinks in other codecs can be bound while the pipeline runs."""
     return tuple(dict.fromkeys(port_for(port, codec) for codec in (None, *CODECS) for port in outlets))
 
 
@@ -159,3 +162,17 @@ def _settings(spec: PipelineSpec) -> dict[str, Any]:
         "starting": starting_in(given.get("starting", "earliest")),
         "limits": limits_of(given.get("max_bytes_per_epoch"), given.get("max_rows_per_epoch")),
     }
+
+
+def starting_in(given: Any) -> Starting:
+    """From a deployment's settings: `earliest`, `latest`, a time in ISO 8601, or segments and offsets."""
+    if isinstance(given, dict):
+        return AtSegments(given)
+    match given:
+        case "earliest":
+            return "earliest"
+        case "latest":
+            return "latest"
+    instant = datetime.fromisoformat(given)
+    instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return AtTime((instant - _EPOCH) // timedelta(microseconds=1))

@@ -69,7 +69,7 @@ class ConnectorStatus:
 
 
 def report(instance: Instance, breakers: Breakers, sources: SourceView) -> ConnectorStatus:
-    told, spec, sink = instance.host.status(), instance.made.spec, instance.sink
+    told, spec, sink = instance.host.status(), instance.built.spec, instance.sink
     blocked, blocked_count = told.blocked, told.blocked_count
     if not told.streams:  # programs send, and not the connector
         waiting = [stream for stream in breakers.streams_of(spec.name) if not breakers.may_send(stream)]
@@ -77,7 +77,7 @@ def report(instance: Instance, breakers: Breakers, sources: SourceView) -> Conne
         blocked_count = len(waiting)
     paused = [stream_id for name, stream_id in breakers.pauses if name == spec.name]
     closed = breakers.tripped_streams(spec.name)
-    takes = breakers.sink_refusal(spec.name) if instance.made.capabilities.sink is not None else None
+    takes = breakers.sink_refusal(spec.name) if instance.built.capabilities.sink is not None else None
     open_streams = sources.open_streams(spec.name) if not told.streams else ()
     return ConnectorStatus(
         name=spec.name,
@@ -102,8 +102,8 @@ def report(instance: Instance, breakers: Breakers, sources: SourceView) -> Conne
         events_out=0 if sink is None else sink.events_out,
         dead_letters=told.dead_letters + (0 if sink is None else sink.dead_letters),
         held_bytes=0 if sink is None else sink.outbox_bytes,
-        guarantee=instance.made.guarantee,
-        reached_at=instance.made.connector.reached_at,
+        guarantee=instance.built.guarantee,
+        reached_at=instance.built.connector.reached_at,
         counts=told.counts,
     )
 

@@ -1,4 +1,4 @@
-"""The application that a worker runs: deployed, changed while it runs, paused by operators, drained, brought back."""
+"""The runtime of a worker's application: runs its connectors, changes them on `apply`, pauses and drains them."""
 
 import asyncio
 import logging
@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock.application.binding import Binding
-from penstock.application.deployments import Application, Kept, Phase
-from penstock.application.diff import Changes, changes
-from penstock.application.drain import ComingToRest
+from penstock.application.binding import Binding, register
+from penstock.application.deployments import Application, DeploymentFile, Phase
+from penstock.application.diff import ConnectorChanges, connector_changes, pipeline_changes
+from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
-from penstock.application.instance import Instance, Made, Surroundings, make, make_all
-from penstock.application.registration import register
+from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
 from penstock.application.report import ConnectorStatus, failed, report
 from penstock.connectors.api import Connector, Downstream
 from penstock.connectors.sink_api import FollowingSink
@@ -33,14 +32,12 @@ from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
-# Which stream of a connector people mean.
-
 
 def find_stream(
     sources: SourceCatalog, connector: str, stream: str | int | None, deployed: Container[str]
 ) -> int | None:
-    """Its id, from its id or its name; None for all of the connector. Raises RequestError: there is no such connector
-    or stream, or several streams that are open have the name.
+    """The id of a stream given by id or name; None for the whole connector. Raises RequestError if the connector or the
+    stream does not exist, or several open streams have the name.
     """
     try:
         streams: Mapping[int, KnownStream] = sources.existing(connector).streams
@@ -60,23 +57,25 @@ def find_stream(
         return found[0]
     if found:
         ids = ", ".join(f"#{one}" for one in found[:10])
-        raise RequestError(f"{len(found)} streams of {connector!r} have the name {stream!r}", f"Say which: {ids}.")
-    raise RequestError(f"connector {connector!r} has no stream {stream!r}", "Look which there are: penstock status")
+        raise RequestError(
+            f"{len(found)} streams of {connector!r} have the name {stream!r}", f"Give the id of one of them: {ids}."
+        )
+    raise RequestError(f"connector {connector!r} has no stream {stream!r}", "See its streams: penstock status")
 
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 10.0
-"""For what connectors have read to be stored when the worker stops; what cannot be is as after a crash."""
+"""For what connectors have read to be stored when the worker stops; after that it is as after a crash."""
 
 NO_ROOM_SECONDS = 1.0
-"""Until it is written again that all has left, where the disk had no room for that."""
+"""Until `drained` is written again after the disk had no room."""
 
 _NOTHING = Deployment()
 
 
-class Hosting:
-    """One change at a time. What an answer says is kept on disk, and comes back with the next worker.
+class Runtime:
+    """One change at a time. What was acknowledged is on disk, and is restored when the worker starts again.
 
     Make it before delivery, which asks it for connectors; then `serve`, and `start` when the worker's ports are known.
     In the end `stop_reading`, delivery's own stop, `stop`.
@@ -90,137 +89,139 @@ class Hosting:
         gateway: Gateway,
         segment_address: Callable[[], str],
     ) -> None:
-        """Raises Damaged where what was deployed cannot be read."""
-        self._kept = Kept(folder)
-        self.application = self._kept.load()
+        """Raises Damaged if the saved deployment cannot be read."""
+        self._file = DeploymentFile(folder)
+        self.application = self._file.load()
         clock = asyncio.get_running_loop().time
         self.breakers = Breakers()
         self.signals = Signals(self.breakers, clock, gateway.sources.knows)
         self.sinks = OutboxSinks(store, durability, self.signals, clock)
         self._gateway = gateway
-        self._guard = ApplicationGate(self.signals)
+        self._gate = ApplicationGate(self.signals)
         self.driver = DriverCheck(clock)
-        self._around = Surroundings(gateway.sources, self.signals, self.sinks, segment_address, self._downstream)
+        self._around = WorkerParts(gateway.sources, self.signals, self.sinks, segment_address, self._downstream)
         self._instances: dict[str, Instance] = {}
-        self._made: dict[str, Made] = {}
+        self._built: dict[str, BuiltConnector] = {}
         """Connectors that are deployed and do not run: delivery may need them."""
         self._failures: dict[str, str] = {}
-        """Connectors that could not be made, and why."""
+        """Connectors that could not be built, and why."""
         self._running = _NOTHING
-        """What the instances are of."""
-        self._drain: ComingToRest | None = None
+        """What the instances belong to."""
+        self._drain: Drain | None = None
         self._draining: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
-        gateway.sources.guard(self._guard)
+        gateway.sources.guard(self._gate)
 
     def serve(self, coordinator: Coordinator, delivery: Delivery) -> None:
-        """What pipelines and their sinks are asked from."""
+        """Where pipelines and their sinks come from."""
         self._coordinator = coordinator
         self._delivery = delivery
         self._binding = Binding(delivery, lambda: coordinator.deliveries.state.pipelines, self.signals)
         self.signals.passed = PipelineChains(coordinator.deliveries).passed
 
-    # The worker starts and stops.
+    # Start and stop of the worker.
 
     async def start(self) -> None:
-        """Bring back what was deployed when the worker ended. A connector that cannot be made leaves the others."""
+        """Restore the deployment. A connector that cannot be built does not stop the others."""
         async with self._changing:
             now = self.application
             for connector, stream_id in now.paused:
                 self.breakers.pause(connector, stream_id)
             if now.phase is Phase.DRAINED:
-                if not now.is_deployed:  # programs alone were stopped, and nobody would ever apply anything
-                    await self._keep(replace(now, phase=Phase.RUNNING))
-                    self._guard.open()
+                if not now.is_deployed:  # only programs were drained: there is nothing to apply again
+                    await self._save(replace(now, phase=Phase.RUNNING))
+                    self._gate.open()
                 return
-            made = {}
+            built = {}
             for name, spec in now.deployment.connectors.items():
                 try:
-                    made[name] = make(spec)
+                    built[name] = build(spec)
                 except PenstockError as error:
                     self._fail(name, error)
-            await self._perform(changes(_NOTHING, now.deployment), made, now.deployment)
+            await self._perform(connector_changes(_NOTHING, now.deployment), built, now.deployment)
             if now.phase is Phase.DRAINING:
                 self._begin_drain()
             else:
-                self._guard.open()
+                self._gate.open()
 
     async def stop_reading(self) -> None:
-        """What connectors have read is stored, as far as it can be."""
+        """What connectors have read is stored, as far as possible."""
         self._stop_drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await asyncio.gather(*(one.drain() for one in self._instances.values()), return_exceptions=True)
 
     async def stop(self) -> None:
-        """All connections end."""
+        """Close all connections."""
         await asyncio.gather(*(one.leave() for one in self._instances.values()), return_exceptions=True)
         await self.signals.stop()
         self.sinks.stop()
 
-    # What people do.
+    # For operators.
 
     async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
-        """What was done. The same deployment again changes nothing, unless it was drained: then all of it starts again.
-        Raises RequestError where some connector cannot be made, or where the driver cannot go on with some pipeline;
-        then nothing has changed.
+        """Returns what was changed. The same deployment again changes nothing, unless it was drained: then all of it
+        starts again. Raises RequestError if a connector cannot be built, or if the driver cannot run a pipeline; then
+        nothing has changed.
         """
         async with self._changing:
             now = self.application
             is_running = now.phase is Phase.RUNNING
-            todo = changes(self._running if is_running else _NOTHING, deployment)
+            old = self._running if is_running else _NOTHING
+            todo = connector_changes(old, deployment)
             todo = replace(todo, start=todo.start | (self._failures.keys() & deployment.connectors.keys()))
-            made = make_all(deployment.connectors[name] for name in todo.start)
+            built = build_all(deployment.connectors[name] for name in todo.start)
+            pipelines = pipeline_changes(old, deployment)
             if is_running and now.deployment.pipelines and now.deployment != deployment:
                 await self.driver.check(deployment)
             if not (now.is_deployed and is_running and now.deployment == deployment and not todo.start):
-                await self._keep(now.with_deployment(deployment, name))
+                await self._save(now.with_deployment(deployment, name))
                 if not is_running:
-                    await self._rest()
-                await self._perform(todo, made, deployment)
-                self._guard.open()
-            return {"revision": self.application.revision, **todo.as_json()}
+                    await self._end_drain()
+                await self._perform(todo, built, deployment)
+                self._gate.open()
+            return {"revision": self.application.revision, **todo.as_json(), **pipelines.as_json()}
 
     async def drain(self) -> dict[str, Any]:
-        """Sources read no more. Returns at once; the state says when all has left. Idempotent."""
+        """Sources stop reading. Returns at once; the state shows when everything has left. Idempotent."""
         async with self._changing:
             if self.application.phase is Phase.RUNNING:
-                await self._keep(replace(self.application, phase=Phase.DRAINING))
+                await self._save(replace(self.application, phase=Phase.DRAINING))
                 self._begin_drain()
             return {"state": self.application.phase.value}
 
     async def pause(self, connector: str, stream: str | int | None) -> None:
-        """Until `resume`: no breaker undoes it, no apply, and no restart."""
+        """Until `resume`: no breaker, no apply and no restart ends it."""
         async with self._changing:
             stream_id = find_stream(self._gateway.sources, connector, stream, self.application.deployment.connectors)
-            await self._keep(self.application.with_pause((connector, stream_id), is_paused=True))
+            await self._save(self.application.with_pause((connector, stream_id), is_paused=True))
             self.breakers.pause(connector, stream_id)
 
     async def resume(self, connector: str, stream: str | int | None) -> None:
         async with self._changing:
-            is_kept = not isinstance(stream, str) and (connector, stream) in self.application.paused
+            is_known = not isinstance(stream, str) and (connector, stream) in self.application.paused
             known = self.application.deployment.connectors
-            stream_id = stream if is_kept else find_stream(self._gateway.sources, connector, stream, known)
+            stream_id = stream if is_known else find_stream(self._gateway.sources, connector, stream, known)
             assert not isinstance(stream_id, str)
-            await self._keep(self.application.with_pause((connector, stream_id), is_paused=False))
+            await self._save(self.application.with_pause((connector, stream_id), is_paused=False))
             self.breakers.resume(connector, stream_id)
 
     async def make_way(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """Before a driver binds these. As `Binding.make_way`."""
+        """Before a driver binds these. See `Binding.make_way`."""
         await self._binding.make_way(pipeline, sinks, self.application.sinks.get(pipeline, frozenset()))
 
-    async def _keep(self, application: Application) -> None:
-        await self._kept.keep(application)
+    async def _save(self, application: Application) -> None:
+        await self._file.save(application)
         self.application = application
 
     # From one deployment to the next.
 
-    async def _perform(self, todo: Changes, made: dict[str, Made], new: Deployment) -> None:
-        """Those that go first: what they have read is stored, and a port that they listen on is free for the next."""
+    async def _perform(self, todo: ConnectorChanges, built: dict[str, BuiltConnector], new: Deployment) -> None:
+        """First stop what goes: what it has read is stored, and the port that it listens on is free."""
         await self._close(todo.stop)
         for name in todo.stop - todo.start:
             self.signals.relink(name, ())
-        begun = [one for name in sorted(todo.start) if name in made and (one := self._make(made[name], new))]
+        begun = [one for name in sorted(todo.start) if name in built and (one := self._make(built[name], new))]
         for name in todo.configure & self._instances.keys():
             self._instances[name].configure(new.connectors[name])
         for name in todo.start | todo.relink:
@@ -237,10 +238,10 @@ class Hosting:
         if self.application.is_deployed:
             self._gateway.sources.system_streams.enable()
 
-    def _make(self, made: Made, deployment: Deployment) -> Instance | None:
-        name = made.spec.name
+    def _make(self, built: BuiltConnector, deployment: Deployment) -> Instance | None:
+        name = built.spec.name
         try:
-            self._instances[name] = Instance(made, deployment, self._around)
+            self._instances[name] = Instance(built, deployment, self._around)
         except PenstockError as error:
             self._fail(name, error)
             return None
@@ -257,14 +258,14 @@ class Hosting:
             self._failures.pop(name, None)
         for outcome in await asyncio.gather(*(one.close() for one in gone), return_exceptions=True):
             if isinstance(outcome, Exception):
-                log.error("a connector did not end as it should: %r", outcome)
+                log.error("a connector failed while it was closed: %r", outcome)
 
     def _source(self, end: End) -> str:
-        """What pipelines read there: a connector may name another source."""
+        """What pipelines read there: a connector may name a different source."""
         instance = self._instances.get(end.name) if (end.kind, end.port) == ("connector", "out") else None
         if instance is None:
             return end.source
-        connector = instance.made.connector
+        connector = instance.built.connector
         return connector.source_name(connector.options, end.name) or end.source
 
     def _downstream(self, connector: str) -> Downstream:
@@ -272,11 +273,11 @@ class Hosting:
 
     def _is_served(self, connector: str) -> bool:
         instance = self._instances.get(connector)
-        return instance is not None and not instance.made.delivers
+        return instance is not None and not instance.built.delivers
 
     def _votes(self, connector: str) -> bool | None:
         instance = self._instances.get(connector)
-        return None if instance is None else instance.made.capabilities.votes
+        return None if instance is None else instance.built.capabilities.votes
 
     # What delivery asks for: the connectors that pipelines' sinks lead to.
 
@@ -284,14 +285,14 @@ class Hosting:
         """As it is deployed, also before the worker has started it and after a drain."""
         instance = self._instances.get(name)
         if instance is not None:
-            return instance.made.connector
+            return instance.built.connector
         spec = self.application.deployment.connectors.get(name)
         if spec is None:
             return None
-        known = self._made.get(name)
+        known = self._built.get(name)
         if known is None or known.spec != spec:
             try:
-                known = self._made[name] = make(spec)
+                known = self._built[name] = build(spec)
             except PenstockError:  # `_failures` says why
                 return None
         return known.connector
@@ -302,30 +303,28 @@ class Hosting:
     def segment_address(self) -> str:
         return self._around.segment_address()
 
-    # Draining.
+    # Drain.
 
     def _begin_drain(self) -> None:
-        self._drain = ComingToRest(
-            self._instances, self._gateway, self._guard, self._waited_pipelines, self._delivery.sinks
-        )
+        self._drain = Drain(self._instances, self._gateway, self._gate, self._waited_pipelines, self._delivery.sinks)
         self._draining = asyncio.create_task(self._drained(self._drain), name="drain")
 
-    async def _drained(self, drain: ComingToRest) -> None:
+    async def _drained(self, drain: Drain) -> None:
         try:
             await drain.run()
         except Exception:
-            log.exception("the drain has failed; it goes on with the next start of the worker")
+            log.exception("the drain failed; it continues when the worker starts again")
             return
         while self.application.phase is Phase.DRAINING:
             async with self._changing:
-                await self._rest_now()
+                await self._close_all()
                 with suppress(NoRoom):
-                    await self._keep(replace(self.application, phase=Phase.DRAINED))
+                    await self._save(replace(self.application, phase=Phase.DRAINED))
                     return
             await asyncio.sleep(NO_ROOM_SECONDS)
 
     def _waited_pipelines(self) -> list[PipelineStatus]:
-        """Those of the application, and others that run."""
+        """Pipelines of the application, and others that run."""
         ours = self._running.pipelines
         return [
             one for one in self._coordinator.pipelines() if one.name in ours or one.state in ("STARTING", "RUNNING")
@@ -336,13 +335,13 @@ class Hosting:
             self._draining.cancel()
         self._drain = self._draining = None
 
-    async def _rest(self) -> None:
-        """Whatever a drain has left is closed."""
+    async def _end_drain(self) -> None:
+        """Close what a drain has left open."""
         self._stop_drain()
-        await self._rest_now()
+        await self._close_all()
 
-    async def _rest_now(self) -> None:
-        """Nothing is deployed any more: nothing leads anywhere, and nothing is missing."""
+    async def _close_all(self) -> None:
+        """Nothing runs and nothing is linked any more."""
         await self._close([*self._instances])
         for name in self._running.connectors:
             self.signals.relink(name, ())
@@ -350,22 +349,22 @@ class Hosting:
         self._drain = None
         self._running = _NOTHING
 
-    # What people are shown.
+    # For the status.
 
     def report(self) -> dict[str, Any]:
-        """What drivers look at: the revision, what is deployed, what is proposed, and how far a drain is. A pipeline
-        that is reset has another incarnation.
+        """For drivers: revision, deployment, a proposed deployment, and the state of a drain. A pipeline that was reset
+        has a new incarnation.
         """
         deployment, known = self.application.deployment, self._coordinator.deliveries.state.pipelines
         incarnations = {name: known[name].incarnation for name in deployment.pipelines if name in known}
         return {
-            **self.standing(),
+            **self.summary(),
             "deployment": deployment.as_json(),
             "proposed": self.driver.proposed(),
             "incarnations": incarnations,
         }
 
-    def standing(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         now = self.application
         waits_for = self._drain.waits_for if self._drain is not None else []
         return {"revision": now.revision, "name": now.name, "state": now.phase.value, "waits_for": waits_for}
@@ -384,10 +383,11 @@ class Hosting:
     def blockages(self) -> Iterator[str]:
         """Sentences: what blocks streams."""
         if self.application.phase is not Phase.RUNNING:
-            yield f"the application is {self.application.phase.value}: no source may send until penstock apply, or run"
+            yield f"the application is {self.application.phase.value}: sources are blocked until penstock apply or run"
         for name in sorted({name for name, stream in self.breakers.pauses if stream is None}):
             yield f"an operator has paused {name}: penstock resume {name}"
         for one in self.connectors():
             if one.waiting_streams:
                 streams = "1 stream" if one.waiting_streams == 1 else f"{one.waiting_streams} streams"
-                yield f"{streams} of connector {one.name} may not send: {one.held_streams[0].why}"
+                verb = "is" if one.waiting_streams == 1 else "are"
+                yield f"{streams} of connector {one.name} {verb} blocked: {one.held_streams[0].why}"

@@ -496,6 +496,6 @@ class ConnectorConformance(SourceConformance, SinkConformance):
             assert about.text
             undocumented = [name for name, info in about.options.model_fields.items() if not info.description]
             assert undocumented == [], "every option has a docstring"
-            assert frame.instance.made.guarantee.keys() <= {port.value for port in found.ports}
+            assert frame.instance.built.guarantee.keys() <= {port.value for port in found.ports}
 
         self.run(tmp_path, scenario)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from penstock.application.instance import Instance, Made, Surroundings
+from penstock.application.instance import BuiltConnector, Instance, WorkerParts
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
 from penstock.connectors.registry import make_chains, parse_options
 from penstock.connectors.sink_api import PLAIN, Block, FollowingSink, SinkLost, Transaction, VotingSink
@@ -275,7 +275,7 @@ class Frame:
         made = self._made()
         self.connector = made.connector
         self.instance = Instance(
-            made, self._deployment(made), Surroundings(self.sources, self.signals, self._sinks, lambda: "")
+            made, self._deployment(made), WorkerParts(self.sources, self.signals, self._sinks, lambda: "")
         )
         self.breakers.configure(_OTHER, BreakerSpec(), per_stream=True, is_passing=True)
         self.other = Other(self.breakers)
@@ -286,14 +286,14 @@ class Frame:
         self.instance.start()
 
     def _make_sink(self, wake: Callable[[], None]) -> AnySink:
-        bound = Sink(port="out", url=NAME, votes=self.instance.made.capabilities.votes, begun=0, at=0)
+        bound = Sink(port="out", url=NAME, votes=self.instance.built.capabilities.votes, begun=0, at=0)
         return Sinks(_Deployed(self.connector, self._sinks)).make(_PIPELINE, NAME, bound, no_schema, wake)
 
     @property
     def has_in(self) -> bool:
-        return self.instance.made.delivers and self.setup.is_linked_in
+        return self.instance.built.delivers and self.setup.is_linked_in
 
-    def _made(self) -> Made:
+    def _made(self) -> BuiltConnector:
         options = parse_options(self.type.about.options, self._config, self.type.about.name)
         spec = ConnectorSpec(
             name=NAME,
@@ -309,9 +309,9 @@ class Frame:
             breaker=self.setup.breaker,
         )
         chains = make_chains(spec.interceptors_in, spec.interceptors_out)
-        return Made(spec, self.type(options), chains)
+        return BuiltConnector(spec, self.type(options), chains)
 
-    def _deployment(self, made: Made) -> Deployment:
+    def _deployment(self, made: BuiltConnector) -> Deployment:
         links = []
         if made.capabilities.source is not None:
             links.append(Link(End("connector", NAME, "out"), End("pipeline", _PIPELINE, "in")))
@@ -337,7 +337,7 @@ class Frame:
             await self.instance.sink.flush()
 
     def lift_quota(self) -> None:
-        self.instance.configure(replace(self.instance.made.spec, quota_bytes=None))
+        self.instance.configure(replace(self.instance.built.spec, quota_bytes=None))
 
     def image(self, folder: Path) -> None:
         """What a crash now would leave: another frame can be made of it."""

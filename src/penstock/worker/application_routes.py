@@ -36,28 +36,28 @@ class _Application:
         self._worker = worker
 
     async def show(self, request: Request) -> Any:
-        hosting = self._worker.hosting()
+        runtime = self._worker.runtime()
         if "driver" in request.query_params:
-            hosting.driver.heard()
-        return hosting.report()
+            runtime.driver.heard()
+        return runtime.report()
 
     async def apply(self, _: str, body: Apply) -> Any:
-        return await self._worker.hosting().apply(Deployment.from_json(body.deployment), body.name)
+        return await self._worker.runtime().apply(Deployment.from_json(body.deployment), body.name)
 
     async def answer(self, _: str, body: Answer) -> None:
-        self._worker.hosting().driver.answer(body.number, body.refusals)
+        self._worker.runtime().driver.answer(body.number, body.refusals)
 
     async def leave(self, _: str, __: Empty) -> None:
-        self._worker.hosting().driver.left()
+        self._worker.runtime().driver.left()
 
     async def drain(self, _: str, __: Empty) -> Any:
-        return await self._worker.hosting().drain()
+        return await self._worker.runtime().drain()
 
     async def pause(self, _: str, body: SelectStreams) -> Any:
-        return await self._worker.hosting().pause(body.connector, _checked("stream", body.stream))
+        return await self._worker.runtime().pause(body.connector, _checked("stream", body.stream))
 
     async def resume(self, _: str, body: SelectStreams) -> Any:
-        return await self._worker.hosting().resume(body.connector, _checked("stream", body.stream))
+        return await self._worker.runtime().resume(body.connector, _checked("stream", body.stream))
 
 
 class _Sources:

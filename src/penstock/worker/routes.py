@@ -7,7 +7,7 @@ import starlette.requests
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.application.runtime import Hosting
+from penstock.application.runtime import Runtime
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import Fenced, LimitExceeded, PenstockError, RequestError
 from penstock.ingest.declarations import Declarations
@@ -58,7 +58,7 @@ class Routed(Protocol):
 
     def declarations(self) -> Declarations: ...
 
-    def hosting(self) -> Hosting:
+    def runtime(self) -> Runtime:
         """Raises Damaged if there is none, because a ledger or what was deployed cannot be read."""
         ...
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
-from penstock.application.runtime import Hosting
+from penstock.application.runtime import Runtime
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
@@ -104,8 +104,8 @@ class Worker:
         http = HttpServer(self, self.settings.http_host, self.settings.http_port)
         self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self.ports |= {"http": await http.start()}
-        if self._hosting is not None:
-            await self._hosting.start()
+        if self._runtime is not None:
+            await self._runtime.start()
         self._write_ports()
         ready(self.ports)
         await self._stopping.wait()
@@ -117,19 +117,19 @@ class Worker:
 
     async def _stop_coordinator(self) -> None:
         """Connectors read no more, then what is on its way out leaves, then their connections end."""
-        if self._hosting is not None:
-            await self._hosting.stop_reading()
+        if self._runtime is not None:
+            await self._runtime.stop_reading()
         if self._coordinator is not None:
             await self._delivery.stop()
-        if self._hosting is not None:
-            await self._hosting.stop()
+        if self._runtime is not None:
+            await self._runtime.stop()
         if self._coordinator is not None:
             await self._coordinator.stop()
 
     async def _start_coordinator(self, durability: Durability) -> None:
         """Before sources are let in. One whose ledger cannot be read leaves the rest of the worker as it is."""
         self._coordinator: Coordinator | None = None
-        self._hosting: Hosting | None = None
+        self._runtime: Runtime | None = None
         self._ledger_damage: Damaged | None = None
         self._application_damage: Damaged | None = None
         settings, completions = self.settings.coordinator, self._sources.completion
@@ -160,13 +160,13 @@ class Worker:
     def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:
         """An application that cannot be read leaves the rest of the worker as it is; its own sinks wait."""
         try:
-            self._hosting = Hosting(self.settings.data, self._store, durability, self._gateway, self._own_segments)
+            self._runtime = Runtime(self.settings.data, self._store, durability, self._gateway, self._own_segments)
         except Damaged as error:
             log.error("applications are refused: %s", error)
             self._application_damage = error
-        self._delivery = Delivery(coordinator.deliveries, self._hosting)
-        if self._hosting is not None:
-            self._hosting.serve(coordinator, self._delivery)
+        self._delivery = Delivery(coordinator.deliveries, self._runtime)
+        if self._runtime is not None:
+            self._runtime.serve(coordinator, self._delivery)
         self._delivery.start()
 
     def _hold_sources(self) -> None:
@@ -197,17 +197,17 @@ class Worker:
     async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
         """Sinks of the application that change their port make way first."""
         delivery = self.delivery()
-        if self._hosting is not None:
-            await self._hosting.make_way(pipeline, sinks)
+        if self._runtime is not None:
+            await self._runtime.make_way(pipeline, sinks)
         await delivery.bind(pipeline, sinks)
 
-    def hosting(self) -> Hosting:
+    def runtime(self) -> Runtime:
         """Raises Damaged as `coordinator` does, or because what was deployed cannot be read."""
         self.coordinator()
-        if self._hosting is None:
+        if self._runtime is None:
             assert self._application_damage is not None
             raise self._application_damage
-        return self._hosting
+        return self._runtime
 
     def stream_names(self, source: str, ids: Sequence[int]) -> list[str]:
         return self._source_view.stream_names(source, ids)
@@ -256,8 +256,8 @@ class Worker:
             problems.append(f"pipelines are refused: {self._ledger_damage}")
         if self._application_damage is not None:
             problems.append(f"applications are refused: {self._application_damage}")
-        if self._hosting is not None:
-            problems += self._hosting.problems()
+        if self._runtime is not None:
+            problems += self._runtime.problems()
         try:
             self._journal.room_for(0, draining=False)
         except DiskFull as error:
@@ -282,8 +282,8 @@ class Worker:
             "store": self._store_numbers() | self._store_counts(),
             "segment_server": self._server.status(),
             "gateway": self._gateway.status(),
-            "application": self._hosting.standing() if self._hosting is not None else None,
-            "connectors": self._hosting.status() if self._hosting is not None else [],
+            "application": self._runtime.summary() if self._runtime is not None else None,
+            "connectors": self._runtime.status() if self._runtime is not None else [],
             "pipelines": self._pipelines(),
             "starting": self._starting(),
             "sinks": self._sinks(),
@@ -316,7 +316,7 @@ class Worker:
         if self._coordinator is None:
             return full
         sentences = [*full, *self._coordinator.holds(self._source_view.full_sources()), *self._delivery.blockages()]
-        return sentences if self._hosting is None else [*sentences, *self._hosting.blockages()]
+        return sentences if self._runtime is None else [*sentences, *self._runtime.blockages()]
 
     def _has_room(self) -> bool:
         try:
@@ -356,6 +356,6 @@ class Worker:
         self.registry.register(metrics.sinks(self._sinks, self._epochs))
         self.registry.register(metrics.undelivered_epochs(self._sinks, self._epochs))
         self.registry.register(flow.FlowMetrics(self._source_view, self._flow))
-        if self._hosting is not None:
-            self.registry.register(metrics.connectors(self._hosting.connectors))
-            self.registry.register(metrics.own_counts(self._hosting.connectors))
+        if self._runtime is not None:
+            self.registry.register(metrics.connectors(self._runtime.connectors))
+            self.registry.register(metrics.own_counts(self._runtime.connectors))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.application.instance import make
+from penstock.application.instance import build
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import ConnectorSpec
 
@@ -17,7 +17,7 @@ def test_what_a_secret_holds_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("of another file")
     (tmp_path / "token").write_text(f"Bearer ${{file:{tmp_path}/other}}")
     reference = f"${{file:{tmp_path}/token}}"
-    made = make(spec("http-client", url="http://127.0.0.1:1/", headers={"Authorization": reference}))
+    made = build(spec("http-client", url="http://127.0.0.1:1/", headers={"Authorization": reference}))
     assert made.connector.options.headers["Authorization"] == f"Bearer ${{file:{tmp_path}/other}}"
 
 
@@ -26,12 +26,12 @@ def test_an_error_of_options_does_not_show_it(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("ftp://hunter2")
     for name in ("delimiter", "url"):
         with pytest.raises(RequestError) as raised:
-            make(spec("http-client", url=f"${{file:{tmp_path}/{name}}}"))
+            build(spec("http-client", url=f"${{file:{tmp_path}/{name}}}"))
         assert "hunter2" not in f"{raised.value} {raised.value.hint}"
 
 
 def test_a_secret_becomes_no_part_of_a_url(tmp_path: Path) -> None:
     (tmp_path / "name").write_text("hunter2")
-    with pytest.raises(RequestError, match="by a URL, which everybody sees") as raised:
-        make(spec("file", mode="write", path=f"${{file:{tmp_path}/name}}"))
+    with pytest.raises(RequestError, match="by a URL, which is shown in the status") as raised:
+        build(spec("file", mode="write", path=f"${{file:{tmp_path}/name}}"))
     assert "hunter2" not in f"{raised.value} {raised.value.hint}"

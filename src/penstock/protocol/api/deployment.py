@@ -192,6 +192,14 @@ class Deployment:
                     if link.target.kind == "pipeline":
                         waiting.append(("pipeline", link.target.name))
 
+    def has_in(self, connector: str) -> bool:
+        """Whether something is linked to its `in` port."""
+        return any((link.target.kind, link.target.name) == ("connector", connector) for link in self.links)
+
+    def has_out(self, connector: str) -> bool:
+        """Whether something reads its events, or what could not become an event."""
+        return any((link.source.kind, link.source.name) == ("connector", connector) for link in self.links)
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
