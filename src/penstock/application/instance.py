@@ -17,8 +17,6 @@ from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
-# A deployment's connectors as objects: made and checked before anything that runs is touched.
-
 
 @dataclass(frozen=True, slots=True)
 class BuiltConnector:
@@ -34,7 +32,7 @@ class BuiltConnector:
 
     @property
     def delivers(self) -> bool:
-        """Whether it is given the events of streams; else delivery gives its sink whole epochs, or it has no `in`."""
+        """Whether it gets the events of streams; otherwise delivery gives its sink whole epochs, or it has no `in` port."""
         return self.capabilities.sink is not None and not self.capabilities.takes_epochs
 
     @property
@@ -45,7 +43,7 @@ class BuiltConnector:
 
 
 def build(spec: ConnectorSpec) -> BuiltConnector:
-    """With what its secrets' files hold now. Raises RequestError."""
+    """With the current contents of its secrets' files. Raises RequestError."""
     try:
         connector = make_connector(spec.type, spec.config)
         chains = make_chains(spec.interceptors_in, spec.interceptors_out)

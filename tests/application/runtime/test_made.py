@@ -28,10 +28,3 @@ def test_an_error_of_options_does_not_show_it(tmp_path: Path) -> None:
         with pytest.raises(RequestError) as raised:
             build(spec("http-client", url=f"${{file:{tmp_path}/{name}}}"))
         assert "hunter2" not in f"{raised.value} {raised.value.hint}"
-
-
-def test_a_secret_becomes_no_part_of_a_url(tmp_path: Path) -> None:
-    (tmp_path / "name").write_text("hunter2")
-    with pytest.raises(RequestError, match="by a URL, which is shown in the status") as raised:
-        build(spec("file", mode="write", path=f"${{file:{tmp_path}/name}}"))
-    assert "hunter2" not in f"{raised.value} {raised.value.hint}"
