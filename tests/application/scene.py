@@ -54,7 +54,7 @@ class Scene:
     def waiting(self) -> dict[str, int]:
         """Streams that may not send, of each connector that has some."""
         found = self.application.status()["connectors"]
-        return {one["name"]: one["waiting_streams"] for one in found if one["waiting_streams"]}
+        return {one["name"]: one["blocked_count"] for one in found if one["blocked_count"]}
 
     def until_listens(self, *names: str) -> None:
         until(lambda: all(self.connector(name)["state"] == "connected" for name in names))

@@ -60,7 +60,7 @@ def test_a_stream_that_a_sink_has_opened_late_becomes_idle_when_it_is_silent(cli
         )
         client.apply(deployment)
         with Sender(port):
-            until(lambda: client.status()["connectors"][1]["waiting_streams"] == 1)
+            until(lambda: client.status()["connectors"][1]["blocked_count"] == 1)
             taker.up()
             until(lambda: source_of(client, "source")["idle_streams"] == 1)
 

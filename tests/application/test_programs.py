@@ -44,7 +44,7 @@ class Stage:
         return sources[source]["messages"] if source in sources else 0
 
     def waiting(self) -> dict[str, int]:
-        return {one["name"]: one["waiting_streams"] for one in self.client.status()["connectors"]}
+        return {one["name"]: one["blocked_count"] for one in self.client.status()["connectors"]}
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def test_a_program_may_send_when_every_sink_downstream_has_opened_its_stream(sta
             other.result(30)
             until(lambda: stage.waiting()["shops"] == 1)
             assert stage.stored("shops") == 0
-            held = next(one for one in stage.client.status()["connectors"] if one["name"] == "shops")["held_streams"]
+            held = next(one for one in stage.client.status()["connectors"] if one["name"] == "shops")["blocked_streams"]
             assert "'north'" in held[0]["stream"]
             assert "sink ill" in held[0]["why"]
             ill.up()

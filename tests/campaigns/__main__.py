@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tests.delivery.crasher.campaign import run as kill_everything
-from tests.delivery.engine.simulation import simulate as simulate_delivery
+from tests.delivery.simulation import simulate as simulate_delivery
 from tests.protocol.connector.fuzz import run as compare_decoders
 from tests.protocol.segment.fuzz import mutate_and_decode
 from tests.protocol.stored.fuzz import run as compare_stored

@@ -13,7 +13,7 @@ from penstock.cli.check import watermarks_of_connectors
 from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from tests.application.config.test_deploying import RFC
+from tests.application.config.test_loading import RFC
 
 
 def check(folder: Path, text: str, *arguments: str, **environ: str) -> Result:

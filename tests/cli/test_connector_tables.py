@@ -1,18 +1,18 @@
-"""Who holds which stream, in sentences."""
+"""Which stream is blocked, and why, in sentences."""
 
-from penstock.application.report import ClosedStream, ConnectorStatus, HeldStream
+from penstock.application.report import BlockedStream, ConnectorStatus, TrippedStream
 from penstock.cli.status import connector_troubles
 
 
 def sentences(**more: object) -> list[str]:
     told = {
-        **dict.fromkeys(("name", "id", "instance", "type", "state", "reason", "takes"), ""),
-        **dict.fromkeys(("streams", "waiting_streams", "closed_count", "events_in", "bytes_in"), 0),
-        **dict.fromkeys(("events_out", "dead_letters", "held_bytes"), 0),
+        **dict.fromkeys(("name", "id", "instance", "type", "state", "reason", "breaker", "breaker_reason"), ""),
+        **dict.fromkeys(("streams", "blocked_count", "tripped_count", "events_in", "bytes_in"), 0),
+        **dict.fromkeys(("events_out", "dead_letters", "outbox_bytes"), 0),
         "paused": False,
-        "held_streams": [],
+        "blocked_streams": [],
         "paused_streams": [],
-        "closed_streams": [],
+        "tripped_streams": [],
         "guarantee": {},
         **more,
     }
@@ -20,25 +20,25 @@ def sentences(**more: object) -> list[str]:
 
 
 def test_a_source_says_who_keeps_its_streams() -> None:
-    held = HeldStream(stream_id=7, stream="'north' (#7)", why="sink ill: connection refused")
-    assert sentences(name="shops", held_streams=[held], waiting_streams=3) == [
-        "stream 'north' (#7) of shops waits: sink ill: connection refused",
+    blocked = BlockedStream(stream_id=7, stream="'north' (#7)", why="sink ill: connection refused")
+    assert sentences(name="shops", blocked_streams=[blocked], blocked_count=3) == [
+        "stream 'north' (#7) of shops is blocked: sink ill: connection refused",
         "and 2 more streams of shops",
     ]
 
 
 def test_a_sink_says_which_streams_it_has_closed_also_of_sources_that_have_ended() -> None:
-    closed = ClosedStream(connector="shops", stream_id=7, why="reset by peer")
-    assert sentences(name="ill", closed_streams=[closed], closed_count=2) == [
-        "connector ill has closed stream #7 of shops: reset by peer",
-        "connector ill has closed 1 more streams",
+    tripped = TrippedStream(connector="shops", stream_id=7, why="reset by peer")
+    assert sentences(name="ill", tripped_streams=[tripped], tripped_count=2) == [
+        "connector ill's breaker for stream #7 of shops is tripped: reset by peer",
+        "connector ill's breakers are tripped for 1 more streams",
     ]
 
 
 def test_a_sink_that_takes_nothing_says_why_once() -> None:
-    assert sentences(name="ill", state="connected", takes="3 of its streams failed") == [
-        "connector ill takes nothing: 3 of its streams failed"
+    assert sentences(name="ill", state="connected", breaker="tripped", breaker_reason="3 of its streams failed") == [
+        "connector ill's breaker is tripped: 3 of its streams failed"
     ]
-    assert sentences(name="ill", state="disconnected", reason="refused; next try in 1 s", takes="refused") == [
-        "connector ill is disconnected: refused; next try in 1 s"
-    ]
+    assert sentences(
+        name="ill", state="disconnected", reason="refused; next try in 1 s", breaker="tripped", breaker_reason="refused"
+    ) == ["connector ill is disconnected: refused; next try in 1 s"]

@@ -32,7 +32,7 @@ class BuiltConnector:
 
     @property
     def delivers(self) -> bool:
-        """Whether it gets the events of streams; otherwise delivery gives its sink whole epochs, or it has no `in` port."""
+        """Whether it gets the events of streams; otherwise delivery gives its sink whole epochs, or it has no `in`."""
         return self.capabilities.sink is not None and not self.capabilities.takes_epochs
 
     @property

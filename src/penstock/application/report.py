@@ -1,4 +1,4 @@
-"""What people are shown of a connector of the application."""
+"""The status of a connector of the application."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -7,12 +7,12 @@ from penstock.delivery.breakers.table import Breakers
 from penstock.ingest.source_view import SourceView
 
 _SHOWN = 20
-"""Streams of each kind; the counts say how many there are."""
+"""Streams of each kind in a status; the counts are of all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldStream:
-    """One that may not send, and who keeps it from it."""
+class BlockedStream:
+    """A stream that may not send, and why."""
 
     stream_id: int
     stream: str
@@ -21,8 +21,8 @@ class HeldStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedStream:
-    """One whose events the sink does not take now."""
+class TrippedStream:
+    """A stream whose breaker at this sink is not passing, and why."""
 
     connector: str
     stream_id: int
@@ -36,32 +36,34 @@ class ConnectorStatus:
     instance: str
     type: str
     state: str
-    """starting, connected, disconnected, ended, failed, draining or stopped; a pause is another thing."""
+    """starting, connected, disconnected, ended, failed, draining or stopped, whether it is paused or not."""
     reason: str
     streams: int
-    """That are open."""
-    waiting_streams: int
-    """Of those, that may not send."""
-    held_streams: list[HeldStream]
+    """Open ones."""
+    blocked_count: int
+    """Open ones that may not send."""
+    blocked_streams: list[BlockedStream]
     """Some of them."""
     paused: bool
     paused_streams: list[int]
-    takes: str
-    """Why its port `in` takes nothing; "" if it does."""
-    closed_streams: list[ClosedStream]
-    """Some of those that its port `in` has closed."""
-    closed_count: int
+    breaker: str
+    """Of its `in` port as a whole: passing, tripped or probing; "" if it has none."""
+    breaker_reason: str
+    """Why its `in` port takes nothing; "" if it does."""
+    tripped_streams: list[TrippedStream]
+    """Some of those that its port `in` has tripped."""
+    tripped_count: int
     events_in: int
     bytes_in: int
     events_out: int
     dead_letters: int
-    """What came in and is no event, and what was to leave and never will."""
-    held_bytes: int
-    """Of streams that its port `in` has closed, on disk."""
+    """What came in and could not become an event, and what could not be sent."""
+    outbox_bytes: int
+    """Retained on disk for tripped streams."""
     guarantee: dict[str, str]
     """By port."""
     reached_at: str = ""
-    """How events come in from the outside, for people."""
+    """Where programs reach it, for people."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -69,52 +71,53 @@ class ConnectorStatus:
 
 
 def report(instance: Instance, breakers: Breakers, sources: SourceView) -> ConnectorStatus:
-    told, spec, sink = instance.host.status(), instance.built.spec, instance.sink
-    blocked, blocked_count = told.blocked, told.blocked_count
-    if not told.streams:  # programs send, and not the connector
+    status, spec, sink = instance.host.status(), instance.built.spec, instance.sink
+    blocked, blocked_count = status.blocked, status.blocked_count
+    if not status.streams:  # programs send, and not the connector
         waiting = [stream for stream in breakers.streams_of(spec.name) if not breakers.may_send(stream)]
         blocked = {stream.stream_id: breakers.why(stream) for stream in waiting[:_SHOWN]}
         blocked_count = len(waiting)
     paused = [stream_id for name, stream_id in breakers.pauses if name == spec.name]
-    closed = breakers.tripped_streams(spec.name)
-    takes = breakers.sink_refusal(spec.name) if instance.built.capabilities.sink is not None else None
-    open_streams = sources.open_streams(spec.name) if not told.streams else ()
+    tripped = breakers.tripped_streams(spec.name)
+    refusal = breakers.sink_refusal(spec.name) if instance.built.capabilities.sink is not None else None
+    open_streams = sources.open_streams(spec.name) if not status.streams else ()
     return ConnectorStatus(
         name=spec.name,
         id=spec.id,
         instance=spec.instance,
         type=spec.type,
-        state=told.state,
-        reason=told.reason,
-        streams=told.streams or len(open_streams),
-        waiting_streams=blocked_count,
-        held_streams=[_held(sources, spec.name, stream_id, why) for stream_id, why in blocked.items()],
+        state=status.state,
+        reason=status.reason,
+        streams=status.streams or len(open_streams),
+        blocked_count=blocked_count,
+        blocked_streams=[_blocked(sources, spec.name, stream_id, why) for stream_id, why in blocked.items()],
         paused=None in paused,
         paused_streams=[stream_id for stream_id in paused if stream_id is not None],
-        takes=takes or "",
-        closed_streams=[
-            ClosedStream(connector=stream.connector, stream_id=stream.stream_id, why=why)
-            for stream, why in [*closed.items()][:_SHOWN]
+        breaker=breakers.state(spec.name),
+        breaker_reason=refusal or "",
+        tripped_streams=[
+            TrippedStream(connector=stream.connector, stream_id=stream.stream_id, why=why)
+            for stream, why in [*tripped.items()][:_SHOWN]
         ],
-        closed_count=len(closed),
-        events_in=told.events,
-        bytes_in=told.bytes,
+        tripped_count=len(tripped),
+        events_in=status.events,
+        bytes_in=status.bytes,
         events_out=0 if sink is None else sink.events_out,
-        dead_letters=told.dead_letters + (0 if sink is None else sink.dead_letters),
-        held_bytes=0 if sink is None else sink.outbox_bytes,
+        dead_letters=status.dead_letters + (0 if sink is None else sink.dead_letters),
+        outbox_bytes=0 if sink is None else sink.outbox_bytes,
         guarantee=instance.built.guarantee,
         reached_at=instance.built.connector.reached_at,
-        counts=told.counts,
+        counts=status.counts,
     )
 
 
-def _held(sources: SourceView, connector: str, stream_id: int, why: str) -> HeldStream:
+def _blocked(sources: SourceView, connector: str, stream_id: int, why: str) -> BlockedStream:
     name = sources.stream_names(connector, [stream_id])[0]
-    return HeldStream(stream_id=stream_id, stream=f"{name!r} (#{stream_id})" if name else f"#{stream_id}", why=why)
+    return BlockedStream(stream_id=stream_id, stream=f"{name!r} (#{stream_id})" if name else f"#{stream_id}", why=why)
 
 
 def failed(name: str, type_name: str, reason: str) -> dict[str, object]:
-    """Of one that could not be made."""
+    """Of a connector that could not be built."""
     status = ConnectorStatus(
         name=name,
         id=name,
@@ -123,18 +126,19 @@ def failed(name: str, type_name: str, reason: str) -> dict[str, object]:
         state="failed",
         reason=reason,
         streams=0,
-        waiting_streams=0,
-        held_streams=[],
+        blocked_count=0,
+        blocked_streams=[],
         paused=False,
         paused_streams=[],
-        takes="it could not be made",
-        closed_streams=[],
-        closed_count=0,
+        breaker="",
+        breaker_reason="",
+        tripped_streams=[],
+        tripped_count=0,
         events_in=0,
         bytes_in=0,
         events_out=0,
         dead_letters=0,
-        held_bytes=0,
+        outbox_bytes=0,
         guarantee={},
     )
     return status.as_json()

@@ -387,7 +387,7 @@ class Runtime:
         for name in sorted({name for name, stream in self.breakers.pauses if stream is None}):
             yield f"an operator has paused {name}: penstock resume {name}"
         for one in self.connectors():
-            if one.waiting_streams:
-                streams = "1 stream" if one.waiting_streams == 1 else f"{one.waiting_streams} streams"
-                verb = "is" if one.waiting_streams == 1 else "are"
-                yield f"{streams} of connector {one.name} {verb} blocked: {one.held_streams[0].why}"
+            if one.blocked_count:
+                streams = "1 stream" if one.blocked_count == 1 else f"{one.blocked_count} streams"
+                verb = "is" if one.blocked_count == 1 else "are"
+                yield f"{streams} of connector {one.name} {verb} blocked: {one.blocked_streams[0].why}"

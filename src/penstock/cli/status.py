@@ -39,15 +39,15 @@ _COLOURS = {"connected": "green", "disconnected": "red", "failed": "red", "pause
 
 def connector_table(connectors: Sequence[dict[str, Any]], application: dict[str, Any]) -> Table:
     title = f"application, revision {application['revision']}: {application['state']}"
-    columns = ("connector", "type", "state", "streams", "waiting", "in", "out", "dead letters", "held", "guarantee")
+    columns = ("connector", "type", "state", "streams", "waiting", "in", "out", "dead letters", "outbox", "guarantee")
     table = Table(*columns, title=title, title_justify="left", title_style="bold")
     for one in connectors:
         state = "paused" if one["paused"] else one["state"]
         shown = f"[{_COLOURS.get(state, 'default')}]{state}[/]"
-        counts = (f"{one[key]:,}" for key in ("streams", "waiting_streams", "events_in", "events_out", "dead_letters"))
+        counts = (f"{one[key]:,}" for key in ("streams", "blocked_count", "events_in", "events_out", "dead_letters"))
         table.add_row(
             *(escape(one["name"]), escape(one["type"]), shown, *counts),
-            *(show_size(one["held_bytes"]), _guarantee(one["guarantee"])),
+            *(show_size(one["outbox_bytes"]), _guarantee(one["guarantee"])),
         )
     return table
 
@@ -60,16 +60,17 @@ def connector_troubles(connectors: Sequence[dict[str, Any]]) -> list[str]:
 def _sentences(one: dict[str, Any]) -> Iterator[str]:
     if one["reason"]:
         yield f"connector {one['name']} is {one['state']}: {one['reason']}"
-    if one["takes"] and one["takes"] not in one["reason"]:
-        yield f"connector {one['name']} takes nothing: {one['takes']}"
-    for closed in one["closed_streams"]:
-        stream = f"stream #{closed['stream_id']} of {closed['connector']}"
-        yield f"connector {one['name']} has closed {stream}: {closed['why']}"
-    if (more := one["closed_count"] - len(one["closed_streams"])) > 0:
-        yield f"connector {one['name']} has closed {more:,} more streams"
-    for held in one["held_streams"]:
-        yield f"stream {held['stream']} of {one['name']} waits: {held['why']}"
-    if (more := one["waiting_streams"] - len(one["held_streams"])) > 0:
+    if one["breaker_reason"] and one["breaker_reason"] not in one["reason"]:
+        breaker = f"'s breaker is {one['breaker']}" if one["breaker"] != "passing" else " takes nothing"
+        yield f"connector {one['name']}{breaker}: {one['breaker_reason']}"
+    for tripped in one["tripped_streams"]:
+        stream = f"stream #{tripped['stream_id']} of {tripped['connector']}"
+        yield f"connector {one['name']}'s breaker for {stream} is tripped: {tripped['why']}"
+    if (more := one["tripped_count"] - len(one["tripped_streams"])) > 0:
+        yield f"connector {one['name']}'s breakers are tripped for {more:,} more streams"
+    for blocked in one["blocked_streams"]:
+        yield f"stream {blocked['stream']} of {one['name']} is blocked: {blocked['why']}"
+    if (more := one["blocked_count"] - len(one["blocked_streams"])) > 0:
         yield f"and {more:,} more streams of {one['name']}"
 
 
@@ -281,9 +282,9 @@ def _source(
 ) -> Row:
     """`source` is None before its first event; `connector` is None for one that programs send to."""
     source = source or {"has_room": True, "streams": 0, "held_bytes": 0}
-    connector = connector or {"state": "", "paused": False, "waiting_streams": 0, "dead_letters": 0, "type": "programs"}
+    connector = connector or {"state": "", "paused": False, "blocked_count": 0, "dead_letters": 0, "type": "programs"}
     state, level = _source_state(source, connector)
-    waiting, letters = connector["waiting_streams"], connector["dead_letters"]
+    waiting, letters = connector["blocked_count"], connector["dead_letters"]
     cells = (
         *(
             name,
@@ -302,7 +303,7 @@ def _source_state(source: Mapping[str, Any], connector: Mapping[str, Any]) -> tu
         return str(connector["state"]), Level.BAD
     if not source["has_room"]:
         return "full", Level.WARNING
-    if connector["paused"] or connector["waiting_streams"]:
+    if connector["paused"] or connector["blocked_count"]:
         return "paused" if connector["paused"] else "waiting", Level.WARNING
     if source.get("has_finished"):
         return "ended", Level.OK

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from penstock.application.config import ConfigErrors, Loaded, loads
 from penstock.protocol.api.deployment import Deployment
 from tests.application.config.small_types import CONNECTORS, INTERCEPTORS, SmallTypes
-from tests.application.config.test_deploying import EVERYTHING, RFC
 from tests.application.config.test_instances import TEXT as INSTANCES
+from tests.application.config.test_loading import EVERYTHING, RFC
 
 SECRET = "never-to-be-seen"
 ENVIRON = {"SECRET": SECRET, "PORT": "7000"}

@@ -7,7 +7,7 @@ import pytest
 from penstock.application.config import loads
 from penstock.protocol.api.deployment import Deployment
 from tests.application.config.small_types import SmallTypes
-from tests.application.config.test_deploying import ends
+from tests.application.config.test_loading import ends
 
 TEXT = """
 connector:

@@ -10,8 +10,8 @@ from penstock.application.config.schema import DIALECT, schema
 from penstock.application.config.types import KnownTypes, Types
 from tests.application.config.schema_checker import SchemaChecker
 from tests.application.config.small_types import SmallTypes
-from tests.application.config.test_deploying import EVERYTHING, RFC
 from tests.application.config.test_instances import TEXT as INSTANCES
+from tests.application.config.test_loading import EVERYTHING, RFC
 
 
 def wrong(text: str, types: Types | None = None) -> list[str]:

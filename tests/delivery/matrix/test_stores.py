@@ -24,8 +24,8 @@ from penstock.connectors.sink_api import Epoch, SinkLost, Transaction, Vote, Vot
 from penstock.connectors.tables import no_schema
 from penstock.delivery import backoff, service
 from tests.connectors.stores.postgres_server import PostgresServer, find
-from tests.delivery.engine.stage import PIPELINE, Stage
 from tests.delivery.matrix.cells import TABLE, Answer, Attempt, Cell, Killed, Lost
+from tests.delivery.stage import PIPELINE, Stage
 
 CELLS = [cell for cell in TABLE if cell.killed is not Killed.SINK]
 EPOCHS = [[b'{"value": "%d of epoch %d"}' % (number, epoch) for number in range(3)] for epoch in range(3)]

@@ -280,6 +280,11 @@ class Breakers:
             return False
         return self.stream_refusal(sink, stream) is None if probe == (None,) else probe == (stream,)
 
+    def state(self, sink: str) -> str:
+        """Of the sink as a whole: passing, tripped or probing; "" if there is no such sink."""
+        found = self._sinks.get(sink)
+        return "" if found is None else found.whole.state.value
+
     def tripped_streams(self, sink: str) -> dict[StreamRef, str]:
         """The streams whose breaker at this sink does not pass, and why."""
         found = self._sinks.get(sink)

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.delivery.engine.stage import Stage, staged
+from tests.delivery.stage import Stage, staged
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from penstock.connectors.sink_api import SinkLost
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import PipelineError
-from tests.delivery.engine.memory_sink import Refuse, Script
-from tests.delivery.engine.stage import PIPELINE, Stage, values
+from tests.delivery.memory_sink import Refuse, Script
+from tests.delivery.stage import PIPELINE, Stage, values
 
 STEPS = [
     "before open",

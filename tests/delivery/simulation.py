@@ -8,8 +8,8 @@ from penstock.connectors.sink_api import SinkLost
 from penstock.core.errors import PenstockError
 from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff, service
-from tests.delivery.engine.memory_sink import Refuse
-from tests.delivery.engine.stage import PIPELINE, Stage, values
+from tests.delivery.memory_sink import Refuse
+from tests.delivery.stage import PIPELINE, Stage, values
 
 EPOCHS = 12
 

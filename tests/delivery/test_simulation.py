@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.delivery.engine.simulation import simulate
+from tests.delivery.simulation import simulate
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -12,8 +12,8 @@ from penstock.connectors.threaded import OneThread, Threaded
 from penstock.core.errors import PipelineError
 from penstock.delivery import service, sink_slot
 from penstock.delivery.backoff import Backoff
-from tests.delivery.engine.memory_sink import Refuse
-from tests.delivery.engine.stage import PIPELINE, Stage, values
+from tests.delivery.memory_sink import Refuse
+from tests.delivery.stage import PIPELINE, Stage, values
 
 
 class HangingSink:

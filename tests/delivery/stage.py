@@ -11,8 +11,8 @@ from penstock.delivery.service import Delivery
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.stored.bulk import encode
 from tests.coordinator.scene import Scene
-from tests.delivery.engine.memory_sink import Disk, MemoryFollower, MemorySink, Script
 from tests.delivery.fake_epoch import column
+from tests.delivery.memory_sink import Disk, MemoryFollower, MemorySink, Script
 
 PIPELINE = "p"
 
