@@ -8,21 +8,19 @@ from rich.text import Text
 
 from penstock import __version__
 from penstock.cli import (
-    apply,
+    application,
     check,
     connectors,
     dead_letters,
     epoch,
-    init,
-    new,
     pipeline,
     run,
+    scaffold,
     segment,
     send,
     sink,
     source,
     status,
-    stop,
     worker,
 )
 from penstock.core.errors import PenstockError
@@ -39,11 +37,10 @@ send.register(app)
 run.register(app)
 check.register(app)
 connectors.register(app)
-init.register(app)
+scaffold.register(app)
 status.register(app)
-apply.register(app)
-stop.register(app)
-app.add_typer(new.app, name="new")
+application.register(app)
+app.add_typer(scaffold.app, name="new")
 app.add_typer(segment.app, name="segment")
 app.add_typer(source.app, name="source")
 app.add_typer(pipeline.app, name="pipeline")
