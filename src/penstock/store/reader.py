@@ -102,7 +102,7 @@ class Indexes:
 
 
 def rebuild_index(journal: Journal, chapter: Position) -> OpenIndex:
-    """A chapter's index made anew from its records: for one whose index record is damaged."""
+    """A chapter's index rebuilt from its records: for one whose index record is damaged."""
     index = OpenIndex()
     for found in journal.scan(chapter):
         if isinstance(found, Entry):

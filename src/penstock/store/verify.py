@@ -144,7 +144,7 @@ class _Verify:
         try:
             indexed = list(ClosedIndex(read_index(file, base)).all())
         except (Damaged, ValueError) as error:
-            self._problem(chapter_name(base), end, f"the index is made anew when it is needed: {error}", set())
+            self._problem(chapter_name(base), end, f"the index will be rebuilt when it is needed: {error}", set())
             return
         if all(map(is_sound, found)) and sorted(rows) != sorted(indexed):
             self._problem(chapter_name(base), end, "the index does not agree with the records", set())

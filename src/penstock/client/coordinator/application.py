@@ -31,7 +31,7 @@ class ApplicationClient(WorkerClient):
         self._post("/application/answer", Answer(number=number, refusals=refusals), Done)
 
     def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
-        """Deploy it: `revision`, and what was started, stopped and linked anew. `name` is what people call it: its
+        """Deploy it: `revision`, and what was started, stopped and relinked. `name` is what people call it: its
         file. Raises RequestError where it cannot run here, or not with the state that its pipelines have; then nothing
         has changed.
         """

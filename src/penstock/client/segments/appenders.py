@@ -260,7 +260,7 @@ class Appender:
                     self._advance(done)
 
     def _advance(self, done: Callable[[], bool]) -> None:
-        """Raises what stopped it, unless there was progress: then the time to try again begins anew."""
+        """Raises what stopped it, unless there was progress: then the retry time starts again."""
         before = self._window.acknowledged
         try:
             self._exchange(done)
@@ -434,7 +434,7 @@ class AsyncAppender:
                         await self._advance(done)
 
     async def _advance(self, done: Callable[[], bool]) -> None:
-        """Raises what stopped it, unless there was progress: then the time to try again begins anew."""
+        """Raises what stopped it, unless there was progress: then the retry time starts again."""
         before = self._window.acknowledged
         try:
             await self._exchange(done)

@@ -336,7 +336,7 @@ class AsyncSegmentClient:
         return await appender.open()
 
     async def close(self) -> None:
-        """Close appenders first: they use the same connection, and would connect anew."""
+        """Close appenders first: they use the same connection, and would reconnect."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()

@@ -189,7 +189,7 @@ class AppendWindow:
         if last is None or (self.acknowledged is not None and last < self.acknowledged):
             raise ConditionFailed(
                 f"event {self.acknowledged} was acknowledged, and the segment has {last} as this writer's last one",
-                "The segment was made anew, or has forgotten the writer: look at it, then open a new appender.",
+                "The segment was recreated, or has forgotten the writer: look at it, then open a new appender.",
             )
         ours = self._sent_number is not None and last <= self._sent_number
         if not ours or all(block.event_number != last for block in self._blocks):

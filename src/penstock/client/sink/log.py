@@ -1,6 +1,6 @@
 """The durable transaction log of a sink: votes, decisions, and whose they are.
 
-One small file that is written anew when it is full, and at every start: the state as its first record, then a record
+One small file that is rewritten when it is full, and at every start: the state as its first record, then a record
 for each thing that happens. Its space is set aside beforehand, so that a decision can be written on a full disk.
 """
 
@@ -243,7 +243,7 @@ LOG = "log"
 NEW_LOG = "log.new"
 
 LOG_BYTES = 2**18
-"""The size of the file: thousands of transactions between two times that it is written anew."""
+"""The size of the file: thousands of transactions between two times that it is rewritten."""
 
 TXN_ID_BYTES_MAX = 1024
 """Of a transaction's id, and of an instance's name: the wire has room for 65,535 bytes, the log has not for 64 such."""
@@ -253,7 +253,7 @@ ROUND_BYTES_MAX = 8 * 1024
 
 
 class TransactionLog:
-    """Open, and locked: no second process can open it. An error while it writes is final: open it anew."""
+    """Open, and locked: no second process can open it. An error while it writes is final: open it again."""
 
     def __init__(self, files: Files) -> None:
         """Damaged for a log that cannot be trusted, StoreInUse for one that is open already."""
@@ -283,7 +283,7 @@ class TransactionLog:
         self._write(record)
 
     def make_room(self) -> None:
-        """Write the file anew. OSError when there is no room for that; then the old file goes on."""
+        """Rewrite the file. OSError when there is no room for that; then the old file goes on."""
         data = encode_record(self._number, self._number, self.state)
         file = self._create()
         file.allocate(LOG_BYTES)
@@ -380,4 +380,4 @@ def _load(files: Files) -> tuple[LogState, int]:
     return state, number + 1
 
 
-_DAMAGED = "Restore the state directory together with the data, or remove both and deliver to the sink anew."
+_DAMAGED = "Restore the state directory together with the data, or remove both and deliver to the sink from scratch."

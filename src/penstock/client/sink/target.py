@@ -92,7 +92,7 @@ class DataTarget:
         if is_new and size:
             raise RequestError(
                 f"the data has {size} bytes, and the state directory knows of none",
-                "Restore the state directory, or move the data away to begin anew.",
+                "Restore the state directory, or move the data away to start from scratch.",
             )
         if size < mark:
             raise Damaged(

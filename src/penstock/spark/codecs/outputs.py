@@ -94,7 +94,7 @@ def schemas(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None) -
 
 
 def attributes(frame: DataFrame) -> dict[str, str]:
-    """Its columns, each with what Spark knows it by: a column that was made anew has another one."""
+    """Its columns, each with what Spark knows it by: a column that was recreated has another one."""
     output = frame._jdf.queryExecution().analyzed().output()  # noqa: SLF001  no public way to the plan
     return {name: output.apply(number).toString() for number, name in enumerate(frame.columns)}
 

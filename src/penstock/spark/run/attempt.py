@@ -39,7 +39,7 @@ class RestartPolicy:
     """Each pause is twice the one before, up to this."""
 
     healthy_seconds: float = 60.0
-    """A query that has made progress for so long has recovered: what fails then is counted anew."""
+    """A query that has made progress for so long has recovered: what fails then is counted again."""
 
 
 @dataclass(frozen=True, slots=True)

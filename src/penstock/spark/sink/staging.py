@@ -33,7 +33,7 @@ connection lives, and takes 10,000."""
 
 
 class Link:
-    """Connects when it is needed, and again after `drop`. `find` is asked every time: a worker that was started anew
+    """Connects when it is needed, and again after `drop`. `find` is asked every time: a worker that was restarted
     may have another port.
 
     Raises Interrupted while the worker is away: trying again is the caller's business. Not for several threads.
@@ -226,7 +226,7 @@ class Staging:
                     self._advance(done)
 
     def _advance(self, done: Callable[[], bool]) -> None:
-        """Raises what stopped it, unless there was progress: then the time to try again begins anew."""
+        """Raises what stopped it, unless there was progress: then the retry time starts again."""
         before = self.bytes_held
         try:
             while not done():

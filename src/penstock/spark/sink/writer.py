@@ -116,7 +116,7 @@ class Task:
 
     def prefix(self, pipeline: str, generation: int | None) -> str:
         """Where it stages. A generation and Spark's attempt make a name that was never used before; where there is no
-        generation, a driver that was started anew counts its attempts from 0 again: then chance makes it new.
+        generation, a driver that was restarted counts its attempts from 0 again: then chance makes it new.
         """
         attempt = f"{self.partition}-{self.attempt}"
         if generation is None:
@@ -144,7 +144,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Make the epoch part of the output segments, once, however often it is called. Spark's checkpoint is durable
-        before: else a power cut could leave an epoch merged that Spark plans anew.
+        before: else a power cut could leave an epoch merged that Spark plans again.
         """
         with hinted():
             sync_checkpoint(self._options.checkpoint)

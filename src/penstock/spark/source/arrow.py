@@ -19,7 +19,7 @@ from penstock.spark.source.schema import ASKED_COLUMNS, arrow_schema
 # The names of a connector's streams, as columns: no loop here runs over rows.
 
 STREAMS_MAX = 2_000_000
-"""Names that are kept for one connector, about 50 bytes each; beyond it they are asked for anew."""
+"""Names that are kept for one connector, about 50 bytes each; beyond it they are asked for again."""
 
 ASK_MAX = 10_000
 """Ids in one request."""
