@@ -1,4 +1,4 @@
-"""The events of `penstock bench pipeline`, their count, and what is said of results that are not it."""
+"""The events of `script/bench pipeline`, their count, and what a wrong result is answered with."""
 
 from collections import Counter
 from pathlib import Path

@@ -85,7 +85,7 @@ def parse_size(text: str | int) -> int:
 
 
 def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:
-    columns = ("pipeline", "watermark", "held back by", "its time", "not moved for")
+    columns = ("pipeline", "watermark", "blocked by", "its time", "not moved for")
     table = Table(*columns, title="watermarks", title_justify="left", title_style="bold")
     for each in pipelines:
         held = each.watermark_held

@@ -154,7 +154,7 @@ _CONNECTORS: list[Line[ConnectorStatus]] = [
     Line(
         GAUGE,
         "outbox_bytes",
-        "Bytes in the outbox, for streams that are tripped at its port in",
+        "Bytes in the outbox, for tripped streams",
         lambda one: one.outbox_bytes,
     ),
     Line(COUNTER, "events_in", "Events that came in", lambda one: one.events_in),

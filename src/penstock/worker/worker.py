@@ -311,7 +311,7 @@ class Worker:
         return [] if self._coordinator is None else self._coordinator.windows.buckets()
 
     def _holds(self) -> list[str]:
-        """Who holds the chain, in sentences."""
+        """What blocks progress, in sentences."""
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
         if self._coordinator is None:
             return full

@@ -270,7 +270,7 @@ class StreamTable:
         return self.of(source).fold(heads)
 
     def watermark(self, terms: Terms = NO_DISORDER) -> int | None:
-        """None while it is not known, or held back by a stream that is silent, or an output that has none."""
+        """None while it is not known, or blocked by a silent stream, or an output that has none."""
         says = self._says(terms)
         holding = [time for time in says.values() if time < END_OF_TIME]
         if holding:
@@ -283,7 +283,7 @@ class StreamTable:
         return None if found == NO_TIME else found
 
     def held(self, terms: Terms = NO_DISORDER) -> Held | None:
-        """What the watermark is held back by; None if nothing is active, or all has ended."""
+        """What blocks the watermark; None if nothing is active, or all has ended."""
         says = self._says(terms)
         source = min(says, key=lambda name: says[name], default=None)
         if source is None or says[source] >= END_OF_TIME:
