@@ -13,14 +13,6 @@ from tests.worker_process import free_port
 SECONDS_MAX = 30.0
 
 
-def until(is_so: Callable[[], bool], seconds: float = SECONDS_MAX) -> None:
-    """Fails if it never is."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it never happens"
-        time.sleep(0.02)
-
-
 class Taker:
     """Takes lines over any number of connections, while it is up, always on the same port."""
 

@@ -13,8 +13,9 @@ from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import BreakerSpec, Deployment, Link
 from penstock.protocol.stored import parse_event
 from tests.application.deployments import connector, deployed, link, pipeline
-from tests.application.peers import Sender, Taker, until
+from tests.application.peers import Sender, Taker
 from tests.application.scene import Scene, dialling, listening, scene_of
+from tests.support.waiting import until
 from tests.worker_process import free_port
 
 _IN = link("connector/source/out", "pipeline/p/in")

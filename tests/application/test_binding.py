@@ -11,11 +11,12 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.protocol.api.deployment import Deployment, End, Link
 from tests.application.deployments import connector, deployed, link, pipeline
-from tests.application.peers import Sender, until
+from tests.application.peers import Sender
 from tests.application.scene import listening
 from tests.application.stand_in import sinks_of, standing_in
 from tests.running_worker import running_worker
 from tests.spark.sending import send
+from tests.support.waiting import until
 from tests.worker_process import free_port
 
 

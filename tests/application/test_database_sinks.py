@@ -13,9 +13,9 @@ import pytest
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.protocol.api.deployment import Deployment
-from tests.application.peers import until
 from tests.application.scene import Scene, killed_scene, scene_of
 from tests.connectors.stores.postgres_server import PostgresServer, find
+from tests.support.waiting import until
 
 NUMBERS = range(2_000)
 
@@ -82,7 +82,7 @@ def test_an_application_delivers_to_postgresql(tmp_path: Path, postgres: str) ->
     config = f"{{host: {postgres}, user: postgres, dbname: postgres, table: plain}}"
     sinks = f"  - {{id: db, type: postgres, config: {config}, codec: json}}\n"
     with scene_of(tmp_path / "data", application(tmp_path, sinks)) as scene:
-        until(lambda: len(postgres_rows(postgres, "plain")) == len(NUMBERS), 60)
+        until(lambda: len(postgres_rows(postgres, "plain")) == len(NUMBERS))
         assert postgres_rows(postgres, "plain") == [*NUMBERS]
         bound = status(scene)["db"]
         assert (bound["url"], bound["guarantee"], bound["votes"]) == ("db", "exactly-once", True)
@@ -94,7 +94,7 @@ def test_an_application_delivers_to_sqlite(tmp_path: Path) -> None:
         database.execute("CREATE TABLE numbers (number INTEGER)")
     sinks = f"  - {{id: db, type: sqlite, config: {{path: {path}, table: numbers, format: json}}, codec: json}}\n"
     with scene_of(tmp_path / "data", application(tmp_path, sinks)) as scene:
-        until(lambda: len(sqlite_rows(path)) == len(NUMBERS), 60)
+        until(lambda: len(sqlite_rows(path)) == len(NUMBERS))
         assert sqlite_rows(path) == [*NUMBERS]
         assert status(scene)["db"]["guarantee"] == "exactly-once"
 
@@ -108,7 +108,7 @@ def test_an_application_calls_a_function(tmp_path: Path) -> None:
     )
     sinks = f"  - {{id: call, type: callback, config: {{path: {tmp_path}/mine.py, function: keep}}, codec: json}}\n"
     with scene_of(tmp_path / "data", application(tmp_path, sinks)) as scene:
-        until(lambda: out.exists() and len(out.read_bytes().splitlines()) == len(NUMBERS), 60)
+        until(lambda: out.exists() and len(out.read_bytes().splitlines()) == len(NUMBERS))
         assert [json.loads(line)["number"] for line in out.read_bytes().splitlines()] == [*NUMBERS]
         assert (status(scene)["call"]["guarantee"], status(scene)["call"]["votes"]) == ("at-least-once", False)
 
@@ -127,10 +127,10 @@ def test_transactional_sinks_have_each_event_once_though_the_worker_is_killed(tm
     with killed_scene(tmp_path / "data", application(tmp_path, sinks)) as scene:
         for _ in range(2):
             seen = len(sqlite_rows(path))
-            until(lambda seen=seen: len(sqlite_rows(path)) > seen or seen == len(NUMBERS), 60)  # type: ignore[misc]
+            until(lambda seen=seen: len(sqlite_rows(path)) > seen or seen == len(NUMBERS))  # type: ignore[misc]
             scene.kill()
-        until(lambda: len(sqlite_rows(path)) >= len(NUMBERS), 120)
-        until(lambda: len(postgres_rows(postgres, "killed")) >= len(NUMBERS), 120)
+        until(lambda: len(sqlite_rows(path)) >= len(NUMBERS))
+        until(lambda: len(postgres_rows(postgres, "killed")) >= len(NUMBERS))
         assert sqlite_rows(path) == postgres_rows(postgres, "killed") == [*NUMBERS]
 
 
@@ -140,7 +140,7 @@ def test_a_connector_with_other_options_goes_on_there(tmp_path: Path) -> None:
     before = "  - {id: files, type: file, config: {mode: write, path: PLACE}, codec: json}\n"
     deployment = application(tmp_path, before.replace("PLACE", str(first)))
     with scene_of(tmp_path / "data", deployment) as scene:
-        until(lambda: status(scene)["files"]["lacking"] == 0 and status(scene)["files"]["sent"] > 0, 60)
+        until(lambda: status(scene)["files"]["lacking"] == 0 and status(scene)["files"]["sent"] > 0)
         scene.application.apply(application(tmp_path, before.replace("PLACE", str(second))))
-        until(lambda: (second / "state" / "log").exists(), 60)
+        until(lambda: (second / "state" / "log").exists())
         assert status(scene)["files"]["state"] in ("READY", "IN ROUND")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from penstock.client.coordinator.application import ApplicationClient
 from tests.application.deployments import connector, deployed, link, pipeline
-from tests.application.peers import Taker, until
+from tests.application.peers import Taker
 from tests.running_worker import RunningWorker, running_worker
+from tests.support.waiting import until
 
 
 def client_of(worker: RunningWorker) -> ApplicationClient:

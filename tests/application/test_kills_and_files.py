@@ -9,8 +9,9 @@ import pytest
 from penstock.connectors.file import read_committed_parts
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.application.deployments import connector, deployed, link, pipeline
-from tests.application.peers import Taker, until
+from tests.application.peers import Taker
 from tests.application.scene import dialling, killed_scene
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -47,13 +48,13 @@ def test_nothing_is_lost_and_what_promises_so_has_each_line_once(tmp_path: Path)
             random = Random(SEED)
             for _ in range(KILLS):
                 seen = len(taker.lines)
-                until(lambda seen=seen: len(taker.lines) > seen, 60)  # type: ignore[misc]
+                until(lambda seen=seen: len(taker.lines) > seen)  # type: ignore[misc]
                 time.sleep(random.uniform(0, 0.1))
                 scene.kill()
                 time.sleep(random.uniform(0, 0.3))
                 taker.down()
                 taker.up()
-            until(lambda: len(set(taker.lines)) == len(LINES), 120)
-            until(lambda: len(committed(tmp_path / "out")) >= len(LINES), 120)
+            until(lambda: len(set(taker.lines)) == len(LINES))
+            until(lambda: len(committed(tmp_path / "out")) >= len(LINES))
             assert committed(tmp_path / "out") == LINES
             assert [*dict.fromkeys(taker.lines)] == LINES, "each for the first time in its order"

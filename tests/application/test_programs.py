@@ -15,11 +15,12 @@ from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.settings import WorkerSettings
 from tests.application.deployments import connector, deployed, link, pipeline
-from tests.application.peers import Taker, until
+from tests.application.peers import Taker
 from tests.application.scene import dialling
 from tests.application.stand_in import standing_in
 from tests.running_worker import SMALL_STORE, RunningWorker
 from tests.spark.sending import send
+from tests.support.waiting import until
 
 
 @dataclass

@@ -11,8 +11,9 @@ from penstock.cli.app import app
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
-from tests.application.peers import Sender, Taker, until
+from tests.application.peers import Sender, Taker
 from tests.spark.test_run_command import Run
+from tests.support.waiting import until
 from tests.worker_process import free_port
 
 pytestmark = pytest.mark.spark

@@ -23,9 +23,9 @@ from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import stream_id_of
 from penstock.protocol.stored import parse_event
-from tests.application.peers import until
 from tests.client.source.stored import stored_messages
 from tests.running_worker import RunningWorker, running_worker
+from tests.support.waiting import until
 
 ANSWER_SECONDS_MAX = 120
 
@@ -227,7 +227,7 @@ class Sending:
         return self._log.read_text()
 
     def until_it_says(self, text: str) -> None:
-        until(lambda: text in self.said or self.process.poll() is not None, ANSWER_SECONDS_MAX)
+        until(lambda: text in self.said or self.process.poll() is not None)
         assert text in self.said
 
     def __enter__(self) -> Self:

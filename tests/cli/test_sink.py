@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from penstock.delivery import backoff
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.merging import Merging
 from tests.running_worker import RunningWorker
+from tests.support.waiting import until
 
 Run = Callable[..., Result]
 
@@ -51,13 +51,6 @@ def server() -> Iterator[Server]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is not tried again by itself: a sink that WAITS shows it for as long as one looks."""
     monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(1000.0, 1000.0))
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_sink_is_added_listed_and_removed(penstock: Run, client: CoordinatorClient, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.client.segments import AsyncSegmentClient, SegmentClient
 from tests.client import appending_process
+from tests.support.waiting import until
 from tests.worker_process import WorkerProcess
 
 KILLS = 20
@@ -77,13 +78,6 @@ def in_thread(append: Callable[[str, Log], None], address: str, log: Log) -> thr
     return thread
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_worker_killed_20_times_keeps_every_acknowledged_event_once_and_in_order(tmp_path: Path) -> None:
     """With clients of both kinds, each on a segment of its own."""
     pauses = random.Random(1)
@@ -117,7 +111,7 @@ class Appending:
     def go_on(self) -> None:
         """Until more is acknowledged than now."""
         before = self.log.acknowledged
-        wait_until(lambda: self.log.acknowledged > before or self.log.error is not None)
+        until(lambda: self.log.acknowledged > before or self.log.error is not None)
 
     def end(self) -> None:
         self.log.stop.set()

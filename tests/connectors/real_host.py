@@ -1,7 +1,7 @@
 """A connector at work in a real frame, on a real store: without pipelines, whose part a test plays."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from penstock.store.journal import Durability
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from tests.ingest.stored_events import parse
+from tests.support.waiting import eventually
 
 NAME = "mine"
 LINES = (InterceptorSpec(type="split", config={"delimiter": "\n"}),)
@@ -95,17 +96,6 @@ class Hosted:
 
 def _segments(store: SegmentStore, name: str) -> list[str]:
     return [found for number in range(2) if store.exists(found := connector_segment(name, number))]
-
-
-async def eventually(
-    is_so: Callable[[], bool], told: Callable[[], object] = lambda: "it did not come", seconds: float = 20.0
-) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            while not is_so():  # noqa: ASYNC110  whatever it looks at has no event
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(told()) from None
 
 
 @asynccontextmanager

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, StreamRef
 from penstock.connectors.registry import Chains
 from penstock.core.types import Buffer
+from tests.support.waiting import eventually
 
 
 class RecordingStream:
@@ -133,16 +134,10 @@ async def running(connector: Connector[Any], host: RecordingHost) -> AsyncIterat
     """Its `run`, once it has said that it is connected."""
     task = asyncio.create_task(connector.run(host))
     try:
-        await until(lambda: ("connected", None) in host.told or task.done())
+        await eventually(lambda: ("connected", None) in host.told or task.done())
         if task.done():
             task.result()
         yield task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  anything may make it true
-            await asyncio.sleep(0.002)

@@ -12,7 +12,8 @@ from penstock.connectors.connector_protocol.options import ConnectorProtocolOpti
 from penstock.connectors.registry import make_connector
 from penstock.connectors.urls import parse_sink
 from penstock.core.errors import RequestError
-from tests.connectors.real_host import NAME, eventually, hosting
+from tests.connectors.real_host import NAME, hosting
+from tests.support.waiting import eventually
 
 
 def test_all_that_delivery_can_be_told_can_be_written() -> None:

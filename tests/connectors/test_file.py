@@ -16,7 +16,8 @@ from penstock.connectors.registry import make_connector
 from penstock.connectors.urls import parse_sink
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from tests.connectors.real_host import LINES, NAME, Hosted, eventually, hosting
+from tests.connectors.real_host import LINES, NAME, Hosted, hosting
+from tests.support.waiting import eventually
 
 
 def reading(tmp_path: Path, path: str, **options: Any) -> Any:

@@ -17,7 +17,8 @@ from penstock.connectors.http_server.connector import HttpServer
 from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
-from tests.connectors.real_host import LINES, Hosted, eventually, hosting
+from tests.connectors.real_host import LINES, Hosted, hosting
+from tests.support.waiting import eventually
 
 
 @asynccontextmanager

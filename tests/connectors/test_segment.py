@@ -13,7 +13,8 @@ from penstock.connectors.registry import make_connector
 from penstock.connectors.segment import Segment, SegmentOptions
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from tests.connectors.real_host import Hosted, eventually, hosting
+from tests.connectors.real_host import Hosted, hosting
+from tests.support.waiting import eventually
 
 
 @asynccontextmanager

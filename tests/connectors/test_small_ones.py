@@ -13,7 +13,8 @@ from penstock.connectors.null import Null, NullOptions
 from penstock.connectors.registry import make_chains
 from penstock.connectors.stdio import Stdio, StdioOptions
 from penstock.protocol.api.deployment import InterceptorSpec
-from tests.connectors.recording_host import RecordingHost, running, until
+from tests.connectors.recording_host import RecordingHost, running
+from tests.support.waiting import eventually
 
 
 def stdio(stdin: int = 0, stdout: int = 1) -> Stdio:
@@ -28,7 +29,7 @@ async def test_standard_input_is_a_stream_that_ends_for_good() -> None:
     host.chains = make_chains([InterceptorSpec(type="split")], [])
     async with running(stdio(stdin=reading), host) as run:
         os.write(writing, b"one\ntwo\nthr")
-        await until(lambda: host.streams and len(host.streams[0].events) == 2)
+        await eventually(lambda: host.streams and len(host.streams[0].events) == 2)
         os.write(writing, b"ee")
         os.close(writing)
         await asyncio.wait_for(run, 10)
@@ -41,7 +42,7 @@ async def test_a_drain_lets_go_of_an_input_that_says_nothing() -> None:
     reading, writing = os.pipe()
     host = RecordingHost()
     async with running(stdio(stdin=reading), host) as run:
-        await until(lambda: host.streams)
+        await eventually(lambda: host.streams)
         host.drain()
         await asyncio.wait_for(run, 10)
     assert host.streams[0].cut_off_because is not None
@@ -77,7 +78,7 @@ async def test_ticks_have_the_number_of_their_interval_as_id() -> None:
     host = RecordingHost()
     before = time.time()
     async with running(Metronome(MetronomeOptions.model_validate({"interval": "20ms"})), host) as run:
-        await until(lambda: host.streams and len(host.streams[0].events) >= 4)
+        await eventually(lambda: host.streams and len(host.streams[0].events) >= 4)
         host.drain()
         await asyncio.wait_for(run, 10)
     stream = host.streams[0]

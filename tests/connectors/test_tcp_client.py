@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
 from penstock.connectors.tcp_client import TcpClient, TcpClientOptions
-from tests.connectors.recording_host import RecordingHost, running, until
+from tests.connectors.recording_host import RecordingHost, running
+from tests.support.waiting import eventually
 
 
 class RealServer:
@@ -45,7 +46,7 @@ class RealServer:
         for writer in self.writers:
             writer.transport.abort()
         await self.server.wait_closed()
-        await until(lambda: all(writer.transport.is_closing() for writer in self.writers))
+        await eventually(lambda: all(writer.transport.is_closing() for writer in self.writers))
         await asyncio.sleep(0.01)
 
 
@@ -72,15 +73,15 @@ async def test_what_leaves_reaches_the_server_and_what_it_says_comes_in(real: Re
     tested, host = client(real), RecordingHost()
     async with running(tested, host):
         await tested.deliver(to(A, b"one ", b"two"), host)
-        await until(lambda: real.received[0] == b"one two")
+        await eventually(lambda: real.received[0] == b"one two")
         real.writers[0].write(b"hello")
-        await until(lambda: host.streams and host.streams[0].events == [b"hello"])
+        await eventually(lambda: host.streams and host.streams[0].events == [b"hello"])
 
 
 async def test_a_server_that_goes_is_lost_and_nothing_leaves_without_one(real: RealServer) -> None:
     tested, host = client(real), RecordingHost()
     async with running(tested, host) as run:
-        await until(lambda: real.writers)
+        await eventually(lambda: real.writers)
         real.writers[0].close()
         with pytest.raises(Lost, match="closed the connection"):
             await run
@@ -96,9 +97,9 @@ async def test_a_server_that_is_not_there_is_lost() -> None:
 async def test_what_nobody_wants_is_read_all_the_same(real: RealServer) -> None:
     tested, host = client(real), RecordingHost(has_out=False)
     async with running(tested, host):
-        await until(lambda: real.writers)
+        await eventually(lambda: real.writers)
         real.writers[0].write(b"x" * (1 << 20))
-        await until(lambda: host.counts["discarded_bytes"] == 1 << 20)
+        await eventually(lambda: host.counts["discarded_bytes"] == 1 << 20)
     assert host.streams == []
 
 
@@ -125,16 +126,16 @@ async def test_per_stream_each_has_its_connection_and_is_open_while_it_is_there(
     async with running(tested, host):
         for stream in (A, B):
             await tested.stream_started(stream, host)
-            await until(partial(host.told.__contains__, ("opened", stream)))
+            await eventually(partial(host.told.__contains__, ("opened", stream)))
         await tested.deliver(to(A, b"of a"), host)
         await tested.deliver(to(B, b"of b"), host)
-        await until(lambda: sorted(map(bytes, real.received)) == [b"of a", b"of b"])
+        await eventually(lambda: sorted(map(bytes, real.received)) == [b"of a", b"of b"])
         real.writers[0].close()
-        await until(lambda: ("closed", A) in host.told)
+        await eventually(lambda: ("closed", A) in host.told)
         assert ("closed", B) not in host.told
-        await until(lambda: host.told[-1] == ("opened", A))
+        await eventually(lambda: host.told[-1] == ("opened", A))
         await tested.deliver(to(A, b"again"), host)
-        await until(lambda: real.received[2] == b"again")
+        await eventually(lambda: real.received[2] == b"again")
 
 
 async def test_per_stream_a_stream_whose_server_is_not_there_stays_closed_until_it_is(real: RealServer) -> None:
@@ -142,24 +143,24 @@ async def test_per_stream_a_stream_whose_server_is_not_there_stays_closed_until_
     await real.stop()
     async with running(tested, host):
         await tested.stream_started(A, host)
-        await until(lambda: ("closed", A) in host.told)
+        await eventually(lambda: ("closed", A) in host.told)
         with pytest.raises(StreamLost):
             await tested.deliver(to(A, b"early"), host)
         await real.start()
-        await until(lambda: host.told[-1] == ("opened", A))
+        await eventually(lambda: host.told[-1] == ("opened", A))
         await tested.deliver(to(A, b"now"), host)
-        await until(lambda: real.received[-1] == b"now")
+        await eventually(lambda: real.received[-1] == b"now")
 
 
 async def test_per_stream_the_connection_ends_with_its_stream_and_the_last_words_come_in(real: RealServer) -> None:
     tested, host = client(real, connections="per-stream"), RecordingHost()
     async with running(tested, host):
         await tested.stream_started(A, host)
-        await until(lambda: ("opened", A) in host.told)
+        await eventually(lambda: ("opened", A) in host.told)
         await tested.deliver(to(A, b"all"), host)
         real.writers[0].write(b"last words")
         await tested.stream_closed(A, host)
-        await until(lambda: host.streams and host.streams[0].is_closed)
+        await eventually(lambda: host.streams and host.streams[0].is_closed)
         assert host.streams[0].events == [b"last words"]
     assert real.received == [b"all"]
     assert ("closed", A) not in host.told
@@ -169,7 +170,7 @@ async def test_per_stream_what_comes_from_no_single_stream_has_a_connection_too(
     tested, host = client(real, connections="per-stream"), RecordingHost()
     async with running(tested, host):
         await tested.deliver(to(None, b"a window's result"), host)
-        await until(lambda: real.received and real.received[0] == b"a window's result")
+        await eventually(lambda: real.received and real.received[0] == b"a window's result")
 
 
 async def test_after_a_drain_what_is_left_still_leaves(real: RealServer) -> None:
@@ -178,7 +179,7 @@ async def test_after_a_drain_what_is_left_still_leaves(real: RealServer) -> None
         host.drain()
         await asyncio.sleep(0.01)
         await tested.deliver(to(A, b"the rest"), host)
-        await until(lambda: real.received[0] == b"the rest")
+        await eventually(lambda: real.received[0] == b"the rest")
 
 
 async def test_per_stream_a_reply_to_a_connection_that_is_gone_is_a_dead_letter(real: RealServer) -> None:
@@ -187,12 +188,12 @@ async def test_per_stream_a_reply_to_a_connection_that_is_gone_is_a_dead_letter(
     tested = client(real, connections="per-stream")
     async with running(tested, host):
         await tested.stream_started(upstream, host)
-        await until(lambda: len(host.streams) == 1)
+        await eventually(lambda: len(host.streams) == 1)
         said = host.streams[0].ref
         await tested.deliver(Outgoing(said, [b"to you"], [1]), host)
         assert bytes(real.received[0]) == b"to you"
         real.writers[0].transport.abort()
-        await until(lambda: len(host.streams) == 2)
+        await eventually(lambda: len(host.streams) == 2)
         with pytest.raises(StreamGone, match="is gone"):
             await tested.deliver(Outgoing(said, [b"to nobody"], [2]), host)
 
@@ -205,13 +206,13 @@ async def test_per_stream_tls_files_that_cannot_be_used_are_told_and_tried_again
     tested = client(real, connections="per-stream", tls={"ca": str(tmp_path / "nowhere")})
     async with running(tested, host):
         await tested.stream_started(upstream, host)
-        await until(lambda: host.told.count(("closed", upstream)) >= 2)
+        await eventually(lambda: host.told.count(("closed", upstream)) >= 2)
 
 
 async def test_a_peer_may_be_waited_for_as_long_as_one_likes(real: RealServer) -> None:
     host = RecordingHost()
     async with running(client(real, dead_peer_after="30d"), host):
-        await until(lambda: ("connected", None) in host.told)
+        await eventually(lambda: ("connected", None) in host.told)
 
 
 @pytest.mark.parametrize("wrong", [{"port": 0}, {"port": 1, "host": ""}, {"port": True}])

@@ -14,7 +14,8 @@ from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, Stre
 from penstock.connectors.registry import make_chains, make_connector
 from penstock.connectors.tcp_server import TcpServer, TcpServerOptions
 from penstock.protocol.api.deployment import InterceptorSpec
-from tests.connectors.recording_host import RecordingHost, running, until
+from tests.connectors.recording_host import RecordingHost, running
+from tests.support.waiting import eventually
 
 
 def server(**options: Any) -> TcpServer:
@@ -62,7 +63,7 @@ async def test_each_connection_is_a_stream_with_its_peer_in_the_metadata() -> No
             writer.write(words)
             writer.close()
             await writer.wait_closed()
-        await until(lambda: len(host.streams) == 2 and all(stream.is_closed for stream in host.streams))
+        await eventually(lambda: len(host.streams) == 2 and all(stream.is_closed for stream in host.streams))
     assert sorted(stream.events for stream in host.streams) == [[b"a", b"b"], [b"c"]]
     assert host.streams[0].metadata["peer"] == host.streams[0].name
 
@@ -71,9 +72,9 @@ async def test_a_reply_goes_to_the_connection_it_belongs_to() -> None:
     tested, host = server(), in_lines()
     async with running(tested, host):
         first, first_writer = await connect(tested)
-        await until(lambda: len(host.streams) == 1)
+        await eventually(lambda: len(host.streams) == 1)
         second, second_writer = await connect(tested)
-        await until(lambda: len(host.streams) == 2)
+        await eventually(lambda: len(host.streams) == 2)
         await tested.deliver(to(host.streams[1].ref, b"for ", b"two\n"), host)
         await tested.deliver(to(host.streams[0].ref, b"for one\n"), host)
         assert await first.readline() == b"for one\n"
@@ -88,7 +89,7 @@ async def test_a_peer_that_has_said_all_still_gets_its_replies_and_then_the_end(
         reader, writer = await connect(tested)
         writer.write(b"question")
         writer.write_eof()
-        await until(lambda: host.streams and host.streams[0].is_closed)
+        await eventually(lambda: host.streams and host.streams[0].is_closed)
         assert host.streams[0].events == [b"question"]
         await tested.deliver(to(host.streams[0].ref, b"answer"), host)
         await tested.stream_closed(host.streams[0].ref, host)
@@ -100,14 +101,14 @@ async def test_a_reply_to_a_connection_that_is_gone_says_so() -> None:
     tested, host = server(), in_lines()
     async with running(tested, host):
         _, writer = await connect(tested)
-        await until(lambda: host.streams)
+        await eventually(lambda: host.streams)
         writer.transport.abort()
-        await until(lambda: host.streams[0].is_closed)
+        await eventually(lambda: host.streams[0].is_closed)
         await asyncio.sleep(0.01)
         with pytest.raises(StreamGone, match="gone"):
             await tested.deliver(to(host.streams[0].ref, b"late"), host)
         reset((await connect(tested))[1])
-        await until(lambda: len(host.streams) == 2 and host.streams[1].is_closed)
+        await eventually(lambda: len(host.streams) == 2 and host.streams[1].is_closed)
         with pytest.raises(StreamGone, match="gone"):
             await tested.deliver(to(host.streams[1].ref, b"late"), host)
         with pytest.raises(StreamGone, match="no connection of tested"):
@@ -119,9 +120,9 @@ async def test_a_peer_that_is_reset_in_the_middle_of_a_record_has_its_stream_cut
     async with running(tested, host):
         _, writer = await connect(tested)
         writer.write(b"whole\nhal")
-        await until(lambda: host.streams and host.streams[0].events)
+        await eventually(lambda: host.streams and host.streams[0].events)
         reset(writer)
-        await until(lambda: host.streams[0].cut_off_because is not None)
+        await eventually(lambda: host.streams[0].cut_off_because is not None)
     assert host.streams[0].events == [b"whole"]
 
 
@@ -135,7 +136,7 @@ async def test_nothing_is_read_while_the_stream_may_not_send() -> None:
             await asyncio.wait_for(write_all(writer, line, 64 << 10), 0.5)
         assert host.streams[0].events == []
         host.gate.set()
-        await until(lambda: len(host.streams[0].events) > 1000)
+        await eventually(lambda: len(host.streams[0].events) > 1000)
         writer.transport.abort()
 
 
@@ -143,14 +144,14 @@ async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
     tested, host = server(slow_after="100ms"), in_lines()
     async with running(tested, host):
         reader, writer = await connect(tested)
-        await until(lambda: host.streams)
+        await eventually(lambda: host.streams)
         ref, much = host.streams[0].ref, b"x" * (16 << 20)
         await tested.deliver(to(ref, much), host)
         assert host.told[-1] == ("closed", ref)
         with pytest.raises(StreamLost):
             await tested.deliver(to(ref, b"more"), host)
         assert await reader.readexactly(len(much)) == much
-        await until(lambda: host.told[-1] == ("opened", ref))
+        await eventually(lambda: host.told[-1] == ("opened", ref))
         await tested.deliver(to(ref, b"more"), host)
         assert await reader.readexactly(4) == b"more"
         writer.close()
@@ -163,7 +164,7 @@ async def test_a_slow_peer_that_has_said_all_gets_the_rest_before_the_end() -> N
         reader, writer = await connect(tested)
         writer.write(b"question")
         writer.write_eof()
-        await until(lambda: host.streams and host.streams[0].is_closed)
+        await eventually(lambda: host.streams and host.streams[0].is_closed)
         much = b"x" * (16 << 20)
         await tested.deliver(to(host.streams[0].ref, much), host)
         await tested.stream_closed(host.streams[0].ref, host)
@@ -177,9 +178,9 @@ async def test_a_drain_stops_reading_keeps_what_was_read_and_waits_for_the_repli
     async with running(tested, host) as run:
         reader, writer = await connect(tested)
         writer.write(b"one\nhal")
-        await until(lambda: host.streams and host.streams[0].events)
+        await eventually(lambda: host.streams and host.streams[0].events)
         host.drain()
-        await until(lambda: host.streams[0].is_closed)
+        await eventually(lambda: host.streams[0].is_closed)
         assert host.streams[0].cut_off_because is not None
         await tested.deliver(to(host.streams[0].ref, b"answer"), host)
         await tested.stream_closed(host.streams[0].ref, host)
@@ -192,7 +193,7 @@ async def test_connections_beyond_the_limit_are_refused_and_counted() -> None:
     tested, host = server(connections_max=1), in_lines()
     async with running(tested, host):
         _, writer = await connect(tested)
-        await until(lambda: host.streams)
+        await eventually(lambda: host.streams)
         refused, second = await connect(tested)
         assert await refused.read() == b""
         assert host.counts["refused_connections"] == 1
@@ -204,12 +205,12 @@ async def test_broadcast_reaches_all_connections() -> None:
     tested, host = server(broadcast=True), in_lines()
     async with running(tested, host):
         pairs = [await connect(tested) for _ in range(3)]
-        await until(lambda: len(host.streams) == 3)
+        await eventually(lambda: len(host.streams) == 3)
         await tested.deliver(to(StreamRef("another", 7), b"news\n"), host)
         assert [await reader.readline() for reader, _ in pairs] == [b"news\n"] * 3
         for _, writer in pairs:
             writer.close()
-        await until(lambda: all(stream.is_closed for stream in host.streams))
+        await eventually(lambda: all(stream.is_closed for stream in host.streams))
         await asyncio.sleep(0.01)
         await tested.deliver(to(None, b"to nobody"), host)
     assert host.counts["sent_to_nobody"] == 1
@@ -234,7 +235,7 @@ async def test_with_mutual_tls_only_known_clients_come_in(tls_files: dict[str, P
     async with running(tested, host):
         _, writer = await connect(tested, ssl=known)
         writer.write(b"hello\n")
-        await until(lambda: host.streams and host.streams[0].events == [b"hello"])
+        await eventually(lambda: host.streams and host.streams[0].events == [b"hello"])
         writer.close()
         await writer.wait_closed()
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
@@ -257,7 +258,7 @@ async def test_what_peers_say_to_a_server_that_nobody_reads_is_dropped_and_count
     async with running(tested, host):
         _, writer = await asyncio.open_connection(*tested.addresses[0].split(":"))
         writer.write(b"for nobody\n")
-        await until(lambda: host.counts["discarded_bytes"] == 11)
+        await eventually(lambda: host.counts["discarded_bytes"] == 11)
         await tested.deliver(Outgoing(None, [b"to all\n"], [0]), host)
         assert host.streams[0].events == []
         writer.close()

@@ -14,7 +14,8 @@ from penstock.connectors.ws_client import WsClient, WsClientOptions
 from penstock.connectors.ws_server import WsServer, WsServerOptions
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
-from tests.connectors.recording_host import RecordingHost, running, until
+from tests.connectors.recording_host import RecordingHost, running
+from tests.support.waiting import eventually
 
 A = StreamRef("source", 1)
 
@@ -42,7 +43,7 @@ async def test_each_connection_is_a_stream_and_a_message_an_event() -> None:
         async with connect(url(tested, "/some/path")) as peer:
             await peer.send("text")
             await peer.send(b"\xffbytes")
-        await until(lambda: host.streams and host.streams[0].is_closed)
+        await eventually(lambda: host.streams and host.streams[0].is_closed)
     assert host.streams[0].events == [b"text", b"\xffbytes"]
     assert host.streams[0].metadata["path"] == "/some/path"
     assert host.streams[0].cut_off_because is None
@@ -51,15 +52,15 @@ async def test_each_connection_is_a_stream_and_a_message_an_event() -> None:
 async def test_a_reply_goes_to_its_connection_as_text_where_it_is_text() -> None:
     tested, host = server(), RecordingHost()
     async with running(tested, host), connect(url(tested)) as first:
-        await until(lambda: len(host.streams) == 1)
+        await eventually(lambda: len(host.streams) == 1)
         async with connect(url(tested)) as second:
-            await until(lambda: len(host.streams) == 2)
+            await eventually(lambda: len(host.streams) == 2)
             receiving = asyncio.create_task(second.recv())
             await tested.deliver(to(host.streams[1].ref, "für zwei".encode()), host)
             assert await receiving == "für zwei"
             await tested.deliver(to(host.streams[0].ref, b"\xff"), host)
             assert await first.recv() == b"\xff"
-        await until(lambda: host.streams[1].is_closed)
+        await eventually(lambda: host.streams[1].is_closed)
         await asyncio.sleep(0.01)
         with pytest.raises(StreamGone):
             await tested.deliver(to(host.streams[1].ref, b"late"), host)
@@ -73,7 +74,7 @@ async def test_a_message_over_the_limit_ends_that_connection_alone() -> None:
             with pytest.raises(ConnectionClosed):
                 await bad.recv()
         await good.send("still here")
-        await until(lambda: any(stream.events == [b"still here"] for stream in host.streams))
+        await eventually(lambda: any(stream.events == [b"still here"] for stream in host.streams))
 
 
 async def test_garbage_instead_of_a_handshake_harms_nobody() -> None:
@@ -85,7 +86,7 @@ async def test_garbage_instead_of_a_handshake_harms_nobody() -> None:
         writer.close()
         async with connect(url(tested)) as peer:
             await peer.send("fine")
-            await until(lambda: host.streams and host.streams[0].events == [b"fine"])
+            await eventually(lambda: host.streams and host.streams[0].events == [b"fine"])
 
 
 async def test_nothing_is_read_while_the_stream_may_not_send_and_no_ping_ends_it() -> None:
@@ -96,7 +97,7 @@ async def test_nothing_is_read_while_the_stream_may_not_send_and_no_ping_ends_it
             await asyncio.wait_for(send_all(peer, b"x" * 100_000, 1000), 0.6)
         assert host.streams[0].events == []
         host.gate.set()
-        await until(lambda: len(host.streams[0].events) > 5)
+        await eventually(lambda: len(host.streams[0].events) > 5)
         assert not host.streams[0].is_closed
 
 
@@ -110,7 +111,7 @@ async def test_a_peer_that_answers_no_ping_loses_its_connection() -> None:
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         await reader.readuntil(b"\r\n\r\n")
-        await until(lambda: host.streams and host.streams[0].cut_off_because is not None)
+        await eventually(lambda: host.streams and host.streams[0].cut_off_because is not None)
         writer.close()
 
 
@@ -118,9 +119,9 @@ async def test_a_drain_keeps_what_was_sent_and_waits_for_the_replies() -> None:
     tested, host = server(), RecordingHost()
     async with running(tested, host) as run, connect(url(tested)) as peer:
         await peer.send("one")
-        await until(lambda: host.streams and host.streams[0].events)
+        await eventually(lambda: host.streams and host.streams[0].events)
         host.drain()
-        await until(lambda: host.streams[0].is_closed)
+        await eventually(lambda: host.streams[0].is_closed)
         receiving = asyncio.create_task(peer.recv())
         await tested.deliver(to(host.streams[0].ref, b"answer"), host)
         assert await receiving == "answer"
@@ -133,7 +134,7 @@ async def test_a_drain_keeps_what_was_sent_and_waits_for_the_replies() -> None:
 async def test_connections_beyond_the_limit_are_refused_with_a_status() -> None:
     tested, host = server(connections_max=1), RecordingHost()
     async with running(tested, host), connect(url(tested)):
-        await until(lambda: host.streams)
+        await eventually(lambda: host.streams)
         with pytest.raises(InvalidStatus) as raised:
             await connect(url(tested))
         assert raised.value.response.status_code == 503
@@ -142,7 +143,7 @@ async def test_connections_beyond_the_limit_are_refused_with_a_status() -> None:
 async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
     tested, host = server(slow_after="100ms"), RecordingHost()
     async with running(tested, host), connect(url(tested), max_size=None, max_queue=1) as peer:
-        await until(lambda: host.streams)
+        await eventually(lambda: host.streams)
         ref, much = host.streams[0].ref, [b"x" * 1_000_000] * 30
         await tested.deliver(to(ref, *much), host)
         assert host.told[-1] == ("closed", ref)
@@ -150,14 +151,14 @@ async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
             await tested.deliver(to(ref, b"more"), host)
         for _ in much:
             assert len(await peer.recv()) == 1_000_000
-        await until(lambda: host.told[-1] == ("opened", ref))
+        await eventually(lambda: host.told[-1] == ("opened", ref))
 
 
 async def test_a_batch_leaves_as_one_message() -> None:
     tested, host = server(), RecordingHost()
     host.chains = make_chains([], [InterceptorSpec(type="join", config={"delimiter": r"\n"})])
     async with running(tested, host), connect(url(tested)) as peer:
-        await until(lambda: host.streams)
+        await eventually(lambda: host.streams)
         chain = host.outgoing_chain()
         receiving = asyncio.create_task(peer.recv())
         await tested.deliver(to(host.streams[0].ref, *chain.feed([b"1", b"2"]), *chain.flush()), host)
@@ -180,7 +181,7 @@ async def test_a_client_sends_and_hears_and_sees_when_the_server_goes() -> None:
         async with running(tested, host) as run:
             await tested.deliver(to(A, b"one", b"two"), host)
             assert heard == ["one", "two"]
-            await until(lambda: host.streams and host.streams[0].events == [b"welcome"])
+            await eventually(lambda: host.streams and host.streams[0].events == [b"welcome"])
             await connected[0].close()
             with pytest.raises(Lost):
                 await run

@@ -8,6 +8,7 @@ from penstock.ingest.completion import Completion
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message, Notify, NotifyAck, encode
 from penstock.protocol.stored.head import decode_head
 from tests.ingest.conftest import Peer, RunningGateway
+from tests.support.waiting import eventually
 
 
 def message(stream_id: int, message_id: int, size: int = 0) -> Message:
@@ -123,13 +124,6 @@ async def until_stored(running: RunningGateway, count: int, source: str = "sourc
     """So many messages are durable, and their sessions know it."""
     await eventually(lambda: len(running.events(source)) >= count)
     await running.sources.durability.caught_up()
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.002)
 
 
 async def quiet(seconds: float = 0.1) -> None:

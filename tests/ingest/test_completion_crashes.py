@@ -8,8 +8,9 @@ import pytest
 
 from penstock.client.source import AsyncSource, Message, Source
 from penstock.protocol.connector import stream_id_of
-from tests.ingest.completion_scene import completion, ends, eventually, last_ids, quiet, until_stored
+from tests.ingest.completion_scene import completion, ends, last_ids, quiet, until_stored
 from tests.ingest.conftest import RunningGateway, Serve
+from tests.support.waiting import eventually
 
 STREAMS = ["a", "b", "c"]
 COUNT = 50

@@ -14,9 +14,10 @@ from penstock.ingest.source_log import streams_segment
 from penstock.protocol.connector import EndOfStream, stream_id_of
 from penstock.protocol.stored.event import END_OF_TIME, NO_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
-from tests.ingest.completion_scene import eventually, until_stored
+from tests.ingest.completion_scene import until_stored
 from tests.ingest.conftest import Connect, Serve
 from tests.ingest.idle_scene import TIMEOUT, idle_scene, messages
+from tests.support.waiting import eventually
 
 WATERMARK, FINISHED = MarkKind.WATERMARK, MarkKind.FINISHED
 

@@ -10,7 +10,8 @@ from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, EndOfStream, Error, Hello, Message, Notify, NotifyAck
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 from tests.ingest.idle_scene import SETTINGS, TIMEOUT, IdleScene
-from tests.ingest.out_ports.scene import ScriptedGate, until
+from tests.ingest.out_ports.scene import ScriptedGate
+from tests.support.waiting import eventually
 
 
 def ref(stream_id: int) -> StreamRef:
@@ -89,7 +90,7 @@ async def test_what_a_closed_stream_sends_on_the_credits_it_has_is_stored(serve:
     await peer.open(1)
     gate.set(ref(1), is_open=False)
     peer.send(message(1, 5))
-    await until(lambda: running.sources.counters.messages == 1)
+    await eventually(lambda: running.sources.counters.messages == 1)
     await running.sources.durability.caught_up()
     assert [event.event_id for event in running.events()] == [5]
 
@@ -101,7 +102,7 @@ async def test_the_end_of_a_closed_stream_lets_the_others_of_its_session_go_on(s
     await peer.open(2)
     gate.set(ref(1), is_open=False)
     peer.send(EndOfStream(1))
-    await until(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
+    await eventually(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
     assert not running.sessions[0]._streams.is_blocked
 
 
@@ -113,13 +114,13 @@ async def test_a_stream_is_completed_when_pipelines_are_done_with_its_last_messa
     running.sources.completion("source").hold({})
     await peer.open(1)
     peer.send(message(1, 1), EndOfStream(1))
-    await until(lambda: gate.of(ref(1)) == ["started", "ended"])
+    await eventually(lambda: gate.of(ref(1)) == ["started", "ended"])
     assert running.sources.knows(ref(1))
     await asyncio.sleep(0.1)
     assert gate.of(ref(1)) == ["started", "ended"]
     (segment,) = running.sources.log("source").segments
     running.sources.completion("source").advance({segment: running.store.info(segment).length})
-    await until(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
+    await eventually(lambda: gate.of(ref(1)) == ["started", "ended", "completed"])
     assert not running.sources.knows(ref(1))
     assert 1 in running.sources.log("source").streams
 
@@ -135,7 +136,7 @@ async def test_the_idle_clock_stands_still_for_a_stream_that_may_not_send(
     gate.set(ref(1), is_open=False)
     if not is_connected:
         await peer.close()
-        await until(lambda: not running.gateway.sessions)
+        await eventually(lambda: not running.gateway.sessions)
     scene.pass_time(3 * TIMEOUT)
     assert await scene.idle() == []
     gate.set(ref(1), is_open=True)
@@ -154,7 +155,7 @@ async def test_a_stream_that_may_not_send_when_its_program_goes_away_is_not_idle
     await peer.open(1)
     gate.set(ref(1), is_open=False)
     await peer.close()
-    await until(lambda: not running.gateway.sessions)
+    await eventually(lambda: not running.gateway.sessions)
     assert not running.sources.log("source").streams.away
     gate.set(ref(1), is_open=True)
     scene.pass_time(2 * TIMEOUT)
@@ -179,7 +180,7 @@ async def test_a_source_is_set_up_anew_while_its_program_goes_on(running: Runnin
     for stream_id in range(2, 30):
         await peer.open(stream_id)
     peer.send(*(message(stream_id, 1) for stream_id in range(1, 30)))
-    await until(lambda: running.sources.counters.messages == 29)
+    await eventually(lambda: running.sources.counters.messages == 29)
     await running.sources.durability.caught_up()
     assert {s.route for s in log.streams.values()} == {0, 1, 2, 3}
     assert not log.has_room()

@@ -10,10 +10,11 @@ from penstock.ingest.known_streams import Standing
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, EndOfStream
 from penstock.protocol.stored.head import Mark, MarkKind
-from tests.ingest.completion_scene import eventually, until_stored
+from tests.ingest.completion_scene import until_stored
 from tests.ingest.conftest import Connect, Peer, Serve
 from tests.ingest.idle_scene import SETTINGS, TIMEOUT, IdleScene, idle_scene, messages
 from tests.ingest.test_source_log import fail_appends
+from tests.support.waiting import eventually
 
 IDLE, AGAIN = MarkKind.IDLE, MarkKind.ACTIVE_AGAIN
 

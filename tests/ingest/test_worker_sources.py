@@ -14,7 +14,8 @@ from penstock.protocol.stored.names import Form, Source
 from penstock.store.plan import Addition
 from penstock.store.reader import Appended
 from tests.ingest.conftest import Connect, RunningGateway, Serve
-from tests.ingest.out_ports.scene import read_events, until
+from tests.ingest.out_ports.scene import read_events
+from tests.support.waiting import eventually
 
 SEGMENT = "connector/system.streams/0"
 
@@ -36,7 +37,7 @@ async def test_streams_of_programs_are_reported(running: RunningGateway, connect
     high = 2**64 - 5
     await peer.open(high, "lab")
     peer.send(Message(high, 1, 0, b"", b"x"), EndOfStream(high))
-    await until(lambda: running.sources.counters.streams_ended == 1)
+    await eventually(lambda: running.sources.counters.streams_ended == 1)
     found = await rows(running)
     assert without_time(found) == [
         ("stream-started", "sensors", "lab", high),
@@ -71,7 +72,7 @@ async def test_a_program_that_comes_back_to_its_stream_starts_nothing(
         peer = await connect(running)
         await peer.open(1, "one")
         await peer.close()
-        await until(lambda: not running.gateway.sessions)
+        await eventually(lambda: not running.gateway.sessions)
     assert without_time(await rows(running)) == [("stream-started", "source", "one", 1)]
 
 
@@ -112,7 +113,7 @@ async def test_it_holds_no_watermark_back_for_long(running: RunningGateway, conn
     running.sources.system_streams.enable()
     await (await connect(running)).open(1)
     assert running.gateway.view.open_streams("system.streams")
-    await until(lambda: not running.gateway.view.open_streams("system.streams"))
+    await eventually(lambda: not running.gateway.view.open_streams("system.streams"))
     await (await connect(running)).open(2)
     assert running.gateway.view.open_streams("system.streams")
 

@@ -6,7 +6,6 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -31,16 +30,11 @@ from penstock.protocol.segment import (
 from penstock.store.files import RealFile, RealFiles
 from tests.segment_server.conftest import Connect, Peer, Running, Serve, hang_up
 from tests.segment_server.test_appending import WRITER, block, set_up
+from tests.support.waiting import eventually
 
 
 async def raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", port)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

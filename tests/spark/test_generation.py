@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from penstock.core.errors import PipelineError, RequestError
 from penstock.spark import begin
 from tests.running_worker import RunningWorker, running_worker
 from tests.spark.sending import outputs, send
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,13 +28,6 @@ def http(worker: RunningWorker) -> str:
 def status(worker: RunningWorker, name: str = "mine") -> PipelineStatus:
     with CoordinatorClient(http(worker)) as coordinator:
         return next(each for each in coordinator.pipelines() if each.name == name)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_it_gives_the_options_of_loads_and_sink(worker: RunningWorker) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from penstock.core.errors import CheckpointFailed, RequestError
 from penstock.spark import Pipeline, pipeline
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,13 +108,6 @@ def running(runner: Runner) -> Iterator[None]:
     finally:
         runner.stop()
         thread.join(WAIT_SECONDS_MAX)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_windows_with_other_keys_are_refused_with_what_differs_and_a_reset_starts_from_scratch(bench: Bench) -> None:

@@ -2,9 +2,8 @@
 
 import http.client
 import json
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,13 @@ from penstock.delivery import backoff
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.merging import Merging
 from tests.running_worker import RunningWorker, running_worker
+from tests.support.waiting import until
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     with serving() as state:
         yield state
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def committed(path: Path) -> bytes:

@@ -12,7 +12,7 @@ from penstock.client.segments import SegmentClient
 from tests.coordinator.scene import stored
 from tests.running_worker import RunningWorker
 from tests.spark.sending import send
-from tests.worker.test_delivery_routes import until
+from tests.support.waiting import until
 
 ROWS_OUT = 3
 

@@ -12,10 +12,10 @@ from penstock.client import Message
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.event import END_OF_TIME
-from tests.client.source.test_endings import wait_until
 from tests.client.source.test_real_worker import connector
 from tests.client.source.test_streams import MakeSource
 from tests.running_worker import RunningWorker
+from tests.support.waiting import until
 
 
 def http(worker: RunningWorker) -> str:
@@ -75,7 +75,7 @@ def test_a_source_declares_watermarks_behind_its_messages(make_source: MakeSourc
     running = threading.Thread(target=source.run)
     running.start()
     try:
-        wait_until(lambda: stream.sent > 0)
+        until(lambda: stream.sent > 0)
         done(source.declare_watermark(50_000, "s", after=1))
         with CoordinatorClient(http(worker), 5) as client:
             reader = Reader(client)

@@ -4,7 +4,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from penstock.protocol.connector import (
 from tests.client.source.model_worker import ModelWorker
 from tests.client.source.scripted_worker import Conversation, Cut, Peer, ScriptedWorker
 from tests.client.source.test_streams import MakeSource, numbers
+from tests.support.waiting import until
 
 
 def run_one(make_source: MakeSource, address: str, **options: Any) -> Any:
@@ -244,7 +245,7 @@ def test_a_worker_that_is_silent_or_gone_is_tried_for_the_time_given(make_source
     with ScriptedWorker(silent) as worker:
         with pytest.raises(Unavailable, match="not answered"):
             run_one(make_source, worker.address, timeout_seconds=0.1, retry_seconds=0.3)
-        wait_until(lambda: worker.connections > 1)
+        until(lambda: worker.connections > 1)
     began = time.monotonic()
     with nobody() as address, pytest.raises(Unavailable, match="cannot be reached"):
         run_one(make_source, address, retry_seconds=0.5)
@@ -283,7 +284,7 @@ def test_what_an_iterator_raises_is_told_to_the_worker_and_raised(make_source: M
         with pytest.raises(ZeroDivisionError):
             source.run()
     assert model.errors == ["ZeroDivisionError: division by zero"]
-    wait_until(lambda: events == ["begun", "closed"])
+    until(lambda: events == ["begun", "closed"])
 
 
 def test_what_on_ack_raises_is_told_to_the_worker_and_raised(make_source: MakeSource) -> None:
@@ -374,10 +375,3 @@ def test_a_source_runs_once_at_a_time_and_again_later(make_source: MakeSource) -
         source.run()
     assert len(refused) == 1
     assert model.ids("t") == [1, 2, 3]
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert done()

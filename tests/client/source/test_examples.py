@@ -3,8 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from penstock.protocol.connector import stream_id_of
 from tests.client.source.stored import StoredMessage, stored_messages
 from tests.running_worker import RunningWorker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -33,15 +32,8 @@ def stored(worker: RunningWorker, source: str, stream: str) -> list[StoredMessag
     return stored_messages(worker.address, source)[stream_id_of(stream)]
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def wait_for(worker: RunningWorker, stream: str, payloads: list[bytes]) -> None:
-    wait_until(lambda: [m.payload for m in stored(worker, "logs", stream)] == payloads)
+    until(lambda: [m.payload for m in stored(worker, "logs", stream)] == payloads)
 
 
 def test_send_file_sends_each_line_once(worker: RunningWorker, tmp_path: Path) -> None:
@@ -59,7 +51,7 @@ def test_tail_directory_follows_files_that_grow_and_finds_new_ones(worker: Runni
     for round_number in range(2):
         command = [sys.executable, str(EXAMPLES / "tail_directory.py"), str(tmp_path), connector(worker)]
         with subprocess.Popen(command) as tailing:
-            wait_until(lambda: len(stored(worker, "logs", "first.log")) >= 2)
+            until(lambda: len(stored(worker, "logs", "first.log")) >= 2)
             with first.open("ab") as file:
                 file.write(b"f\n" if round_number == 0 else b"more\n")
             second.write_bytes(b"new\n")

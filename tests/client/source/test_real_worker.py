@@ -12,9 +12,9 @@ from penstock.client import Message, Refused
 from penstock.protocol.connector import stream_id_of
 from tests.client.source.conftest import KINDS
 from tests.client.source.stored import stored_messages
-from tests.client.source.test_endings import wait_until
 from tests.client.source.test_streams import MakeSource, numbers
 from tests.running_worker import RunningWorker
+from tests.support.waiting import until
 from tests.worker_process import WorkerProcess
 
 KILLS, PORTION = 4, 6_000
@@ -109,7 +109,7 @@ def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(
     with WorkerProcess(tmp_path / "data") as worker:
         all_kinds = [Sending(kind, f"127.0.0.1:{worker.connector_port}") for kind in KINDS]
         for _ in range(KILLS):
-            wait_until(lambda: all(sending.is_in_the_middle() for sending in all_kinds))
+            until(lambda: all(sending.is_in_the_middle() for sending in all_kinds))
             worker.kill()
             for sending in all_kinds:
                 sending.allowed += PORTION

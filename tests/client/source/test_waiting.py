@@ -24,9 +24,10 @@ from penstock.protocol.connector import Notify, NotifyAck, stream_id_of
 from tests.client.source.conftest import asynchronous
 from tests.client.source.model_worker import ModelWorker
 from tests.client.source.scripted_worker import Peer, ScriptedWorker
-from tests.client.source.test_endings import read_to_the_end, wait_until
+from tests.client.source.test_endings import read_to_the_end
 from tests.client.source.test_streams import MakeSource, numbers
 from tests.running_worker import running_worker
+from tests.support.waiting import until
 
 PROGRAM = """
 import sys
@@ -66,7 +67,7 @@ async def test_a_stream_that_waits_for_ever_holds_up_no_other() -> None:
         quick = source.stream("quick", numbers(5000))
         running = asyncio.create_task(source.run())
         await asyncio.to_thread(
-            wait_until, lambda: quick.is_done and model.ids("stuck") == [1, 2] and model.ids("stuck too") == [1]
+            until, lambda: quick.is_done and model.ids("stuck") == [1, 2] and model.ids("stuck too") == [1]
         )
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -128,7 +129,7 @@ async def test_a_stream_reads_ahead_a_little_only(make_async: bool) -> None:
         source = AsyncSource(worker.address, source="test")
         source.stream("s", asynchronous(factory) if make_async else factory)
         running = asyncio.create_task(source.run())
-        await asyncio.to_thread(wait_until, lambda: given > 10)
+        await asyncio.to_thread(until, lambda: given > 10)
         await asyncio.sleep(0.2)
         assert 10 < given <= feed.SUPPLY_BYTES // 1000 + 1
         source.stop()

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -41,12 +41,6 @@ INSTANCE = "p/out"
 
 async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, SECONDS_MAX)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while not is_so():  # noqa: ASYNC110 (what it asks for is no event of this loop)
-            await asyncio.sleep(0.005)
 
 
 class Peer:

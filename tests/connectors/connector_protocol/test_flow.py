@@ -27,8 +27,9 @@ from penstock.protocol.connector import (
     Use,
     encode,
 )
-from tests.connectors.connector_protocol.scripted_sink import Peer, ScriptedSink, scripted_sink, soon, until
+from tests.connectors.connector_protocol.scripted_sink import Peer, ScriptedSink, scripted_sink, soon
 from tests.delivery.fake_epoch import FakeEpoch
+from tests.support.waiting import eventually
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -168,7 +169,7 @@ def test_a_sink_that_vanishes_in_the_middle_of_data_is_lost(loop: str) -> None:
         peer.close()
         with pytest.raises(SinkLost, match=r"closed the connection|cannot be reached"):
             await soon(preparing)
-        await until(lambda: not sink.is_open)
+        await eventually(lambda: not sink.is_open)
         await sink.close()
 
     run(loop, test)
@@ -182,7 +183,7 @@ def test_a_loss_while_the_attempt_is_journalled_is_noticed_before_phase_1(loop: 
         preparing = asyncio.create_task(sink.prepare(epoch))
         await peer.messages(1)
         await peer.send(Error("gone"))
-        await until(lambda: not sink.is_open)
+        await eventually(lambda: not sink.is_open)
         epoch.release()
         with pytest.raises(SinkLost, match="says: gone"):
             await soon(preparing)

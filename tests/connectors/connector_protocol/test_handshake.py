@@ -25,8 +25,9 @@ from penstock.protocol.connector import (
     ReplyUncommitted,
     Restart,
 )
-from tests.connectors.connector_protocol.scripted_sink import ScriptedSink, soon, until
+from tests.connectors.connector_protocol.scripted_sink import ScriptedSink, soon
 from tests.delivery.fake_epoch import FakeEpoch
+from tests.support.waiting import eventually
 
 
 async def test_hello_notify_and_the_list_are_sent_back_to_back(scripted: ScriptedSink, tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ async def test_hello_notify_and_the_list_are_sent_back_to_back(scripted: Scripte
     assert not sink.is_open
     await peer.send(Ok(0), ReplyUncommitted(rtag), NotifyAck(True, OUTPUT_STREAM, NOTHING_YET))
     await soon(opening)
-    await until(lambda: sink.is_open)
+    await eventually(lambda: sink.is_open)
     await sink.close()
 
 
@@ -163,7 +164,7 @@ async def test_an_unknown_frame_is_answered_with_an_error_and_a_close(scripted: 
     await peer.send_bytes(b"\0\0\0\1\x63")
     assert (await peer.expect(Error)).text == "tag 99: there is no such frame"
     await peer.expect_close()
-    await until(lambda: not sink.is_open)
+    await eventually(lambda: not sink.is_open)
     assert "tag 99" in str(sink.lost)
 
 

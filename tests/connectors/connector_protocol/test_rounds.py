@@ -20,8 +20,9 @@ from penstock.protocol.connector import (
     Restart,
     encode,
 )
-from tests.connectors.connector_protocol.scripted_sink import Peer, ScriptedSink, soon, until
+from tests.connectors.connector_protocol.scripted_sink import Peer, ScriptedSink, soon
 from tests.delivery.fake_epoch import FakeEpoch, Row
+from tests.support.waiting import eventually
 
 
 async def test_an_epoch_is_sent_asked_about_and_committed(scripted: ScriptedSink) -> None:
@@ -239,7 +240,7 @@ async def test_a_commit_to_a_sink_that_is_gone_is_repeated_after_the_next_open(s
     await first.vote()
     await soon(preparing)
     first.close()
-    await until(lambda: not sink.is_open)
+    await eventually(lambda: not sink.is_open)
     with pytest.raises(SinkLost, match=r"closed the connection|cannot be reached"):
         await sink.commit(epoch.transaction)
     await sink.close()
@@ -259,14 +260,14 @@ async def test_a_changed_vote_ends_the_session(scripted: ScriptedSink) -> None:
     assert await soon(preparing) == YES
     await peer.send_bytes(encode(Reply(b"p:1:1", False)))
     assert "REPLY is not legal in state Voted" in (await peer.expect(Error)).text
-    await until(lambda: not sink.is_open)
+    await eventually(lambda: not sink.is_open)
     await sink.close()
 
 
 async def test_a_loss_is_noticed_while_nothing_is_asked(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     await peer.send(Error("maintenance"))
-    await until(lambda: not sink.is_open)
+    await eventually(lambda: not sink.is_open)
     assert str(sink.lost) == f"the sink at 127.0.0.1:{scripted.port} says: maintenance"
     await peer.expect_close()
     await sink.close()

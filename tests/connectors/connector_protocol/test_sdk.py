@@ -13,8 +13,9 @@ from penstock.connectors.sink_api import YES, SinkLost
 from penstock.core.address import Address
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, Serve, serve_with
-from tests.connectors.connector_protocol.scripted_sink import soon, until
+from tests.connectors.connector_protocol.scripted_sink import soon
 from tests.delivery.fake_epoch import FakeEpoch, Row
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(params=KINDS)
@@ -75,7 +76,7 @@ async def test_an_epoch_cancelled_before_phase_1_leaves_nothing(serve: Serve) ->
         await deliver(sink, FakeEpoch([b"first"]))
         epoch = FakeEpoch([b"second", b"third"], start=5, number=2, attempt=2, is_journalled=False)
         preparing = asyncio.create_task(sink.prepare(epoch))
-        await until(lambda: len(recorder.staged) == 2)
+        await eventually(lambda: len(recorder.staged) == 2)
         preparing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await preparing
@@ -142,7 +143,7 @@ async def test_a_sink_that_stops_is_noticed_and_found_again(serve: Serve, tmp_pa
         sink = sink_at(address)
         await sink.open(b"")
         await deliver(sink, FakeEpoch([b"ab"]))
-    await until(lambda: not sink.is_open)
+    await eventually(lambda: not sink.is_open)
     with pytest.raises(SinkLost):
         await sink.prepare(FakeEpoch([b"c"], start=2, number=2, attempt=2))
     await sink.close()

@@ -17,7 +17,8 @@ from penstock.store.files import RealFiles
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 from tests.ingest.conftest import SMALL
-from tests.ingest.out_ports.scene import Driven, ScriptedGate, read_events, until
+from tests.ingest.out_ports.scene import Driven, ScriptedGate, read_events
+from tests.support.waiting import eventually
 
 J = TypeVar("J", bound=FileJournal)
 
@@ -43,7 +44,7 @@ class Life(Generic[J]):
         host = SourceHost(described, Driven(), self.sources, gate=self.gate, chains=chains)
         self._hosts.append(host)
         host.start()
-        await until(lambda: host.status().state == "connected")
+        await eventually(lambda: host.status().state == "connected")
         return host
 
     def events(self) -> list[StoredEvent]:

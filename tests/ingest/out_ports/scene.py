@@ -17,6 +17,7 @@ from penstock.protocol.stored.head import Head, Mark, decode_head
 from penstock.store.file_journal import FileJournal
 from penstock.store.store import SegmentStore
 from tests.ingest.conftest import RunningGateway, Serve
+from tests.support.waiting import eventually
 
 SPLIT = (InterceptorSpec(type="split", config={"delimiter": "\n"}),)
 PREFIXED = (InterceptorSpec(type="length-prefixed"),)
@@ -131,7 +132,7 @@ class Scene:
         host = SourceHost(described, Driven(run, pauses), self.running.sources, gate=self.gate, chains=chains)
         self.hosts.append(host)
         host.start()
-        await until(lambda: host.log.streams.incarnation > 0 and host.status().state != "starting")
+        await eventually(lambda: host.log.streams.incarnation > 0 and host.status().state != "starting")
         return host
 
     # What is stored, durably.
@@ -179,12 +180,6 @@ def _events(data: bytes) -> Iterator[StoredEvent]:
         if event is not None:
             yield event
         at = end
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def is_waiting(task: "asyncio.Task[Any]", seconds: float = 0.2) -> bool:

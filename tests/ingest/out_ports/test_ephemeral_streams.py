@@ -12,7 +12,8 @@ from penstock.ingest.out_ports.storage import EphemeralIds
 from penstock.protocol.stored.head import MarkKind
 from penstock.store.file_journal import FileJournal
 from tests.ingest.out_ports.life import Life
-from tests.ingest.out_ports.scene import Scene, until
+from tests.ingest.out_ports.scene import Scene
+from tests.support.waiting import eventually
 
 CONNECTIONS = 10_000
 TABLE_MAX = 4200
@@ -82,13 +83,13 @@ async def test_many_short_connections_leave_a_table_of_bounded_size_also_after_a
     life = Life(tmp_path, FileJournal)
     host = await life.host()
     await connections(host, CONNECTIONS)
-    await until(lambda: not host.log.streams)
+    await eventually(lambda: not host.log.streams)
     await life.end()
     life = Life(tmp_path, FileJournal)
     recovered = life.sources.log("source")
     assert len(recovered.streams) <= TABLE_MAX
     host = await life.host()
-    await until(lambda: not recovered.streams)
+    await eventually(lambda: not recovered.streams)
     recovered.snapshot()
     await life.sources.durability.caught_up()
     await life.end()
@@ -105,7 +106,7 @@ async def test_streams_of_a_process_that_crashed_have_ended_and_do_not_come_back
     await scene.running.sources.durability.caught_up()
     await scene.crash()
     log = scene.running.sources.log("source")
-    await until(lambda: stream.ref.stream_id not in log.streams)
+    await eventually(lambda: stream.ref.stream_id not in log.streams)
     assert resumed.ref.stream_id in log.streams
     assert [m.stream_id for m in await scene.marks() if m.kind is MarkKind.ENDED] == [stream.ref.stream_id]
     assert ("completed", stream.ref) in scene.gate.reports
@@ -118,7 +119,7 @@ async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a
     stream = await host.open_stream("peer")
     await stream.send(b"x")
     await stream.close()
-    await until(lambda: life.gate.of(stream.ref) == ["started", "ended"])
+    await eventually(lambda: life.gate.of(stream.ref) == ["started", "ended"])
     await life.end()
     life = Life(tmp_path, FileJournal)
     life.sources.completion("source").hold({})
@@ -127,7 +128,7 @@ async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a
     assert "completed" not in life.gate.of(stream.ref)
     assert life.gateway.view.stream_names("source", [stream.ref.stream_id]) == ["peer"]
     life.sources.completion("source").advance(life.ends())
-    await until(lambda: life.gate.of(stream.ref)[-1:] == ["completed"])
+    await eventually(lambda: life.gate.of(stream.ref)[-1:] == ["completed"])
     assert life.gateway.view.stream_names("source", [stream.ref.stream_id]) == [""]
     await life.end()
 

@@ -19,7 +19,8 @@ from penstock.protocol.stored.head import MarkKind
 from penstock.store.file_journal import Committer
 from tests.ingest.conftest import Connect
 from tests.ingest.idle_scene import TIMEOUT, IdleScene
-from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Driven, Scene, full_disk, is_waiting, until
+from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Driven, Scene, full_disk, is_waiting
+from tests.support.waiting import eventually
 
 
 async def test_a_stream_begins_durably_and_its_events_are_counted_from_1(scene: Scene) -> None:
@@ -169,7 +170,7 @@ async def test_close_finishes_what_nobody_has_finished(scene: Scene) -> None:
     await stream.close()
     await stream.close()
     assert await scene.values() == [b"a", b"last"]
-    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
+    await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
 
 
 async def test_after_finish_a_stream_goes_on_with_fresh_interceptors(scene: Scene) -> None:
@@ -218,11 +219,11 @@ async def test_a_stream_is_completed_after_its_last_event_is_even_if_acks_are_du
     stream = await host.open_stream("peer")
     await stream.send(b"1")
     await stream.close()
-    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended"])
+    await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended"])
     assert scene.running.sources.knows(stream.ref)
     assert stream.ref.stream_id in host.log.streams
     completion.advance(scene.ends())
-    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
+    await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
     assert stream.ref.stream_id not in host.log.streams
     assert not scene.running.sources.knows(stream.ref)
 
@@ -322,7 +323,7 @@ async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> Non
     host = SourceHost(spec, Sink(), scene.running.sources)
     scene.hosts.append(host)
     host.start()
-    await until(lambda: host.status().state == "connected")
+    await eventually(lambda: host.status().state == "connected")
     assert not scene.running.store.segments("connector/sink")
     with pytest.raises(RequestError, match="no source of its own"):
         await host.open_stream("peer")
@@ -352,7 +353,7 @@ async def test_when_its_host_has_stopped_programs_may_join_the_source(scene: Sce
     peer = await connect(scene.running)
     await peer.open(1)
     peer.send(Message(1, 1, 0, b"", b"sent"), EndOfStream(1))
-    await until(lambda: scene.running.sources.counters.messages == 2)
+    await eventually(lambda: scene.running.sources.counters.messages == 2)
     await scene.running.sources.durability.caught_up()
     scene.running.sources.completion("source").advance(scene.ends())
     while not isinstance(frame := await peer.frame(), Ack) or not frame.acked:
@@ -366,7 +367,7 @@ async def test_when_the_disk_has_failed_nobody_waits_for_room(scene: Scene) -> N
     scene.running.journal.crash_after(1)
     with suppress(StoreFailed):
         await stream.send(b"x")
-    await until(lambda: scene.running.journal.failed)
+    await eventually(lambda: scene.running.journal.failed)
     async with asyncio.timeout(10):
         with pytest.raises(StoreFailed):
             await stream.ready()

@@ -16,7 +16,8 @@ from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.store.file_journal import FileJournal
 from tests.ingest.conftest import CrashingJournal
 from tests.ingest.out_ports.life import Life
-from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene, until
+from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene
+from tests.support.waiting import eventually
 
 
 def prefixed(record: bytes) -> bytes:
@@ -61,7 +62,7 @@ async def travel(
         host = await life.host(interceptors_in=chain)
         life.journal.crash_after(records)
         stream_task = asyncio.create_task(host.open_stream("file", resume=True))
-        await until(lambda: stream_task.done() or life.journal.failed)  # noqa: B023
+        await eventually(lambda: stream_task.done() or life.journal.failed)  # noqa: B023
         await asyncio.sleep(0)
         if stream_task.done() and stream_task.exception() is None:
             stream = stream_task.result()
@@ -122,7 +123,7 @@ async def test_a_finished_stream_has_ended_and_can_be_opened_again(scene: Scene)
     await stream.send(b"one\ntwo")
     await stream.finish()
     await stream.close()
-    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
+    await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
     assert stream.ref.stream_id in host.log.streams
     again = await host.open_stream("file", resume=True)
     assert again.position == 7
@@ -142,7 +143,7 @@ async def test_events_of_one_send_that_need_several_records_are_stored_once_when
     scene.running.journal.crash_after(3)
     with suppress(StoreFailed):  # it comes before the last record was queued, or behind it
         await stream.send(data)
-    await until(lambda: scene.running.journal.failed)
+    await eventually(lambda: scene.running.journal.failed)
     await scene.running.crash()
     await scene.leave()
     await scene.open()
@@ -202,14 +203,14 @@ async def test_a_stream_that_starts_again_before_its_end_is_complete_is_not_comp
     await stream.send(b"one\n")
     await stream.finish()
     await stream.close()
-    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended"])
+    await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended"])
     again = await host.open_stream("file", resume=True)
     completion.advance(scene.ends())
     await asyncio.sleep(0.1)
     assert scene.gate.of(stream.ref) == ["started", "ended", "started"]
     await again.finish()
     await again.close()
-    await until(lambda: scene.gate.of(stream.ref) == ["started", "ended", "started", "ended", "completed"])
+    await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended", "started", "ended", "completed"])
 
 
 async def test_an_end_that_was_not_complete_before_a_crash_is_reported_when_it_is(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ async def test_an_end_that_was_not_complete_before_a_crash_is_reported_when_it_i
     assert life.sources.knows(stream.ref)
     assert life.gate.reports == []
     life.sources.completion("source").advance(life.ends())
-    await until(lambda: life.gate.reports == [("completed", stream.ref)])
+    await eventually(lambda: life.gate.reports == [("completed", stream.ref)])
     assert not life.sources.knows(stream.ref)
     await life.gateway.stop()
     await life.end()

@@ -12,7 +12,8 @@ from penstock.core.errors import RequestError
 from penstock.ingest.out_ports.host import Supervision
 from penstock.protocol.api.deployment import ReconnectSpec
 from penstock.protocol.stored.head import MarkKind
-from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting, until
+from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Scene, full_disk, is_waiting
+from tests.support.waiting import eventually
 
 QUICK = ReconnectSpec(first_seconds=0.001, max_seconds=0.01)
 
@@ -50,9 +51,9 @@ async def test_a_lost_connection_is_tried_again_and_its_streams_have_ended(scene
 
     host = await scene.host(run, reconnect=QUICK)
     heard = host.contraflow = Heard()
-    await until(lambda: host.status().state == "connected")
+    await eventually(lambda: host.status().state == "connected")
     go_on.set()
-    await until(lambda: len(runs) == 2 and host.status().state == "connected")
+    await eventually(lambda: len(runs) == 2 and host.status().state == "connected")
     assert heard.said == ["the server is down", "connected"]
     assert host.status().failures == 1
     assert host.status().streams == 1
@@ -73,7 +74,7 @@ async def test_an_error_that_nobody_expected_is_logged_and_treated_alike(
         await host.draining()
 
     host = await scene.host(run, reconnect=QUICK)
-    await until(lambda: host.status().state == "connected")
+    await eventually(lambda: host.status().state == "connected")
     assert any(record.exc_info is not None for record in caplog.records)
 
 
@@ -85,7 +86,7 @@ async def test_when_all_tries_are_used_up_it_stays_failed_and_reports_why(scene:
         raise Lost("no route")
 
     host = await scene.host(run, reconnect=ReconnectSpec(first_seconds=0.001, max_seconds=0.01, tries=3))
-    await until(lambda: host.status().state == "failed")
+    await eventually(lambda: host.status().state == "failed")
     assert len(runs) == 3
     assert host.status().reason == "no route"
 
@@ -97,7 +98,7 @@ async def test_a_connector_that_returns_has_ended(scene: Scene) -> None:
         host.finished()
 
     host = await scene.host(run, segments=2)
-    await until(lambda: host.status().state == "ended")
+    await eventually(lambda: host.status().state == "ended")
     assert host.log.has_finished
     assert [m.kind for m in await scene.marks() if m.kind is not MarkKind.FINISHED] == [
         MarkKind.STARTED,
@@ -211,9 +212,9 @@ async def test_a_stream_whose_end_found_no_room_has_ended_when_there_is(
     first = await opened.get()
     with full_disk(scene.running.journal):
         fails.set()
-        await until(lambda: first.ref.stream_id not in scene.hosts[0].streams)
+        await eventually(lambda: first.ref.stream_id not in scene.hosts[0].streams)
     await opened.get()
-    await until(lambda: scene.gate.of(first.ref) == ["started", "ended", "completed"])
+    await eventually(lambda: scene.gate.of(first.ref) == ["started", "ended", "completed"])
 
 
 async def test_a_connector_that_does_not_end_when_it_is_cancelled_is_left_behind(

@@ -16,8 +16,8 @@ from penstock.protocol.connector import (
     Ok,
     Restart,
 )
-from tests.ingest.completion_scene import eventually
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.support.waiting import eventually
 
 
 async def acked(peer: Peer, stream_id: int, last_id: int) -> int:

@@ -26,6 +26,7 @@ from penstock.protocol.connector import (
     encode,
 )
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.support.waiting import eventually
 from tests.worker_process import WorkerProcess
 
 HELLO = encode(Hello("0.0.1", b"", "hostile", "source"))
@@ -92,12 +93,6 @@ class Raw:
         self.socket.close()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0.01)
-
-
 def shrink_send_buffers(running: RunningGateway) -> None:
     """Let the network take little of what is not read."""
     for connection in running.connections:
@@ -128,7 +123,7 @@ async def test_garbage_ends_its_own_session(
                 await raw.send(struct.pack(">I", length) + tag + body)
                 await asyncio.sleep(0)
         raw.socket.close()
-        await until(lambda: running.gateway.gauges()["open_sessions"] == 1)
+        await eventually(lambda: running.gateway.gauges()["open_sessions"] == 1)
     assert sum(running.sources.registry.counts().values()) == 1
 
 
@@ -178,7 +173,7 @@ async def test_connections_that_are_reset_leave_nothing_behind(running: RunningG
             if number % 3:
                 await asyncio.sleep(0.001)
             raw.abort()
-        await until(lambda: running.gateway.gauges()["open_sessions"] == 1)
+        await eventually(lambda: running.gateway.gauges()["open_sessions"] == 1)
         assert sum(running.sources.registry.counts().values()) == 1
 
 
@@ -255,13 +250,13 @@ async def test_a_source_that_never_reads_its_acks_gets_no_more_credits(serve: Se
     running = await serve(window_bytes=4096 * 64, write_buffer_bytes_max=4096)
     async with a_good_source(running, connect):
         reader = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
-        await until(lambda: running.sources.counters.streams_opened == 2)
+        await eventually(lambda: running.sources.counters.streams_opened == 2)
         (connection,) = [one for one in running.connections if one._session._program == "hostile"]
         connection.pause_writing()  # as the transport does when its buffer is full
         for number in range(63):
             await reader.send(message(5, number))
             await asyncio.sleep(0)
-        await until(lambda: len(running.events()) == 63)
+        await eventually(lambda: len(running.events()) == 63)
         await asyncio.sleep(0.3)
         assert joined(running)[0]["credits"] == 1
         connection.resume_writing()
@@ -277,7 +272,7 @@ async def test_a_source_that_reads_no_answers_is_ended_before_they_fill_the_memo
         holder = await connect(running)
         await holder.open(5)
         raw = await Raw(running).connect(HELLO)
-        await until(lambda: len(joined(running)) == 2)
+        await eventually(lambda: len(joined(running)) == 2)
         shrink_send_buffers(running)
         notify = encode(Notify(5, "in use elsewhere")) * 1000
         with suppress(ConnectionError):
@@ -293,18 +288,18 @@ async def test_a_source_that_ends_and_opens_a_stream_without_reading_is_ended(se
     running = await serve(write_buffer_bytes_max=16 * 1024, unread_bytes_max=64 * 1024)
     async with a_good_source(running, connect):
         raw = await Raw(running).connect(HELLO)
-        await until(lambda: len(joined(running)) == 1)
+        await eventually(lambda: len(joined(running)) == 1)
         shrink_send_buffers(running)
 
         async def until_opened(count: int) -> None:
-            await until(lambda: running.sources.counters.streams_opened == count or not joined(running))
+            await eventually(lambda: running.sources.counters.streams_opened == count or not joined(running))
 
         with suppress(ConnectionError):
             for rounds in range(1, 201):
                 await raw.send(b"".join(encode(Notify(number, "s")) for number in range(100)))
                 await until_opened(1 + 100 * rounds)
                 await raw.send(b"".join(encode(EndOfStream(number)) for number in range(100)))
-                await until(lambda: sum(running.sources.registry.counts().values()) == 1)
+                await eventually(lambda: sum(running.sources.registry.counts().values()) == 1)
         assert joined(running) == []
         assert running.sources.counters.closed_for_room == 1
         assert sum(running.sources.registry.counts().values()) == 1
@@ -314,16 +309,16 @@ async def test_a_source_that_ends_and_opens_a_stream_without_reading_is_ended(se
 async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(serve: Serve, connect: Connect) -> None:
     running = await serve(write_buffer_bytes_max=MIB, unread_bytes_max=64 * MIB)
     raw = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
-    await until(lambda: len(joined(running)) == 1)
+    await eventually(lambda: len(joined(running)) == 1)
     shrink_send_buffers(running)
     holder = await connect(running)
     await holder.open(6)
     await raw.send(encode(Notify(6, "in use elsewhere")) * 10_000)  # more answers than the network takes
     await raw.send(b"\xff" * 10)
-    await until(lambda: running.sources.counters.protocol_errors == 1)
+    await eventually(lambda: running.sources.counters.protocol_errors == 1)
     assert running.gateway.gauges()["open_sessions"] == 2, "it has not fetched its ERROR"
     assert await holder.open(5) == NOTHING_YET
-    await until(lambda: running.gateway.gauges()["open_sessions"] == 1)
+    await eventually(lambda: running.gateway.gauges()["open_sessions"] == 1)
     raw.socket.close()
 
 
@@ -345,7 +340,7 @@ async def test_a_source_that_vanished_without_a_word_does_not_shut_out_its_succe
 ) -> None:
     running = await serve(dead_peer_seconds=3)
     raw = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
-    await until(lambda: len(joined(running)) == 1 and joined(running)[0]["streams"] == 1)
+    await eventually(lambda: len(joined(running)) == 1 and joined(running)[0]["streams"] == 1)
     try:
         raw.socket.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)  # its end goes without FIN or RST
     except PermissionError:
@@ -356,7 +351,7 @@ async def test_a_source_that_vanished_without_a_word_does_not_shut_out_its_succe
         with suppress(AssertionError):  # it is refused as long as the other one is taken for alive
             assert await successor.open(5) == NOTHING_YET
             break
-    await until(lambda: len(joined(running)) == 1)
+    await eventually(lambda: len(joined(running)) == 1)
 
 
 # Memory, in a process of its own.

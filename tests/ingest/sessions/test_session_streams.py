@@ -19,8 +19,8 @@ from penstock.protocol.connector import (
     Restart,
     encode,
 )
-from tests.ingest.completion_scene import eventually
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.support.waiting import eventually
 
 
 def together(*frames: Frame) -> bytes:
