@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +20,8 @@ from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.client.coordinator.application import ApplicationClient
 from tests.application.peers import Sender
 from tests.running_worker import RunningWorker
+from tests.support.running_runner import running
+from tests.support.waiting import until
 from tests.worker_process import free_port
 
 if TYPE_CHECKING:
@@ -106,13 +106,8 @@ class Stage:
             runner = driver.runner = self.runner = Runner(
                 self.spark, pipelines_of(deployment), settings, change=driver.follow, until_stopped=True
             )
-            thread = threading.Thread(target=runner.run, args=(WAIT_SECONDS_MAX * 4,))
-            thread.start()
-            try:
+            with running(runner):
                 yield
-            finally:
-                runner.stop()
-                thread.join(WAIT_SECONDS_MAX)
 
     def status(self, name: str = "count") -> PipelineStatus:
         with CoordinatorClient(self.http) as coordinator:
@@ -127,10 +122,7 @@ class Stage:
         return any(one.given_up is not None for one in self.runner.pipelines if one.pipeline.name == "count")
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while not condition():
-            assert time.monotonic() < deadline, f"it did not happen in time: {self.said} {self.failures()}"
-            time.sleep(0.05)
+        until(condition, lambda: f"it never happened: {self.said} {self.failures()}", WAIT_SECONDS_MAX)
 
     def completes(self, sender: Sender) -> None:
         """An event goes through both."""

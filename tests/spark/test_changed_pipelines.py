@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +15,8 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.spark import Pipeline, pipeline
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
+from tests.support.running_runner import running
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,13 +50,8 @@ class Bench:
         http = f"127.0.0.1:{self.worker.ports['http']}"
         settings = RunSettings(worker=http, checkpoints=str(self.folder / "checkpoints"), cores=2)
         runner = Runner(self.spark, [], settings, change=lambda: self._change(runner), until_stopped=True)
-        thread = threading.Thread(target=runner.run, args=(WAIT_SECONDS_MAX * 2,))
-        thread.start()
-        try:
+        with running(runner):
             yield
-        finally:
-            runner.stop()
-            thread.join(WAIT_SECONDS_MAX)
 
     def _change(self, runner: Runner) -> None:
         while not self.changes.empty():
@@ -73,12 +68,6 @@ class Bench:
 
     def out(self, name: str) -> list[str]:
         return sorted(event.payload.decode() for event in outputs(self.worker.address, name))
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
     def spark_names(self) -> list[str]:
         return [query.name for query in self.spark.streams.active if query.name]
@@ -101,26 +90,26 @@ def test_sources_are_added_and_taken_away_without_a_reset_and_the_others_run_on(
     with bench.running():
         bench.change(lambda runner: runner.put(copying("p", "a")))
         bench.change(lambda runner: runner.put(copying("other", "a")))
-        bench.until(lambda: "p" in bench.spark_names() and "other" in bench.spark_names())
+        until(lambda: "p" in bench.spark_names() and "other" in bench.spark_names())
         bench.send("a", 3)
-        bench.until(lambda: bench.out("p") == bench.out("other") == numbers("a", 3))
+        until(lambda: bench.out("p") == bench.out("other") == numbers("a", 3))
         untouched = bench.generation("other")
 
         bench.send("b", 2)
         bench.change(lambda runner: runner.put(copying("p", "a", "b")))
-        bench.until(lambda: bench.out("p") == numbers("a", 3) + numbers("b", 2))
+        until(lambda: bench.out("p") == numbers("a", 3) + numbers("b", 2))
         bench.send("a", 4)
         bench.send("b", 3)
-        bench.until(lambda: bench.out("p") == numbers("a", 4) + numbers("b", 3))
+        until(lambda: bench.out("p") == numbers("a", 4) + numbers("b", 3))
 
         bench.change(lambda runner: runner.put(copying("p", "b")))
         bench.send("a", 5)
         bench.send("b", 4)
-        bench.until(lambda: bench.out("p") == numbers("a", 4) + numbers("b", 4))
-        bench.until(lambda: bench.out("other") == numbers("a", 5))
+        until(lambda: bench.out("p") == numbers("a", 4) + numbers("b", 4))
+        until(lambda: bench.out("other") == numbers("a", 5))
 
         bench.change(lambda runner: runner.put(copying("p", "a", "b")))
-        bench.until(lambda: bench.out("p") == numbers("a", 5) + numbers("b", 4))
+        until(lambda: bench.out("p") == numbers("a", 5) + numbers("b", 4))
         assert bench.generation("other") == untouched
 
         bench.change(lambda runner: runner.remove("p"))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +15,7 @@ from penstock.core.errors import CheckpointFailed, RequestError
 from penstock.spark import Pipeline, pipeline
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
+from tests.support.running_runner import running
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -97,17 +95,6 @@ class Bench:
 @pytest.fixture
 def bench(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Bench:
     return Bench(worker, spark, tmp_path)
-
-
-@contextmanager
-def running(runner: Runner) -> Iterator[None]:
-    thread = threading.Thread(target=runner.run, args=(WAIT_SECONDS_MAX * 2,))
-    thread.start()
-    try:
-        yield
-    finally:
-        runner.stop()
-        thread.join(WAIT_SECONDS_MAX)
 
 
 def test_windows_with_other_keys_are_refused_with_what_differs_and_a_reset_starts_from_scratch(bench: Bench) -> None:

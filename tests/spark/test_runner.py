@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,12 +20,13 @@ from penstock.spark import Pipeline, pipeline
 from penstock.spark.run.attempt import RestartPolicy
 from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
+from tests.support.running_runner import RunnerThread, running
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.spark.run.attempt import RunSettings
-    from penstock.spark.run.runner import Runner, RunningPipeline
+    from penstock.spark.run.runner import Runner
 
 pytestmark = pytest.mark.spark
 
@@ -65,15 +65,10 @@ class Bench:
         self.runner(*pipelines, settings=replace(self.settings, available_now=True)).run(WAIT_SECONDS_MAX)
 
     @contextmanager
-    def running(self, *pipelines: Pipeline, runner: Runner | None = None) -> Iterator[RunningThread]:
+    def running(self, *pipelines: Pipeline, runner: Runner | None = None) -> Iterator[RunnerThread]:
         """What it raises is raised at the end."""
-        thread = RunningThread(runner or self.runner(*pipelines))
-        thread.start()
-        try:
+        with running(runner or self.runner(*pipelines)) as thread:
             yield thread
-        finally:
-            thread.runner.stop()
-            thread.join(WAIT_SECONDS_MAX)
         thread.check()
 
     def out(self, name: str, port: str = "out") -> list[bytes]:
@@ -82,34 +77,6 @@ class Bench:
     def status(self, name: str) -> PipelineStatus:
         with CoordinatorClient(self.http) as coordinator:
             return next(status for status in coordinator.pipelines() if status.name == name)
-
-
-class RunningThread(threading.Thread):
-    def __init__(self, runner: Runner) -> None:
-        super().__init__()
-        self.runner = runner
-        self._raised: list[BaseException] = []
-
-    @property
-    def first(self) -> RunningPipeline:
-        return self.runner.pipelines[0]
-
-    def run(self) -> None:
-        try:
-            self.runner.run()
-        except BaseException as error:
-            self._raised.append(error)
-
-    def check(self) -> None:
-        if self._raised:
-            raise self._raised[0]
-
-    def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while not condition():
-            self.check()
-            assert time.monotonic() < deadline, "it did not happen in time"
-            time.sleep(0.05)
 
 
 @pytest.fixture
