@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
-from tests.running_worker import RunningWorker, running_worker
 from tests.support import java_archive
+from tests.support.running_worker import RunningWorker, running_worker
 
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""

@@ -13,8 +13,8 @@ from penstock.client import Message, Source
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
-from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs
+from tests.support.running_worker import RunningWorker
 
 pytestmark = pytest.mark.process
 

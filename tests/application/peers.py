@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from tests.worker_process import free_port
+from tests.support.worker_process import free_port
 
 SECONDS_MAX = 30.0
 

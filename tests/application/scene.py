@@ -12,9 +12,9 @@ from penstock.client.coordinator.application import ApplicationClient
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment, InterceptorSpec, ReconnectSpec
 from tests.application.deployments import connector
 from tests.application.stand_in import StandIn, standing_in
-from tests.running_worker import running_worker
+from tests.support.running_worker import running_worker
 from tests.support.waiting import until
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 _S = TypeVar("_S", bound="Scene")
 

@@ -14,10 +14,10 @@ from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Sender
 from tests.application.scene import listening
 from tests.application.stand_in import sinks_of, standing_in
-from tests.running_worker import running_worker
 from tests.spark.sending import send
+from tests.support.running_worker import running_worker
 from tests.support.waiting import until
-from tests.worker_process import free_port
+from tests.support.worker_process import free_port
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 from penstock.client.coordinator.application import ApplicationClient
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker
-from tests.running_worker import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
 
 

@@ -18,8 +18,8 @@ from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker
 from tests.application.scene import dialling
 from tests.application.stand_in import standing_in
-from tests.running_worker import SMALL_STORE, RunningWorker
 from tests.spark.sending import send
+from tests.support.running_worker import SMALL_STORE, RunningWorker
 from tests.support.waiting import until
 
 

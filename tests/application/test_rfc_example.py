@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.application.example_runs import Example, need_spark
-from tests.worker_process import free_port
+from tests.support.worker_process import free_port
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from penstock.spark.run.java import find_java
 from tests.application.peers import Sender, Taker
 from tests.spark.test_run_command import Run
 from tests.support.waiting import until
-from tests.worker_process import free_port
+from tests.support.worker_process import free_port
 
 pytestmark = pytest.mark.spark
 

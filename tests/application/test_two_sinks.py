@@ -9,7 +9,7 @@ from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import dialling, killed_scene, listening
 from tests.support.waiting import until
-from tests.worker_process import free_port
+from tests.support.worker_process import free_port
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, InputSpec
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 

@@ -12,8 +12,8 @@ from penstock.cli.dead_letters import shown
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
-from tests.running_worker import RunningWorker
 from tests.spark.dead_letters.putting import PIPELINE, Putting, letter, original
+from tests.support.running_worker import RunningWorker
 
 Run = Callable[..., Result]
 

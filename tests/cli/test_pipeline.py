@@ -14,7 +14,7 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.coordinator.machine.state import Retention
 from penstock.core.errors import PipelineError
-from tests.running_worker import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 
 Run = Callable[..., Result]
 

@@ -11,8 +11,8 @@ from penstock.client.coordinator.application import ApplicationClient
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import deployed
 from tests.application.scene import listening
-from tests.running_worker import RunningWorker
-from tests.worker_process import free_port
+from tests.support.running_worker import RunningWorker
+from tests.support.worker_process import free_port
 
 SECONDS_MAX = 60
 

@@ -16,7 +16,7 @@ from penstock.spark import pipeline
 from penstock.spark.run.failures import Failure
 from tests.connectors.http_server import Answer, serving
 from tests.delivery.merging import Merging
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 

@@ -24,7 +24,7 @@ from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import stream_id_of
 from penstock.protocol.stored import parse_event
 from tests.client.source.stored import stored_messages
-from tests.running_worker import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
 
 ANSWER_SECONDS_MAX = 120

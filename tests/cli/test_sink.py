@@ -18,7 +18,7 @@ from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.merging import Merging
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
 
 Run = Callable[..., Result]

@@ -11,8 +11,8 @@ from penstock.cli.run import _worker_options
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings, SourceSettings, WhenAllIdle
-from tests.open_stream import open_stream
-from tests.running_worker import RunningWorker
+from tests.support.open_stream import open_stream
+from tests.support.running_worker import RunningWorker
 
 
 def run(worker: RunningWorker, *arguments: str) -> Result:

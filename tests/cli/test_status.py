@@ -16,9 +16,9 @@ from penstock.cli.status import view
 from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable
-from tests.open_stream import open_stream
-from tests.running_worker import RunningWorker
 from tests.spark.sending import send
+from tests.support.open_stream import open_stream
+from tests.support.running_worker import RunningWorker
 
 app = typer.Typer(pretty_exceptions_enable=False)
 status.register(app)

@@ -20,7 +20,7 @@ from penstock.client.coordinator.application import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.protocol.api.deployment import Deployment
-from tests.running_worker import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 
 CHANGING = [
     ["stop", "--no-wait"],

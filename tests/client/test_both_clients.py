@@ -10,7 +10,7 @@ import pytest
 from penstock.client.segments import QUOTA, AsyncSegmentClient, AttributeUpdate, Event, ReadResult, SegmentClient
 from penstock.core import errors
 from penstock.protocol.segment import frame_events
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 KEY = uuid.UUID(int=7)
 

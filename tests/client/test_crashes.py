@@ -15,7 +15,7 @@ import pytest
 from penstock.client.segments import AsyncSegmentClient, SegmentClient
 from tests.client import appending_process
 from tests.support.waiting import until
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 KILLS = 20
 

@@ -10,7 +10,7 @@ import trustme
 
 from penstock.client.segments import AsyncSegmentClient, SegmentClient
 from penstock.core.errors import PenstockError, Unavailable
-from tests.running_worker import running_worker
+from tests.support.running_worker import running_worker
 
 EVENTS = [b"%06d" % n * 50 for n in range(20_000)]
 

@@ -13,8 +13,8 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced
 from tests.coordinator.driver import PIPELINE, SOURCE, Checkpoint, Driver, DriverDied, numbers, output
-from tests.running_worker import RunningWorker
-from tests.worker_process import WorkerProcess, free_port
+from tests.support.running_worker import RunningWorker
+from tests.support.worker_process import WorkerProcess, free_port
 
 
 def run(

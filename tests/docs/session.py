@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.docs.page import Command, File, matches, steps
-from tests.worker_process import free_port
+from tests.support.worker_process import free_port
 
 COMMAND_SECONDS_MAX = 240
 """For one command on a busy machine: it may start Spark."""

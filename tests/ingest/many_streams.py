@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.protocol.connector import NOTHING_YET, Ack, Hello, Message, Notify, NotifyAck, Ok, encode
 from tests.ingest.conftest import Peer
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 MIB = 1 << 20
 PAYLOAD = bytes(100)

@@ -7,7 +7,7 @@ import pytest
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Damaged, RequestError
 from penstock.store.store import SegmentStore
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 OWNED = ("connector/s/0", "connector/s/streams", "coordinator/ledger", "coordinator/streams/p", "pipeline/p/out")
 

@@ -4,7 +4,7 @@ import json
 import urllib.request
 from typing import Any
 
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 
 def get(worker: RunningWorker, path: str) -> Any:

@@ -9,9 +9,9 @@ from typing import Self
 from penstock.client import Message, Source
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.source.message import Given
-from tests.running_worker import RunningWorker
 from tests.spark.asking import get
 from tests.spark.stored_data import in_store
+from tests.support.running_worker import RunningWorker
 
 POLL_SECONDS = 0.02
 STORED_SECONDS_MAX = 60.0

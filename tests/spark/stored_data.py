@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.store.store import SegmentStore
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 T = TypeVar("T")
 

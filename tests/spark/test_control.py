@@ -9,9 +9,9 @@ import pytest
 
 from penstock.core.errors import RequestError
 from penstock.spark import pipeline
-from tests.running_worker import RunningWorker
 from tests.spark.feeding import Feed
 from tests.spark.following import following
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

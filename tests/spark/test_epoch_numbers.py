@@ -13,9 +13,9 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.segments import SegmentClient
 from tests.delivery.matrix.journal import decisions
-from tests.running_worker import RunningWorker
 from tests.spark.feeding import Feed
 from tests.spark.following import at, load
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

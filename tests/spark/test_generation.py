@@ -11,8 +11,8 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import PipelineError, RequestError
 from penstock.spark import begin
-from tests.running_worker import RunningWorker, running_worker
 from tests.spark.sending import outputs, send
+from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

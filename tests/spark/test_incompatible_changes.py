@@ -13,9 +13,9 @@ from penstock import windows
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import CheckpointFailed, RequestError
 from penstock.spark import Pipeline, pipeline
-from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
 from tests.support.running_runner import running
+from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

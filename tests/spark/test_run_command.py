@@ -21,8 +21,8 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
-from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
+from tests.support.running_worker import RunningWorker
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 

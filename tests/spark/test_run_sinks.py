@@ -17,9 +17,9 @@ from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
 from tests.core.test_logs import LINE
-from tests.running_worker import RunningWorker
 from tests.spark.asking import get
 from tests.spark.sending import send
+from tests.support.running_worker import RunningWorker
 from tests.worker.test_flow_metrics import metrics
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]

@@ -18,9 +18,9 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineSt
 from penstock.core.errors import PipelineError, RequestError
 from penstock.spark import Pipeline, pipeline
 from penstock.spark.run.attempt import RestartPolicy
-from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
 from tests.support.running_runner import RunnerThread, running
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

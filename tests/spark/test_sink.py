@@ -17,9 +17,9 @@ from penstock.spark.sink import writer
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.staging import StagedPort
 from penstock.spark.sink.writer import StagedOutput, StreamSink, Task, in_order, stage
-from tests.running_worker import RunningWorker
 from tests.spark.asking import segment_names
 from tests.spark.kept import kept_for
+from tests.support.running_worker import RunningWorker
 
 VALUE = StructType().add("value", BinaryType())
 TASK = Task(batch=7, partition=3, attempt=41)

@@ -13,7 +13,7 @@ from penstock.protocol.stored.bulk import decode
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.writer import Task, stage
 from tests.spark.kept import kept_for
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 ROWS = [b"%d " % n * (1 + n % 90) for n in range(40_000)]
 BATCH = 500

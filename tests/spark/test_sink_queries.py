@@ -16,10 +16,10 @@ from penstock.core.errors import Fenced
 from penstock.protocol.stored.bulk import Events, decode
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.writer import StreamSink, Task, stage
-from tests.running_worker import RunningWorker
 from tests.spark.asking import segment_names
 from tests.spark.kept import kept_for
 from tests.spark.sending import outputs, send
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.client.segments import SegmentClient
 from tests.protocol.stored.events import stored
-from tests.running_worker import RunningWorker
 from tests.spark.sending import send
 from tests.spark.stored_data import store_events, truncate
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

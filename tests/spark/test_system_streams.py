@@ -11,8 +11,8 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient
 from penstock.spark import pipeline
 from penstock.spark.run.attempt import RunSettings
-from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.protocol.stored.event import END_OF_TIME
-from tests.open_stream import open_stream
-from tests.running_worker import RunningWorker
+from tests.support.open_stream import open_stream
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

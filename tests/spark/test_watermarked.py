@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.running_worker import running_worker
 from tests.spark.feeding import Feed
 from tests.spark.following import Following, at, following, load, seconds
+from tests.support.running_worker import running_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.running_worker import RunningWorker
 from tests.spark.feeding import Feed
 from tests.spark.following import Following, at, following, load, seconds
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -7,9 +7,9 @@ from penstock.core.errors import Damaged, DataLoss
 from penstock.spark.python_worker import link
 from penstock.windows.output_stage import originals
 from tests.protocol.stored.events import stored
-from tests.running_worker import RunningWorker
 from tests.spark.kept import kept_for
 from tests.spark.stored_data import store_events, truncate
+from tests.support.running_worker import RunningWorker
 
 FIRST, SECOND = "connector/sales/0", "connector/sales/1"
 

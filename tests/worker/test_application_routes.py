@@ -13,7 +13,7 @@ from penstock.application.deployments import FILE
 from penstock.client.coordinator.application import ApplicationClient
 from penstock.core.errors import RequestError
 from tests.application.deployments import connector, deployed, link, pipeline
-from tests.running_worker import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 
 SMALL = deployed(
     connector("a", "null"),

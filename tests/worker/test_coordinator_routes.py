@@ -17,7 +17,7 @@ from penstock.client.source import Message, Source
 from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.connector import stream_id_of
-from tests.running_worker import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.merging import Merging
-from tests.running_worker import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
 
 

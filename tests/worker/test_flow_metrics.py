@@ -10,8 +10,8 @@ from penstock.cli.connect import get_json
 from penstock.client.coordinator import CoordinatorClient, InputSpec, SinkSpec, Staged
 from penstock.client.segments import SegmentClient
 from tests.coordinator.scene import stored
-from tests.running_worker import RunningWorker
 from tests.spark.sending import send
+from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
 
 ROWS_OUT = 3

@@ -12,9 +12,9 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec, WatermarkH
 from penstock.core.errors import RequestError
 from penstock.protocol.connector import stream_id_of
 from penstock.protocol.stored.event import END_OF_TIME
-from tests.open_stream import open_stream
-from tests.running_worker import RunningWorker
 from tests.spark.sending import send
+from tests.support.open_stream import open_stream
+from tests.support.running_worker import RunningWorker
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
 from penstock.protocol.api.pipelines import InputSpec
 from penstock.worker.flow import StartTimes
-from tests.running_worker import running_worker
+from tests.support.running_worker import running_worker
 
 
 def test_they_are_there_after_a_restart(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpe
 from penstock.client.segments import SegmentClient
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.event import END_OF_TIME, parse_event
-from tests.open_stream import open_stream
-from tests.worker_process import WorkerProcess
+from tests.support.open_stream import open_stream
+from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 

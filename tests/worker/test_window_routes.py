@@ -6,7 +6,7 @@ import pytest
 
 from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputSpec
 from penstock.core.errors import Fenced, RequestError
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 
 def numbers(bucket: int, **given: int) -> BucketNumbers:

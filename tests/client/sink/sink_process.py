@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from tests.worker_process import free_port
+from tests.support.worker_process import free_port
 
 
 class SinkProcess:

@@ -14,7 +14,7 @@ from penstock.core.errors import RequestError
 from penstock.protocol.stored.event import END_OF_TIME
 from tests.client.source.test_real_worker import connector
 from tests.client.source.test_streams import MakeSource
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.protocol.connector import stream_id_of
 from tests.client.source.stored import StoredMessage, stored_messages
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process

@@ -13,9 +13,9 @@ from penstock.protocol.connector import stream_id_of
 from tests.client.source.conftest import KINDS
 from tests.client.source.stored import stored_messages
 from tests.client.source.test_streams import MakeSource, numbers
-from tests.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 KILLS, PORTION = 4, 6_000
 COUNT = (KILLS + 1) * PORTION

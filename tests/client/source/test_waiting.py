@@ -26,7 +26,7 @@ from tests.client.source.model_worker import ModelWorker
 from tests.client.source.scripted_worker import Peer, ScriptedWorker
 from tests.client.source.test_endings import read_to_the_end
 from tests.client.source.test_streams import MakeSource, numbers
-from tests.running_worker import running_worker
+from tests.support.running_worker import running_worker
 from tests.support.waiting import until
 
 PROGRAM = """

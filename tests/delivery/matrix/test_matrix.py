@@ -18,7 +18,7 @@ from tests.delivery.matrix.journal import decisions
 from tests.delivery.matrix.output import put_out
 from tests.delivery.matrix.scripted_sink import ScriptedSinkProcess
 from tests.delivery.matrix.tripping_proxy import TrippingProxy, Wire
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 

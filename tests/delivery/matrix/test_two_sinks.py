@@ -12,7 +12,7 @@ from penstock.client.segments import SegmentClient
 from tests.delivery.matrix.journal import attempts, decisions
 from tests.delivery.matrix.output import put_out
 from tests.delivery.matrix.scripted_sink import ScriptedSinkProcess
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 

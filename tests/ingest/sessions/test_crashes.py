@@ -17,7 +17,7 @@ from penstock.core.errors import NoSuchSegment
 from penstock.protocol.api.pipelines import InputOffset, InputSpec
 from tests.ingest.source_program import Acked, payload, stream_ids
 from tests.ingest.stored_events import StoredEvent, parse_data
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 WORKER_KILLS = 20
 STREAMS = 10

@@ -20,7 +20,7 @@ from penstock.protocol.connector import (
 )
 from tests.ingest.completion_scene import Listener, completion, ends, message, quiet, until_stored
 from tests.ingest.conftest import Connect, RunningGateway, Serve
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 
 def half_close(source: Listener) -> None:

@@ -27,7 +27,7 @@ from penstock.protocol.connector import (
 )
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 from tests.support.waiting import eventually
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 HELLO = encode(Hello("0.0.1", b"", "hostile", "source"))
 MIB = 1 << 20

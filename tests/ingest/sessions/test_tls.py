@@ -10,7 +10,7 @@ import trustme
 
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, EndOfStream, Error, Hello, Message, Ok
 from tests.ingest.conftest import Peer, Serve
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 CA = trustme.CA()
 

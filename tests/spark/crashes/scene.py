@@ -16,7 +16,7 @@ from penstock.core.types import NO_EPOCH
 from tests.spark.crashes.places import Place, Victim, Window, wire
 from tests.spark.crashes.sender import SOURCE
 from tests.spark.crashes.tripwire import Tripwire
-from tests.worker_process import WorkerProcess
+from tests.support.worker_process import WorkerProcess
 
 PIPELINES = ("copy", "tally")
 FILE = Path(__file__).with_name("pipelines.py")

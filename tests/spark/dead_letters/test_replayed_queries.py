@@ -13,8 +13,8 @@ from penstock import dead_letters
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import PipelineError
 from penstock.spark import Pipeline, pipeline
-from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs, send
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.running_worker import RunningWorker
 from tests.spark.conftest import spark  # noqa: F401  the fixture
+from tests.support.running_worker import RunningWorker
 from tests.windows.spark.pretending import pretended
 from tests.windows.spark.running import Bench
 from tests.windows.spark.scene import Scene

@@ -12,8 +12,8 @@ from penstock.client import Message, Source
 from penstock.protocol.stored import StoredEvent
 from penstock.spark import Pipeline
 from penstock.spark.run.attempt import RestartPolicy
-from tests.running_worker import RunningWorker
 from tests.spark.sending import outputs
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

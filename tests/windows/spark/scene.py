@@ -13,9 +13,9 @@ from penstock.protocol.stored.head import StreamColumns, encode_head
 from penstock.store.store import SegmentStore
 from tests.coordinator.scene import u64s
 from tests.protocol.stored.events import stored
-from tests.running_worker import RunningWorker
 from tests.spark.asking import get
 from tests.spark.stored_data import durable
+from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

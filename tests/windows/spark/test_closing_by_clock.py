@@ -15,8 +15,8 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.ingest.settings import SourceSettings
 from penstock.spark import pipeline
 from penstock.windows.kinds import Window
-from tests.open_stream import open_stream
-from tests.running_worker import running_worker
+from tests.support.open_stream import open_stream
+from tests.support.running_worker import running_worker
 from tests.windows.spark.running import Bench
 
 if TYPE_CHECKING:

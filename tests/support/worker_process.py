@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.worker_nursery import Forked, Nursery
+from tests.support.worker_nursery import Forked, Nursery
 
 START_SECONDS_MAX = 60.0
 
