@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from penstock.client.segments import AsyncSegmentClient, SegmentClient
-from tests.client.cutting_proxy import CuttingProxy
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.running_worker import RunningWorker
 
 EVENTS = [b"%06d" % n * (1 + n % 40) for n in range(4000)]

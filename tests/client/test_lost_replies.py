@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client.segments import AsyncSegmentClient, AttributeUpdate, SegmentClient
 from penstock.core.errors import PenstockError, Unavailable
-from tests.client.cutting_proxy import CuttingProxy
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.running_worker import RunningWorker
 
 KEY = uuid.UUID(int=3)

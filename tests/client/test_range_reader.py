@@ -13,8 +13,8 @@ from penstock.core.address import Address
 from penstock.core.errors import Damaged, NoSuchSegment, SegmentTruncated
 from penstock.protocol.segment import frame_events
 from penstock.spark.sink.staging import Link
-from tests.client.cutting_proxy import CuttingProxy
 from tests.spark.asking import get
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.running_worker import RunningWorker
 
 EVENTS = [b"%06d" % n * (1 + n % 40) for n in range(20_000)]

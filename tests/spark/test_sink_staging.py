@@ -12,9 +12,9 @@ from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, NoSuchSegment, RequestError, SegmentExists
 from penstock.protocol.segment import frame_events
 from penstock.spark.sink.staging import PORTS_MAX, Link, Staging, segment_address
-from tests.client.cutting_proxy import CuttingProxy
 from tests.client.test_tls import client_context, server_context
 from tests.spark.asking import connections, segment_names
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.running_worker import RunningWorker, running_worker
 
 PREFIX = "staging/counts/3/7/0-12"

@@ -13,10 +13,13 @@ from penstock.connectors.sink_api import SinkLost, Vote
 from penstock.core.address import Address
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, serve_with
-from tests.connectors.connector_protocol.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.delivery.fake_epoch import FakeEpoch
+from tests.support.cutting_proxy import CuttingProxy
 
 EPOCHS = 25
+CUTS_MAX = 1_000_000
+BYTES_MAX = 1_000
+"""Of a connection before it is cut: a handshake and some epochs of a test."""
 
 
 class Engine:
@@ -76,9 +79,10 @@ async def test_every_epoch_is_committed_once_and_in_order(kind: str, seed: int, 
     recorder.votes = [random.Random(seed).random() < 0.8 for _ in range(EPOCHS)]
     with serve_with(kind, tmp_path / "state")(recorder) as address:
         target = Address.parse(address)
-        async with asyncio.timeout(60), cutting_proxy(target.host, target.port, seed) as proxy:
+        cutting = CuttingProxy(target.port, cuts=CUTS_MAX, bytes_max=BYTES_MAX, seed=seed)
+        async with asyncio.timeout(60), cutting.run() as proxy:
             engine = await _run(proxy, seed)
-            assert proxy.cuts > 3
+            assert CUTS_MAX - proxy.cuts_left > 3
     assert recorder.payloads == [value for epoch in engine.epochs for value in epoch]
 
 

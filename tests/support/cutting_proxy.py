@@ -19,6 +19,8 @@ class CuttingProxy:
         self, target_port: int, *, cuts: int, bytes_max: int = 1, seed: int = 0, after_hello: bool = False
     ) -> None:
         self.cuts_left = cuts
+        self.is_cutting = True
+        """False: nothing is cut any more, also of the connections that are there."""
         self.port = 0
         self._target_port = target_port
         self._bytes_max = bytes_max
@@ -45,7 +47,7 @@ class CuttingProxy:
 
     def _budgets(self) -> list[int | None]:
         budgets: list[int | None] = [None, None]
-        if self.cuts_left:
+        if self.cuts_left and self.is_cutting:
             self.cuts_left -= 1
             if self._after_hello:
                 return [None, HELLO_BYTES]
@@ -64,10 +66,20 @@ class CuttingProxy:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
             ends.append(far_writer)
             up, down = self._budgets()
-            await _first_of(_pass(reader, far_writer, up), _pass(far_reader, writer, down))
+            await _first_of(self._pass(reader, far_writer, up), self._pass(far_reader, writer, down))
         finally:
             for end in ends:
                 end.transport.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int | None) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if budget is not None and self.is_cutting:
+                    data, budget = data[:budget], budget - len(data)
+                writer.write(data)
+                await writer.drain()
+                if budget is not None and budget < 0:
+                    return
 
 
 async def _first_of(*ways: Coroutine[None, None, None]) -> None:
@@ -78,14 +90,3 @@ async def _first_of(*ways: Coroutine[None, None, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int | None) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            if budget is not None:
-                data, budget = data[:budget], budget - len(data)
-            writer.write(data)
-            await writer.drain()
-            if budget is not None and budget < 0:
-                return
