@@ -201,7 +201,7 @@ def test_status_shows_sinks_and_why_one_is_not_ready(
     text = penstock("status").output
     for part in ("SINK", NOWHERE, "WAITING", "1 epoch", "refused"):
         assert part in text
-    assert "! pipeline orders is blocked by sink http (1 epoch waits): 127.0.0.1:1 cannot" in text
+    assert "! pipeline orders is blocked by sink http (1 epoch waits): http://127.0.0.1:1/in" in text
     assert "at-least-once" in penstock("status", "--all").output
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -347,6 +348,8 @@ def _cause(error: BaseException) -> str:
     """What the system says, if it says anything: httpx knows only that all attempts failed."""
     inner: BaseException | None = error
     while inner is not None:
+        if isinstance(inner, ssl.SSLError):
+            return str(inner)
         if isinstance(inner, OSError) and inner.errno is not None and inner.errno > 0:
             return os.strerror(inner.errno)
         inner = inner.__cause__ or inner.__context__

@@ -17,7 +17,7 @@ file_kernel = pytest.importorskip("penstock.connectors.file.kernel")
 PLAIN = """
 import sys
 sys.modules["numba"] = None
-from penstock.delivery.file import formats as file_formats
+from penstock.connectors.file import formats as file_formats
 print(file_formats.lines.__module__)
 """
 

@@ -309,7 +309,7 @@ def test_a_second_sink_on_the_directory_is_refused(folder: Path) -> None:
 @pytest.mark.process
 def test_a_second_process_on_the_directory_is_refused(folder: Path) -> None:
     program = (
-        "import sys; from pathlib import *; from penstock.connectors.file.options import *\n"
+        "import sys; from penstock.connectors.file.options import *; from penstock.connectors.file.sink import *\n"
         "FileSink(FileOptions(mode='write', path=sys.argv[1])).open(b'')"
     )
     sink = FileSink(written_to(folder))

@@ -19,7 +19,7 @@ ROWS = st.lists(st.builds(Row, st.binary(max_size=40), st.binary(max_size=9), TI
 PLAIN = """
 import sys
 sys.modules["numba"] = None
-from penstock.delivery.postgres import copy as postgres_copy
+from penstock.connectors.postgres import copy as postgres_copy
 assert not postgres_copy.HAS_KERNEL
 """
 

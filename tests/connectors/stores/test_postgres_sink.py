@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -212,7 +211,8 @@ def test_a_role_without_the_right_to_make_tables_can_use_those_that_are_there(po
     bookkeeping = map(Identifier, ("penstock_format", "penstock_ledger", "penstock_in_doubt"))
     for name in (Identifier(postgres.table), staged, *bookkeeping):
         postgres.query(SQL("GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON {} TO {}").format(name, role))
-    options = replace(postgres.options(format=PostgresFormat.RAW), user=f"writer of {postgres.table}")
+    raw = postgres.options(format=PostgresFormat.RAW)
+    options = raw.model_copy(update={"user": f"writer of {postgres.table}"})
     sink = PostgresSink(options, postgres.table)
     sink.open(first.id)
     second.deliver(sink)
