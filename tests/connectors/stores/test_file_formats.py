@@ -1,25 +1,13 @@
 """The file sink's formats: kernels and plain Python give the same bytes."""
 
-import subprocess
-import sys
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.file import plain as file_plain
+from penstock.connectors.file import kernel as file_kernel
 from penstock.connectors.file.formats import FileFormat, encode
 from penstock.protocol.stored.bulk import Bytes
+from tests.connectors.stores import plain_formats as file_plain
 from tests.delivery.fake_epoch import column
-
-file_kernel = pytest.importorskip("penstock.connectors.file.kernel")
-
-PLAIN = """
-import sys
-sys.modules["numba"] = None
-from penstock.connectors.file import formats as file_formats
-print(file_formats.lines.__module__)
-"""
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1), st.integers(0, 3))
@@ -36,9 +24,3 @@ def test_raw_payloads_are_not_copied() -> None:
     view = encode(values, FileFormat.RAW)
     assert isinstance(view, memoryview)
     assert view.obj is values.data
-
-
-@pytest.mark.process
-def test_without_numba_plain_python_is_used() -> None:
-    done = subprocess.run([sys.executable, "-c", PLAIN], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "penstock.connectors.file.plain"

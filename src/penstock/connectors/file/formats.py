@@ -1,20 +1,10 @@
-"""How messages lie in the files of a file sink. Whole blocks at a time: compiled where numba is installed, else plain
-Python with the same results.
-"""
+"""How messages lie in the files of a file sink: whole blocks at a time, by compiled kernels."""
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
+from penstock.connectors.file.kernel import frames, lines
 from penstock.core.types import Buffer
 from penstock.protocol.stored.bulk import Bytes
-
-if TYPE_CHECKING:
-    from penstock.connectors.file.plain import frames, lines
-else:
-    try:
-        from penstock.connectors.file.kernel import frames, lines
-    except ImportError:
-        from penstock.connectors.file.plain import frames, lines
 
 
 class FileFormat(Enum):

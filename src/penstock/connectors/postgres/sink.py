@@ -11,7 +11,8 @@ from psycopg import errors
 from psycopg.sql import SQL, Identifier, Literal
 
 from penstock.connectors.postgres import ddl
-from penstock.connectors.postgres.copy import encode, message_out_of_range
+from penstock.connectors.postgres.copy import message_out_of_range
+from penstock.connectors.postgres.copy_kernel import compiled
 from penstock.connectors.postgres.options import PostgresFormat, PostgresOptions
 from penstock.connectors.postgres.statements import (
     FORMAT,
@@ -194,7 +195,7 @@ class PostgresSink:
                 connection.execute("BEGIN")
             try:
                 with connection.cursor() as cursor, cursor.copy(self._sql.copy()) as copy:
-                    copy.write(encode(block, self._rows))
+                    copy.write(compiled(block, self._rows))
                 self._rows += len(block)
             except (*ROW_ERRORS, errors.DiskFull) as error:
                 message_id = message_out_of_range(block)

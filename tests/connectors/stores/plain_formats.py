@@ -1,4 +1,4 @@
-"""The file sink's formats in plain Python: the oracle of the kernels' tests, and their stand-in without numba."""
+"""The file sink's formats in plain Python: what the kernels are compared with."""
 
 from struct import Struct
 
