@@ -7,7 +7,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 
 from penstock.client.segments.window import BLOCKS_MAX, AppendWindow, Block
 from penstock.core.errors import ConditionFailed, LimitExceeded, ProtocolError, RequestError
-from penstock.protocol.segment import BLOCK_SIZE_MAX, frame_events, split_events
+from penstock.protocol.segment import BLOCK_SIZE_MAX, frame_events
+from tests.support.segment_bytes import split_events
 
 
 def opened(last: int | None = None, window_bytes: int = 100, block_bytes: int = 20) -> AppendWindow:

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from penstock.ingest.completion import Completion
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message, Notify, NotifyAck, encode
-from penstock.protocol.stored.head import decode_head
 from tests.ingest.conftest import Peer, RunningGateway
+from tests.support.heads import decode_head
 from tests.support.waiting import eventually
 
 

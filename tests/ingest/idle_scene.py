@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from penstock.ingest.settings import SourceSettings
 from penstock.ingest.time_marks import IdleMarks
 from penstock.protocol.connector import Message
-from penstock.protocol.stored.head import Mark, MarkKind, decode_head
+from penstock.protocol.stored.head import Mark, MarkKind
 from tests.ingest.conftest import RunningGateway, Serve
+from tests.support.heads import decode_head
 
 STEP_SECONDS = 0.5
 TIMEOUT = 10.0

@@ -14,7 +14,7 @@ from penstock.ingest.settings import SourceSettings, WhenAllIdle
 from penstock.ingest.source_log import SourceLog
 from penstock.ingest.time_marks import MARK_US_MAX, MARK_US_MIN, SECOND_US, ClockMarks
 from penstock.protocol.connector import Message
-from penstock.protocol.stored.head import Mark, MarkKind, decode_head
+from penstock.protocol.stored.head import Mark, MarkKind
 from penstock.store.file_journal import FileJournal
 from penstock.store.store import SegmentStore
 from penstock.testing.memory_files import MemoryFiles
@@ -22,6 +22,7 @@ from tests.coordinator.scene import STORE
 from tests.ingest.completion_scene import until_stored
 from tests.ingest.conftest import Connect, Serve
 from tests.ingest.out_ports.scene import full_disk
+from tests.support.heads import decode_head
 
 ARRIVAL = SourceSettings(segments=2, arrival_time=True)
 IDLE_CLOCK = SourceSettings(

@@ -7,9 +7,9 @@ import pytest
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, Message
 from penstock.protocol.connector.frames import EventTimeUnit
-from penstock.protocol.stored.head import decode_head
 from tests.ingest.conftest import Connect, RunningGateway, Serve
 from tests.ingest.stored_events import StoredEvent
+from tests.support.heads import decode_head
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 

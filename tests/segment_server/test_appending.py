@@ -24,12 +24,12 @@ from penstock.protocol.segment import (
     SetupAppend,
     TruncateSegment,
     encode_append,
-    encode_append_at,
     frame_events,
 )
 from penstock.protocol.segment.messages import ErrorCode
 from penstock.store.plan import AttributeUpdate
 from tests.segment_server.conftest import Connect, Peer, Running
+from tests.support.segment_bytes import encode_append_at
 
 WRITER = uuid.UUID(int=1).bytes
 OTHER = uuid.UUID(int=2).bytes

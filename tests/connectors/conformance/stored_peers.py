@@ -12,7 +12,6 @@ import psycopg
 from penstock.client import DataFile, Sink
 from penstock.client.sink import lines, read_committed
 from penstock.connectors.file import read_committed_parts
-from penstock.protocol.segment import split_events
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.file_journal import Committer, FileJournal
@@ -24,6 +23,7 @@ from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
 from tests.client.sink.running_sink import RunningSink
 from tests.connectors.stores.postgres_server import PostgresServer
+from tests.support.segment_bytes import split_events
 
 
 class FileLine:

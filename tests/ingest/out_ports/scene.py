@@ -13,10 +13,11 @@ from penstock.ingest.gate import Changed
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.protocol.api.deployment import ConnectorSpec, InterceptorSpec
 from penstock.protocol.stored.event import StoredEvent, parse_event
-from penstock.protocol.stored.head import Head, Mark, decode_head
+from penstock.protocol.stored.head import Mark
 from penstock.store.file_journal import FileJournal
 from penstock.store.store import SegmentStore
 from tests.ingest.conftest import RunningGateway, Serve
+from tests.support.heads import Head, decode_head
 from tests.support.waiting import eventually
 
 SPLIT = (InterceptorSpec(type="split", config={"delimiter": "\n"}),)

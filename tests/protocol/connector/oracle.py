@@ -14,7 +14,6 @@ from penstock.protocol.connector.bulk.columns import (
     I64_MIN,
     NO_TIME,
     ROUTES_MAX,
-    STORED_EXTRA,
     Admission,
     Column,
     Columns,
@@ -36,6 +35,9 @@ STORED_HEAD = Struct(">iiQQqH")
 """A stored event up to its key: type 0, length, stream id, event id, event time, length of the key."""
 
 NO_METADATA = b"\0\0"
+
+STORED_EXTRA = 5
+"""How much larger a stored event is than its MESSAGE: a header of 8 bytes, not 5, and 2 for the metadata's length 0."""
 
 
 def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max: int = FRAME_SIZE_MAX) -> Columns:

@@ -4,9 +4,9 @@ from enum import Enum
 
 from penstock.protocol.connector import Use
 from penstock.protocol.connector.frames import Frame, Hello, Ok
-from penstock.protocol.connector.session import Closed, mermaid
+from penstock.protocol.connector.session import Closed
 
-from .drawn import PAGE, drawn
+from .drawn import PAGE, drawn, mermaid
 
 
 def test_the_page_is_what_the_tables_give() -> None:

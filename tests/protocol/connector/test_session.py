@@ -139,7 +139,7 @@ def test_migrate_is_sent_only_to_a_client_that_said_it_can() -> None:
         pair.acceptor.send(Migrate("other", 1))
     with pytest.raises(ProtocolError, match="MIGRATE is not legal: the HELLO's version was not"):
         pair.initiator.receive(Migrate("other", 1))
-    assert not pair.acceptor.can_migrate
+    assert not pair.acceptor._can_migrate
     assert pair.run() is State.STREAMING
 
 

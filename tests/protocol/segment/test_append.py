@@ -12,8 +12,8 @@ from penstock.protocol.segment import (
     Decoder,
     Role,
     encode_append,
-    encode_append_at,
 )
+from tests.support.segment_bytes import encode_append_at
 
 from .streams import HELLO, receive, stored
 from .vectors import WRITER
@@ -60,5 +60,3 @@ def test_a_larger_append_is_refused() -> None:
     data = bytes(BLOCK_SIZE_MAX + 1)
     with pytest.raises(LimitExceeded, match=f"an append of {len(data)} bytes is over the limit of {BLOCK_SIZE_MAX}"):
         encode_append(WRITER, data, event_count=1, event_number=1)
-    with pytest.raises(LimitExceeded, match=f"an append of {len(data)} bytes is over the limit of {BLOCK_SIZE_MAX}"):
-        encode_append_at(WRITER, data, offset=0)

@@ -29,8 +29,8 @@ from penstock.protocol.segment import (
     SegmentRead,
     SetupAppend,
     encode_append,
-    encode_append_at,
 )
+from tests.support.segment_bytes import encode_append_at
 
 from .fuzz import CONVERSATIONS, Conversation
 from .streams import HELLO, document, receive, receive_pieces, versioned

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import LimitExceeded, ProtocolError
-from penstock.protocol.segment import PAYLOAD_SIZE_MAX, frame_events, split_events, take_events
+from penstock.protocol.segment import PAYLOAD_SIZE_MAX, frame_events, take_events
+from tests.support.segment_bytes import split_events
 
 
 def test_an_event_is_its_data_behind_8_bytes() -> None:

@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 from penstock.core.errors import Damaged
 from penstock.protocol.stored.head import (
     NO_COLUMNS,
-    Head,
     HeadFold,
     Mark,
     MarkKind,
     StreamColumns,
-    decode_head,
     encode_head,
     fold_fast,
     fold_heads,
     fold_plainly,
 )
+from tests.support.heads import Head, decode_head
 
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

@@ -13,7 +13,6 @@ from penstock.protocol.segment.append import (
     AppendByOffset,
     Incoming,
     encode_append,
-    encode_append_at,
 )
 from penstock.protocol.segment.decoder import CHUNK_SIZE, Decoder
 from penstock.protocol.segment.dialect import Dialect, Role
@@ -23,7 +22,6 @@ from penstock.protocol.segment.frame import (
     HEADER_SIZE,
     PAYLOAD_SIZE_MAX,
     frame_events,
-    split_events,
     take_events,
 )
 from penstock.protocol.segment.messages import (
@@ -157,8 +155,6 @@ __all__ = [
     "UpdateAttribute",
     "WrongHost",
     "encode_append",
-    "encode_append_at",
     "frame_events",
-    "split_events",
     "take_events",
 ]

@@ -5,13 +5,10 @@ from typing import TypeAlias
 
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import Buffer
-from penstock.protocol.segment.document import DOCUMENT
 from penstock.protocol.segment.messages import (
     NO_REQUEST,
     AppendBlockEnd,
-    BeginAppendBlock,
     ConditionalBlockEnd,
-    EndAppendBlock,
     Message,
 )
 from penstock.protocol.segment.versioned import VERSIONED
@@ -80,15 +77,6 @@ def encode_append(
     if expected_offset is not None:
         return VERSIONED.encode_parts(ConditionalBlockEnd(writer_id, event_number, expected_offset, data, request_id))
     return VERSIONED.encode_parts(AppendBlockEnd(writer_id, 0, data, event_count, event_number, request_id))
-
-
-def encode_append_at(writer_id: bytes, data: Buffer, *, offset: int) -> list[Buffer]:
-    """The same as a block of the document's dialect; `offset` is what this writer has written before it."""
-    _check_size(data)
-    size = len(data)
-    begin = DOCUMENT.encode(BeginAppendBlock(writer_id, offset, size))
-    end = DOCUMENT.encode(EndAppendBlock(writer_id, offset + size, size))
-    return [begin, data, end]
 
 
 def _check_size(data: Buffer) -> None:

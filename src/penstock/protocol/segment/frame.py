@@ -52,17 +52,6 @@ def frame_events(events: Iterable[Buffer]) -> bytes:
     return b"".join(parts)
 
 
-def split_events(data: Buffer) -> list[memoryview]:
-    """The events' data, without copying it. ProtocolError unless the bytes are whole events and nothing else."""
-    events, rest = take_events(data)
-    if rest:
-        raise ProtocolError(
-            f"the event at byte {len(data) - len(rest)} is cut off after {len(rest)} bytes",
-            "Read on from where that event begins.",
-        )
-    return events
-
-
 def take_events(data: Buffer) -> tuple[list[memoryview], memoryview]:
     """The whole events at the start, and the bytes after them: the beginning of one more event, or nothing."""
     view = memoryview(data)

@@ -83,17 +83,6 @@ class PackedHead:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """`last` has the last event id of each stream, `highest` the highest event time, in microseconds."""
-
-    last: dict[int, int]
-    highest: dict[int, int]
-    marks: list[Mark]
-    count: int
-    """Events in the record; those that only carry marks do not count."""
-
-
 def encode_head(columns: StreamColumns, marks: Sequence[Mark], count: int) -> bytes:
     packed: bytes = msgpack.packb([*columns, [*map(_written, marks)], count])
     return packed
@@ -106,23 +95,8 @@ def _written(mark: Mark) -> tuple[Any, ...]:
     return mark[:3] if mark.value is None else mark[:4]
 
 
-def decode_head(data: Buffer) -> Head | None:
-    """None for a record without a head: somebody else has written it, over the segment protocol. Raises Damaged."""
-    packed = unpack_head(data)
-    if packed is None:
-        return None
-    ids, last, highest = packed.columns
-    keys = numbers("Q", ids)
-    return Head(
-        dict(zip(keys, numbers("Q", last), strict=True)),
-        dict(zip(keys, numbers("q", highest), strict=True)),
-        packed.marks,
-        packed.count,
-    )
-
-
 def unpack_head(data: Buffer) -> PackedHead | None:
-    """As `decode_head`, with the columns left as they are."""
+    """None for a record without a head: somebody else has written it, over the segment protocol. Raises Damaged."""
     if not data:
         return None
     try:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from penstock.protocol.connector import Message
 from penstock.protocol.connector.bulk import Stored, decoder
 from penstock.protocol.connector.frames import EventTimeUnit
-from penstock.protocol.segment import split_events
 from penstock.protocol.stored.head import NO_COLUMNS
 from tests.protocol.connector import oracle
 from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, run_of
 from tests.protocol.connector.strategies import blobs, i64s
+from tests.support.segment_bytes import split_events
 
 both = pytest.mark.parametrize("bulk", IMPLEMENTATIONS, ids=name_of)
 

@@ -113,5 +113,5 @@ def test_the_limit_can_be_set(bulk: ModuleType) -> None:
 def test_the_kernel_s_own_numbers_are_those_of_the_columns() -> None:
     assert tuple(Stop) == (kernel.END, kernel.INCOMPLETE, kernel.OTHER, kernel.MALFORMED, kernel.OVERSIZED)
     assert tuple(Problem) == (kernel.NO_PROBLEM, kernel.NOT_OPEN, kernel.RESERVED_ID)
-    assert (kernel.HEAD, kernel.EXTRA) == (columns.HEAD_SIZE, columns.STORED_EXTRA)
+    assert (kernel.HEAD, kernel.EXTRA) == (columns.HEAD_SIZE, oracle.STORED_EXTRA)
     assert (columns.DROPPED, Message.tag, columns.NO_TIME) == (kernel.DROPPED, kernel.MESSAGE, kernel.I64_MIN)

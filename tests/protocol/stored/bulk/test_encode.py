@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import LimitExceeded, RequestError
-from penstock.protocol.segment import split_events
 from penstock.protocol.stored import NO_TIME
 from penstock.protocol.stored.bulk import Bytes, Wanted, codec
 from tests.protocol.connector.strategies import blobs, i64s, u64s
 from tests.protocol.stored import oracle
 from tests.protocol.stored.events import IMPLEMENTATIONS, column, name_of, shown, shown_encoded, stored
+from tests.support.segment_bytes import split_events
 
 both = pytest.mark.parametrize("bulk", IMPLEMENTATIONS, ids=name_of)
 

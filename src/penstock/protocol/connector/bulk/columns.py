@@ -18,9 +18,6 @@ from penstock.protocol.stored.head import NO_COLUMNS, StreamColumns
 HEAD_SIZE = MESSAGE_HEAD.size
 """From a MESSAGE's start to its key."""
 
-STORED_EXTRA = 5
-"""How much larger a stored event is than its MESSAGE: a header of 8 bytes, not 5, and 2 for the metadata's length 0."""
-
 DROPPED = 255
 """The route of a message that is not kept."""
 

@@ -295,11 +295,6 @@ class Receiver:
         """Memory held, whether or not anything is in it."""
         return len(self._view)
 
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes of a frame that has begun to arrive."""
-        return self._end - self._start
-
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         """Where to receive next; never empty. What `received` gave last has been used up before."""
         self._check_usable()
