@@ -131,7 +131,7 @@ def gather_raw(data: Any, offset: Any, offsets: Any, value_offsets: Any, out: An
         copy(out, start, data, offsets[row] - offset + HEADER, value_offsets[row + 1] - start)
 
 
-# Origins: two strings of a map in msgpack
+# Origins: two strings of a map in msgpack. msgpack's own library would build Python objects for every event.
 
 
 BROKEN = -1
