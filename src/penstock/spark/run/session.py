@@ -81,8 +81,10 @@ def sets_partitions(spark: SparkSession) -> bool:
 def prepare_environment(master: str = LOCAL) -> None:
     """For the JVM that is started next, and its Python workers: this interpreter, this machine."""
     if cores_of(master) is not None:
-        os.environ["PENSTOCK_SPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        os.environ["PYSPARK_PYTHON"] = str(_PYTHON) if os.access(_PYTHON, os.X_OK) else sys.executable
+        python = str(_PYTHON) if os.access(_PYTHON, os.X_OK) else sys.executable
+        # Spark takes the driver's for the processes of data sources that it finds by itself, as ours.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
+        os.environ["PENSTOCK_SPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 

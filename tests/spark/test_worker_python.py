@@ -1,0 +1,28 @@
+"""Spark's Python processes import the installed PySpark, which is compiled, and not the zip that Spark puts first."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from penstock.spark.run.session import prepare_environment
+
+
+@pytest.mark.parametrize("variable", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
+def test_it_is_this_interpreter_without_the_zips(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    prepare_environment("local[2]")
+    paths = [
+        "/spark/python/lib/pyspark.zip",
+        "/mine",
+        "/spark/python/lib/py4j-0.10.9.9-src.zip",
+        "/spark/jars/core.jar",
+    ]
+    asked = [os.environ[variable], "-c", "import json, sys; print(json.dumps([sys.executable, sys.path]))"]
+    environment = os.environ | {"PYTHONPATH": ":".join(paths)}
+    told = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    executable, path = json.loads(told.stdout)
+    assert executable == sys.executable
+    assert [entry for entry in paths if entry in path] == ["/mine", "/spark/jars/core.jar"]
