@@ -17,8 +17,10 @@ from pathlib import Path
 from penstock.cli.connect import ports_on
 from penstock.core.errors import Unavailable
 
-_START_SECONDS_MAX = 60.0
-"""It recovers the end of its journal first."""
+_START_SECONDS_MAX = 300.0
+"""It recovers the end of its journal first. The first start of an installation also compiles its kernels: some 10 s of
+CPU, which a busy machine may stretch to a minute and more.
+"""
 
 _STOP_SECONDS_MAX = 30.0
 """It makes durable and acknowledges what it has received; then it is killed, which loses nothing acknowledged."""
@@ -140,7 +142,8 @@ def _wait_for_ports(data: Path, process: "subprocess.Popen[bytes]") -> dict[str,
         time.sleep(0.02)
     log = data / "worker.log"
     words = log.read_text(errors="replace")[-_LAST_WORDS_CHARS:].strip()
-    raise Unavailable(f"the worker on {data} did not start:\n{words}", f"All it said is in {log}.")
+    what = f"did not listen within {_START_SECONDS_MAX:.0f} s" if process.poll() is None else "did not start"
+    raise Unavailable(f"the worker on {data} {what}:\n{words}", f"Its log is {log}.")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
