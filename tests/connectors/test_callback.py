@@ -11,22 +11,22 @@ import pytest
 from penstock.connectors.api import Outgoing
 from penstock.connectors.callback import Callback, CallbackOptions
 from penstock.connectors.row_formats import encode
-from penstock.connectors.sink_api import Block, FollowingSink, SinkLost, rows_of
+from penstock.connectors.sink_api import Block, NonVotingSink, SinkLost, rows_of
 from penstock.connectors.tables import no_schema
 from penstock.connectors.threaded import BlockByBlock
 from penstock.connectors.urls import parse_sink
-from penstock.delivery.sinks import ConnectorFollower
+from penstock.delivery.sinks import UrlNonVotingSink
 from tests.delivery.fake_epoch import FakeEpoch, Row, block_of
 
 ROWS = [b"a", b"bb", b"", b"ccc", b"d"]
 
 
-def calling(file: Path) -> FollowingSink:
+def calling(file: Path) -> NonVotingSink:
     return Callback(CallbackOptions(path=file, function="keep")).make_sink("p/s", no_schema)
 
 
-def following(url: str) -> ConnectorFollower:
-    return ConnectorFollower(parse_sink(url).connector, "p/s", lambda: "")
+def following(url: str) -> UrlNonVotingSink:
+    return UrlNonVotingSink(parse_sink(url).connector, "p/s", lambda: "")
 
 
 class Recording:

@@ -11,7 +11,7 @@ import trustme
 
 from penstock.connectors.sink_api import SinkLost
 from penstock.connectors.urls import parse_sink
-from penstock.delivery.sinks import ConnectorFollower
+from penstock.delivery.sinks import UrlNonVotingSink
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.fake_epoch import FakeEpoch
 
@@ -22,8 +22,8 @@ def server() -> Iterator[Server]:
         yield state
 
 
-def sink_of(url: str) -> ConnectorFollower:
-    return ConnectorFollower(parse_sink(url).connector, "p/s", lambda: "")
+def sink_of(url: str) -> UrlNonVotingSink:
+    return UrlNonVotingSink(parse_sink(url).connector, "p/s", lambda: "")
 
 
 async def test_every_block_is_posted_over_one_connection_under_its_own_key(server: Server) -> None:

@@ -29,7 +29,7 @@ class UserFunction:
     call: Callable[..., Any]
     module: ModuleType
     sole: str | None
-    """The parameter that the port `in` stands for."""
+    """The parameter for the port `in`."""
 
     def parameter(self, port: str) -> str:
         return self.sole if port == "in" and self.sole is not None else port
@@ -82,7 +82,7 @@ OUT = "out"
 
 FUNCTION_COLUMNS = (*COLUMNS, "content_type", "metadata_json")
 PASSING_COLUMNS = (*COLUMNS, "content_type")
-"""What loads give: of the metadata no more than what is needed."""
+"""What sources load: of the metadata only what is needed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

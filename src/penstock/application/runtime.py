@@ -16,7 +16,7 @@ from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
 from penstock.application.report import ConnectorStatus, failed, report
 from penstock.connectors.api import Connector, Downstream
-from penstock.connectors.sink_api import FollowingSink
+from penstock.connectors.sink_api import NonVotingSink
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import NoRoom, PenstockError, RequestError
 from penstock.delivery.breakers.signals import ApplicationGate, PipelineChains, Signals
@@ -297,7 +297,7 @@ class Runtime:
                 return None
         return known.connector
 
-    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+    def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         return self.sinks.make(pipeline, sink, connector, wake)
 
     def segment_address(self) -> str:

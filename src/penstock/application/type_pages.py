@@ -1,4 +1,4 @@
-"""What people are told of types of connectors and interceptors: on the terminal, and in pages of documentation."""
+"""The reference of connector types and interceptors: on the terminal, and as pages of the documentation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,7 +131,7 @@ def write_pages(types: Types, folder: Path) -> list[Path]:
     written = {folder / name: text for name, text in pages(types).items()}
     for path in written:
         if path.exists() and not _is_ours(path):
-            raise RequestError(f"{path} is there already, and is no page of a connector", "Give another folder.")
+            raise RequestError(f"{path} exists and is not a generated page", "Give another folder.")
     for stale in set(folder.glob("*.md")) - written.keys():
         if _is_ours(stale):
             stale.unlink()

@@ -22,7 +22,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer, Guarantee
 
 if TYPE_CHECKING:  # types that do not take whole epochs need no kernels
-    from penstock.connectors.sink_api import FollowingSink, VotingSink
+    from penstock.connectors.sink_api import NonVotingSink, VotingSink
     from penstock.connectors.tables import RowSchema, SchemaOf
     from penstock.protocol.api.delivery import TableDdl
 
@@ -375,7 +375,7 @@ class Connector(Generic[O]):
         """How events come in from the outside, for people, such as `tcp 127.0.0.1:9000`; "": nothing to say."""
         return ""
 
-    def make_sink(self, name: str, schema: "SchemaOf") -> "VotingSink | FollowingSink":
+    def make_sink(self, name: str, schema: "SchemaOf") -> "VotingSink | NonVotingSink":
         """The port `in` of a connector that `takes_epochs`: a VotingSink if it votes. It is not open yet. `name` is
         `PIPELINE/SINK`, the same after every restart; `schema` returns the columns of the rows. Raises RequestError.
         """

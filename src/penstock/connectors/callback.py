@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from penstock.connectors.api import About, Capabilities, Connector, Options
-from penstock.connectors.sink_api import Block, FollowingSink, Row, SinkLost, rows_of
+from penstock.connectors.sink_api import Block, NonVotingSink, Row, SinkLost, rows_of
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.threaded import BlockByBlock
 from penstock.connectors.url_forms import UrlForm, function
@@ -52,7 +52,7 @@ class Callback(Connector[CallbackOptions]):
         url=UrlForm(written="callback:PATH.py:FUNCTION", place=function, fields=("path", "function")),
     )
 
-    def make_sink(self, name: str, schema: SchemaOf) -> FollowingSink:  # noqa: ARG002
+    def make_sink(self, name: str, schema: SchemaOf) -> NonVotingSink:  # noqa: ARG002
         return BlockByBlock(_Caller(self.options), name)
 
 

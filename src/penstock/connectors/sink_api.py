@@ -152,7 +152,7 @@ class Settling(Protocol):
         """It is void, and will be given again. So are all behind it."""
 
 
-class FollowingSink(Protocol):
+class NonVotingSink(Protocol):
     """Cannot vote: it is given each epoch after the decision, in order, until it has taken it."""
 
     async def deliver(self, epoch: Epoch) -> Settling | None:

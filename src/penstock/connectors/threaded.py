@@ -178,7 +178,7 @@ class Blocks:
 
 
 class BlockByBlock:
-    """A Taker as a FollowingSink."""
+    """A Taker as a NonVotingSink."""
 
     def __init__(self, taker: Taker, name: str) -> None:
         self._taker = taker

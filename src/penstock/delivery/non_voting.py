@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
 
-from penstock.connectors.sink_api import FollowingSink, Settling
+from penstock.connectors.sink_api import NonVotingSink, Settling
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_to_follow
 from penstock.coordinator.machine.state import Pipeline
@@ -97,7 +97,7 @@ class NonVotingSlot:
         name: str,
         url: str,
         deliveries: Deliveries,
-        sink: FollowingSink,
+        sink: NonVotingSink,
         backoff: Backoff | None = None,
     ) -> None:
         self.url = url

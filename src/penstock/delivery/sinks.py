@@ -8,7 +8,7 @@ from penstock.connectors.api import Connector, Host, Lost, NoPipelines, Outgoing
 from penstock.connectors.sink_api import (
     Block,
     Epoch,
-    FollowingSink,
+    NonVotingSink,
     Settling,
     SinkLost,
     Transaction,
@@ -22,7 +22,7 @@ from penstock.connectors.urls import is_url, named, parse_sink
 from penstock.coordinator.machine.state import Sink
 from penstock.core.errors import PenstockError, RequestError
 
-AnySink = VotingSink | FollowingSink
+AnySink = VotingSink | NonVotingSink
 
 _APPLY = "Deploy its application: penstock apply"
 
@@ -33,7 +33,7 @@ class Deployed(Protocol):
     def connector(self, name: str) -> Connector[Any] | None:
         """As it is deployed now."""
 
-    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+    def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         """A sink that brings each stream's events to `Connector.deliver`. `wake` is called when it can take again what
         it could not.
         """
@@ -48,7 +48,7 @@ class NothingDeployed:
     def connector(self, name: str) -> Connector[Any] | None:  # noqa: ARG002
         return None
 
-    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+    def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         del pipeline, sink, wake
         return Unusable(_not_deployed(connector))
 
@@ -117,7 +117,7 @@ class Sinks:
                 raise RequestError("this version of Penstock treats such a sink differently", "Bind it again.")
             if parsed.capabilities.takes_epochs:
                 return parsed.connector.make_sink(f"{pipeline}/{name}", schema)
-            return ConnectorFollower(parsed.connector, f"{pipeline}/{name}", self._deployed.segment_address)
+            return UrlNonVotingSink(parsed.connector, f"{pipeline}/{name}", self._deployed.segment_address)
         except PenstockError as error:
             return Unusable(error)
 
@@ -131,7 +131,9 @@ class Sinks:
 
         if sink.votes:
             return DeployedVoter(to, self._deployed, make)
-        return DeployedFollower(to, self._deployed, make, self._deployed.make_outflow(pipeline, name, to, wake))
+        return DeployedNonVotingSink(
+            to, self._deployed, make, self._deployed.make_outbox_sink(pipeline, name, to, wake)
+        )
 
 
 def _not_deployed(name: str) -> RequestError:
@@ -217,31 +219,31 @@ class DeployedVoter:
         return cast("VotingSink", self._current.sink)
 
 
-class DeployedFollower:
-    """A FollowingSink: the port `in` of a connector that does not vote. Whole epochs go to its sink; a connector that
-    takes the events of streams has an outflow, which is there before the connector is.
+class DeployedNonVotingSink:
+    """A NonVotingSink: the port `in` of a connector that does not vote. Whole epochs go to its sink; a connector that
+    takes the events of streams has an outbox_sink, which is there before the connector is.
     """
 
     def __init__(
-        self, name: str, deployed: Deployed, make: Callable[[Connector[Any]], AnySink], outflow: FollowingSink
+        self, name: str, deployed: Deployed, make: Callable[[Connector[Any]], AnySink], outbox_sink: NonVotingSink
     ) -> None:
         self._current = _Current(name, deployed, make)
-        self._outflow = outflow
+        self._outbox_sink = outbox_sink
 
     async def deliver(self, epoch: Epoch) -> Settling | None:
         connector = self._current.wanted()
         if connector is None or not connector.capabilities(connector.options).takes_epochs:
-            return await self._outflow.deliver(epoch)
-        sink: FollowingSink = await self._current.get()
+            return await self._outbox_sink.deliver(epoch)
+        sink: NonVotingSink = await self._current.get()
         return await sink.deliver(epoch)
 
     async def close(self) -> None:
         await self._current.close()
-        await self._outflow.close()
+        await self._outbox_sink.close()
 
 
-class ConnectorFollower:
-    """A FollowingSink for a URL whose type takes the events of streams: `Connector.deliver` is given whole blocks, in
+class UrlNonVotingSink:
+    """A NonVotingSink for a URL whose type takes the events of streams: `Connector.deliver` is given whole blocks, in
     the order of the output. The connector's `run` starts with the first block, and again after each failure.
     """
 

@@ -23,7 +23,7 @@ import msgpack
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
 from penstock.connectors.registry import make_chains, parse_options
-from penstock.connectors.sink_api import PLAIN, Block, FollowingSink, SinkLost, Transaction, VotingSink
+from penstock.connectors.sink_api import PLAIN, Block, NonVotingSink, SinkLost, Transaction, VotingSink
 from penstock.connectors.tables import no_schema
 from penstock.coordinator.machine.state import Sink
 from penstock.core.types import NO_EPOCH, Guarantee
@@ -437,7 +437,7 @@ class _Deployed:
     def connector(self, name: str) -> Connector[Any] | None:
         return self.made if name == NAME else None
 
-    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+    def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         return self.sinks.make(pipeline, sink, connector, wake)
 
     def segment_address(self) -> str:

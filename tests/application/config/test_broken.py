@@ -49,7 +49,7 @@ def test_a_file_that_is_not_there_or_no_text_is_told_too(tmp_path: Path) -> None
     with pytest.raises(ConfigErrors, match=r"app\.yaml:1:1: the file cannot be read: No such file"):
         load(tmp_path / "app.yaml", SmallTypes(), {})
     (tmp_path / "app.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigErrors, match=r"app\.yaml:1:1: the file is no text"):
+    with pytest.raises(ConfigErrors, match=r"app\.yaml:1:1: the file is not UTF-8 text"):
         load(tmp_path / "app.yaml", SmallTypes(), {})
 
 
@@ -64,8 +64,8 @@ def laughs() -> str:
     ("text", "said"),
     [
         ("connector: " + "[" * 2000 + "]" * 2000, "the file goes too deep"),
-        ("connector: " + "[" * 60 + "]" * 60, "the file holds itself, or too much"),
-        (laughs(), "the file holds itself, or too much"),
+        ("connector: " + "[" * 60 + "]" * 60, "an alias contains itself, or expands to too much"),
+        (laughs(), "an alias contains itself, or expands to too much"),
         ("#" * (1 << 20) + "\nconnector: []\n", "the file is larger than 1 MiB"),
     ],
     ids=["too deep for the parser", "too deep", "aliases of aliases", "too large"],

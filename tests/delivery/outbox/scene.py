@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, StreamRef
-from penstock.connectors.sink_api import FollowingSink
+from penstock.connectors.sink_api import NonVotingSink
 from penstock.core.types import Guarantee
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.breakers.table import Breakers
@@ -118,7 +118,7 @@ class SinkScene:
     def connector(self, name: str) -> Scripted | None:
         return Scripted(self.outsides[name]) if name in self.outsides else None
 
-    def make_outflow(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> FollowingSink:
+    def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         return self.sinks.make(pipeline, sink, connector, wake)
 
     def segment_address(self) -> str:

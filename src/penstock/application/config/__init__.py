@@ -1,4 +1,4 @@
-"""Applications in YAML: what stands in the file, every mistake in it at once, and what is deployed of it."""
+"""Applications in YAML: the file, all mistakes in it at once, and the deployment that it describes."""
 
 from penstock.application.config.document import ConfigErrors, Mistake, Place
 from penstock.application.config.loading import Loaded, load, loads

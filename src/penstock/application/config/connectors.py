@@ -52,7 +52,7 @@ def _tokens(schema: str) -> Iterator[re.Match[str]]:
     while schema[at:].strip():
         found = _TOKEN.match(schema, at)
         if found is None:
-            raise RequestError(f'found "{schema[at:].strip()[:20]}", which is no name and no type')
+            raise RequestError(f'found "{schema[at:].strip()[:20]}", which is neither a name nor a type')
         yield found
         at = found.end()
 
@@ -87,7 +87,7 @@ class _Reader:
         while True:
             name = self._name()
             if level == 0 and name.startswith("__"):
-                raise RequestError(f'"{name}" is no name for a column', 'Those with "__" before them are our own.')
+                raise RequestError(f'"{name}" is not a valid column name', 'Those with "__" before them are our own.')
             if name.lower() in names:
                 raise RequestError(f'there are two columns "{name}"')
             names.add(name.lower())
@@ -153,7 +153,7 @@ class _Reader:
             if word == "not" and self.word() != "null":
                 raise RequestError(f'expected NULL behind "NOT", found {_shown(self.rest())}')
             if not self.rest():
-                raise RequestError(f'nothing stands behind "{word.upper()}"')
+                raise RequestError(f'nothing follows "{word.upper()}"')
             self._at += 1
 
 
@@ -270,7 +270,7 @@ class ConnectorCheck:
         chain = given.get(way) if isinstance(given, dict) else None
         if chain and capabilities is not None and way not in capabilities.interceptors:
             path = (*self._item.path, "interceptors", way)
-            text = f'{self._item.what}: interceptors cannot stand under "{way}" of this connector'
+            text = f'{self._item.what}: this connector takes no interceptors under "{way}"'
             self._document.complain(path, text, "With these options its events pass none: leave them out.")
         for index, each in enumerate(chain if isinstance(chain, list) else []):
             if isinstance(each, dict) and isinstance(each.get("type"), str):
@@ -284,8 +284,8 @@ class ConnectorCheck:
             return
         options = self._options(self._types.interceptor(kind).options, value, path)
         if options is not None and way not in (ways := self._types.directions(kind, options)):
-            hint = f"It can stand under: {', '.join(sorted(ways))}."
-            self._document.complain((*path, "type"), f'the interceptor "{kind}" cannot stand under "{way}"', hint)
+            hint = f"It works under: {', '.join(sorted(ways))}."
+            self._document.complain((*path, "type"), f'the interceptor "{kind}" does not work under "{way}"', hint)
 
     def _codecs(self) -> dict[KeyPath, str]:
         """By the key that names them."""
@@ -300,7 +300,7 @@ class ConnectorCheck:
             if codec not in known:
                 self._unknown((*self._item.path, *key), "codec", codec, known)
             if len(key) > 1 and not _CONTENT_TYPE.fullmatch(str(key[1])):
-                text = f'"{key[1]}" is no content type'
+                text = f'"{key[1]}" is not a content type'
                 hint = "Write it like application/json, or text/* for all of a kind."
                 self._document.complain((*self._item.path, *key), text, hint, key=True)
         if capabilities is not None and capabilities.has_codec and self._value.get("codec") is None:

@@ -171,7 +171,7 @@ def _composed(document: Document, text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         _unreadable(document, error)
     except yaml.reader.ReaderError as error:
-        document.complain((), f"the file is no text: {error.reason}", "Write it as UTF-8.")
+        document.complain((), f"the file is not UTF-8 text: {error.reason}", "Write it as UTF-8.")
     except RecursionError:
         document.complain((), "the file goes too deep", f"At most {DEPTH_MAX} levels.")
     finally:
@@ -223,7 +223,9 @@ class _Reader:
     def _descend(self, node: yaml.Node, path: KeyPath) -> None:
         self._count += 1
         if node in self._open or len(self._open) > DEPTH_MAX or self._count > VALUES_MAX:
-            self._document.complain(path, "the file holds itself, or too much", "Look at its aliases (*name).")
+            self._document.complain(
+                path, "an alias contains itself, or expands to too much", "Look at its aliases (*name)."
+            )
             raise ConfigErrors(self._document.mistakes)
 
     def _made(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -249,7 +251,7 @@ class _Reader:
                 first = self._document.keys[*path, name]
                 self._document.places[*path, name] = self._document.keys[*path, name] = _place(key)
                 self._document.complain(
-                    (*path, name), f'the key "{name}" stands here twice', f"It stands in line {first.line} too."
+                    (*path, name), f'the key "{name}" is here twice', f"It is also in line {first.line}."
                 )
                 continue
             self._document.keys[*path, name] = _place(key)
@@ -294,7 +296,7 @@ class _Reader:
         try:
             return _KINDS[node.tag](text)
         except ValueError:
-            self._document.complain(path, f'this is no "{node.tag}"', "Write the value without a tag.")
+            self._document.complain(path, f'this is not a valid "{node.tag}"', "Write the value without a tag.")
             return text
 
     def _substituted(self, text: str, path: KeyPath) -> str:

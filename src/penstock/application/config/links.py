@@ -60,9 +60,9 @@ def parse_url(text: str) -> Url:
         return Url("system", "streams", "", "out")
     kind, *parts = plain.split("/")
     if kind not in KINDS or len(parts) not in (2, 3):
-        raise RequestError(f'"{text}" is no end of a link', _EXPECTED)
+        raise RequestError(f'"{text}" is not a valid end of a link', _EXPECTED)
     if any(not _PART.fullmatch(part) for part in parts if part != PASSTHROUGH) or PASSTHROUGH in parts[1:]:
-        raise RequestError(f'"{text}" is no end of a link', _EXPECTED)
+        raise RequestError(f'"{text}" is not a valid end of a link', _EXPECTED)
     if kind == "connector" and parts[0] == PASSTHROUGH:
         raise RequestError(f'"{text}": {PASSTHROUGH} is a pipeline', f"Write pipeline/{PASSTHROUGH}/….")
     instance = parts[1] if len(parts) == 3 else "{instance}"
@@ -111,7 +111,7 @@ def expand(document: Document, sections: Sections) -> list[Route]:
 
 def fill(document: Document, value: Any, path: KeyPath, instance: Instance) -> Any:
     """The value with the instance's variables: a text that is only one becomes its value, with its type. What is in
-    braces and is no variable stays as it is.
+    braces and is not a variable stays as it is.
     """
     if isinstance(value, dict):
         return {key: fill(document, each, (*path, key), instance) for key, each in value.items()}
@@ -263,7 +263,7 @@ class Linking:
             capabilities = self._connectors[reached.name].capabilities
             if port in _ENDS:
                 text = f'Unable to link from "{reached.shown}". Events leave the system through port "{port}"'
-                self._complain(reached, text, "It can only stand on the right of a link.")
+                self._complain(reached, text, "It can only be on the right side of a link.")
             elif port in _BEGINS and capabilities.source is None:
                 self._complain(reached, _unable(reached, "sink"))
             elif port not in _BEGINS:
@@ -275,12 +275,12 @@ class Linking:
     def _check_target(self, reached: Reached) -> None:
         port = reached.url.port
         if reached.url.kind == "system":
-            self._complain(reached, "system/streams can only be read", "It can only stand on the left of a link.")
+            self._complain(reached, "system/streams can only be read", "It can only be on the left side of a link.")
         if reached.url.kind == "connector" and reached.name in self._connectors:
             capabilities = self._connectors[reached.name].capabilities
             if port in _BEGINS:
                 text = f'Unable to link to "{reached.shown}". Events enter the system through port "{port}"'
-                self._complain(reached, text, "It can only stand on the left of a link.")
+                self._complain(reached, text, "It can only be on the left side of a link.")
             elif port in _ENDS and capabilities.sink is None:
                 self._complain(reached, _unable(reached, "source"))
             elif port not in _ENDS:
@@ -374,7 +374,7 @@ class _Check:
     def pipeline(self, name: str, asked: str, what: str, path: KeyPath) -> None:
         for role, connector, promised in self._promises(name):
             if STRENGTH.index(promised) < STRENGTH.index(Guarantee(asked)):
-                text = f'{what}: {asked} cannot hold: connector "{connector}" is {promised.value} as a {role}'
+                text = f'{what}: {asked} cannot be guaranteed: connector "{connector}" is {promised.value} as a {role}'
                 self._document.complain(path, text, f"Ask for {promised.value}, or take another type for it.")
 
     def _promises(self, name: str) -> Iterator[tuple[str, str, Guarantee]]:

@@ -97,7 +97,7 @@ class _Lint:
         """What a validator says may hold the value: its words are not shown."""
         shown = self.document.written.get(where, "${…}")
         known = dict.fromkeys(expected(error) for error in errors if error["type"] not in OWN)
-        return f"{' or '.join(known)}, and {shown} is not" if known else f"{shown} does not stand for what can be here"
+        return f"{' or '.join(known)}, and {shown} is not" if known else f"{shown} is not a valid value here"
 
     def _found(self, inner: KeyPath, error: ErrorDetails) -> str:
         if (error["type"] in OWN and not inner) or error["type"] in EMPTY:
@@ -207,7 +207,7 @@ def _check_ids(document: Document, items: list[Item]) -> None:
         first = seen.setdefault((item.kind, item.id), item)
         if item.id and first is not item:
             line = document.place((*first.path, "id")).line
-            document.complain(where, f"there are two: {item.what}", f"The other one stands in line {line}.")
+            document.complain(where, f"there are two: {item.what}", f"The other one is in line {line}.")
 
 
 def _reserved(item: Item) -> str:
@@ -248,7 +248,7 @@ def _instances(document: Document, item: Item, section: BindingSection) -> dict[
         assert given is not None
         for index, name in enumerate(given):
             if name in given[:index]:
-                document.complain((*item.path, "instances", index), f'the instance "{name}" stands here twice')
+                document.complain((*item.path, "instances", index), f'the instance "{name}" is here twice')
         return {name: Instance(name, {"instance": name}) for name in given}
     found = {}
     for name, variables in given.items():

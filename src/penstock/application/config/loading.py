@@ -56,7 +56,7 @@ def _reference(inside: str, environ: Mapping[str, str], folder: Path) -> str | U
         return _file_reference(inside.removeprefix(FILE).strip(), folder)
     name, has_default, default = inside.partition(":-")
     if not _NAME.fullmatch(name):
-        return Unset(f'"${{{inside}}}" is no variable', _EXPECTED)
+        return Unset(f'"${{{inside}}}" is not a variable', _EXPECTED)
     if "${" in default:
         return Unset(f'"${{{inside}}}" has a variable in its default', "A default is a plain text.")
     if environ.get(name) or (name in environ and not has_default):
@@ -108,7 +108,9 @@ def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
     except OSError as error:
         raise ConfigErrors([Mistake(str(path), Place(1, 1), f"the file cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError:
-        raise ConfigErrors([Mistake(str(path), Place(1, 1), "the file is no text", "Write it as UTF-8.")]) from None
+        raise ConfigErrors(
+            [Mistake(str(path), Place(1, 1), "the file is not UTF-8 text", "Write it as UTF-8.")]
+        ) from None
     return loads(text, path, types, environ)
 
 
@@ -233,7 +235,7 @@ class _Loading:
         """The worker puts them into what it makes: the options of connectors and interceptors."""
         for path, written in self.document.written.items():
             if "${file:" in written and "config" not in path and "instances" not in path:
-                self.document.complain(path, f"{written} can only stand in a config", "Take a variable: ${NAME}.")
+                self.document.complain(path, f"{written} can only be used in a config", "Take a variable: ${NAME}.")
 
     def _check_schemas(self, routes: Sequence[Route]) -> None:
         for source in (route.source for route in routes):

@@ -61,7 +61,7 @@ def find_function(spark: str, folder: Path) -> Function:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        raise RequestError(f"{path} is no Python: {_where(error)}") from None
+        raise RequestError(f"{path} is not valid Python: {_where(error)}") from None
     return _function(tree, path, name, sha256(source).hexdigest())
 
 
@@ -174,7 +174,7 @@ def check_pipeline(
 def _complain(document: Document, item: Item, error: RequestError) -> None:
     where = (*item.path, "spark")
     if document.is_outside(where):
-        document.complain(where, f"{item.what}: {document.written[where]} stands for no function", FUNCTION_HINT)
+        document.complain(where, f"{item.what}: {document.written[where]} is not a function", FUNCTION_HINT)
     else:
         document.complain(where, f"{item.what}: {error}", error.hint)
 

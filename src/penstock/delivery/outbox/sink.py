@@ -29,7 +29,7 @@ connectors answer at once, and rows of streams that are not open yet are retaine
 
 
 class OutboxSink:
-    """A FollowingSink, at least once: rows are sent again only after a crash, or when the connector has not taken them.
+    """A NonVotingSink, at least once: rows are sent again only after a crash, or when the connector has not taken them.
     An epoch is settled when each of its rows was sent, is retained, or is a dead letter.
 
     `wake` is called when it may take again what it has refused, `closed` when it is no longer used.
