@@ -177,7 +177,7 @@ def post(worker: RunningWorker, path: str, body: bytes, kind: str = "application
             b'{"inputs": {}, "limits": {"bytes": 0}, "request": "r"}',
             "limits.bytes: expected `int` >= 1",
         ),
-        ("/pipelines/p/start", b'{"inputs": {}, "request": ""}', "without a request"),
+        ("/pipelines/p/start", b'{"inputs": {}, "request": ""}', "the start has no request text"),
         ("/pipelines/p/initial", b'{"generation": "1", "input": "in"}', "generation: expected `int`, got `str`"),
         ("/pipelines/p/initial", b'{"generation": true, "input": "in"}', "generation: expected `int`, got `bool`"),
         (

@@ -83,7 +83,7 @@ def test_a_source_declares_watermarks_behind_its_messages(make_source: MakeSourc
             done(source.declare_watermark(60_000))
             assert reader.watermark() == 60_000
             client.drop("p")
-        with pytest.raises(RequestError, match="no stream 'other'"):
+        with pytest.raises(RequestError, match="stream 'other' of source 'numbers' not found"):
             done(source.declare_watermark(60_000, "other"))
     finally:
         ends.set()

@@ -22,6 +22,7 @@ from penstock.connectors.file import read_committed_parts
 from penstock.connectors.registry import make_connector
 from penstock.connectors.sink_api import Epoch, SinkLost, Transaction, Vote, VotingSink
 from penstock.connectors.tables import no_schema
+from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff, service
 from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.delivery.matrix.cells import TABLE, Answer, Attempt, Cell, Killed, Lost
@@ -214,8 +215,7 @@ async def test_every_epoch_is_committed_once_and_in_order(
         return Tripping(store, struck)
 
     monkeypatch.setattr(service.Delivery, "_make", staticmethod(make))
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(backoff, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(0.01, 0.05))
     stage = Stage()
     await stage.open()
     try:
