@@ -171,7 +171,12 @@ def test_a_quota_that_is_smaller_than_an_epoch_does_not_stand_in_its_own_way(sta
     with standing_in(stage.http, stage.worker.address, deployment) as stand_ins:
         stand_ins["p"].works.clear()
         sending = stage.sending("shops", "north", *([b"x" * 500] * 100))
-        until(lambda: any("shops is at its quota" in sentence for sentence in stage.client.status()["holds"]))
+        until(
+            lambda: any(
+                "source shops is blocked" in sentence and "at its quota" in sentence
+                for sentence in stage.client.status()["holds"]
+            )
+        )
         stand_ins["p"].works.set()
         sending.result(30)
     assert stage.stored("shops") == 100
