@@ -93,7 +93,7 @@ def test_a_drain_ends_the_wait(tmp_path: Path) -> None:
             until(lambda: application.status()["connectors"][-1]["counts"].get("early_requests"))
             application.drain()
             asking.join(ANSWER_SECONDS_MAX)
-        assert [(one.status_code, one.text) for one in answers] == [(503, "nothing is taken any more\n")]
+        assert [(one.status_code, one.text) for one in answers] == [(503, "shutting down: not accepting requests\n")]
 
 
 def test_a_request_waits_for_the_first_epoch_with_events_however_long_it_takes(tmp_path: Path) -> None:

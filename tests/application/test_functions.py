@@ -61,19 +61,19 @@ def test_what_can_leave_is_planned(spark: SparkSession, what: str) -> None:
 BAD: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
     "a filter that loses letters": (
         lambda frame: frame.where("id > 1"),
-        r"the filter \(id > 1\) does not look at `letter`",
+        r"the filter \(id > 1\) ignores `letter`",
     ),
-    "an aggregate above letters": (lambda frame: frame.groupBy("id").count(), "an aggregate stands above"),
+    "an aggregate above letters": (lambda frame: frame.groupBy("id").count(), "an aggregate above rows"),
     "a value and more": (lambda frame: frame.selectExpr("*", "1 AS one"), "`value` and also `one`"),
     "a port that is not there": (lambda frame: {"none": frame}, "rows for the port 'none'"),
     "two words for its port": (
         lambda frame: {"out": frame.selectExpr("*", "'big' AS port")},
         "rows for the port 'out' have a column `port`",
     ),
-    "letters twice": (lambda frame: {"out": frame, "big": frame}, "the same letters twice"),
-    "nothing": (lambda _: None, "the function gives NoneType"),
-    "a list": (lambda frame: [frame], "the function gives list"),
-    "a writer": (lambda frame: frame.writeStream, "a writer of Spark's"),
+    "letters twice": (lambda frame: {"out": frame, "big": frame}, "the same dead letters twice"),
+    "nothing": (lambda _: None, "the function returns NoneType"),
+    "a list": (lambda frame: [frame], "the function returns list"),
+    "a writer": (lambda frame: frame.writeStream, "the function returns a DataStreamWriter"),
     "no stream": (lambda frame: frame.sparkSession.range(3), "is not a stream"),
     "a number as its value": (lambda frame: frame.selectExpr("1 AS value", "letter"), "`value` is int"),
     "a number as metadata": (

@@ -119,7 +119,7 @@ def test_run_tells_all_mistakes_before_anything_is_started() -> None:
     pipelines = bound_to([one, two], ["one/out=fil:x", "two/lat=stdout:"])
     with pytest.raises(RequestError) as caught:
         check_sinks(pipelines, worker_is_here=True)
-    assert 'pipeline one, sink fil: there is no sink type "fil"' in str(caught.value)
+    assert 'pipeline one, sink fil: unknown sink type "fil"' in str(caught.value)
     assert "pipeline two, sink stdout: the sink 'stdout' is bound to the port 'lat'" in str(caught.value)
     check_sinks(bound_to([one, two], []), worker_is_here=True)
 

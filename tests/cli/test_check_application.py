@@ -101,7 +101,7 @@ def test_every_mistake_is_told_and_it_ends_with_an_error(tmp_path: Path) -> None
     assert isinstance(result.exception, ConfigErrors)
     assert str(result.exception).splitlines() == [
         f'{tmp_path}/app.yaml:7:13: connector "my-ws-server": config.port: expected a whole number, found "x".',
-        f'{tmp_path}/app.yaml:8:12: there is no codec "jsn". Did you mean "json"?',
+        f'{tmp_path}/app.yaml:8:12: unknown codec "jsn". Did you mean "json"?',
     ]
 
 

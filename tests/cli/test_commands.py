@@ -73,7 +73,7 @@ def test_a_segment_s_whole_life(segment: Segments) -> None:
     assert segment.command("append", "life", "one", "two", "three") == "appended 3 events to life\n"
     assert segment.command("cat", "life") == "one\ntwo\nthree\n"
     assert segment.command("cat", "life", "--offset", "11") == "two\nthree\n"
-    assert segment.command("truncate", "life", "11") == "life now begins at 11\n"
+    assert segment.command("truncate", "life", "11") == "life now starts at 11\n"
     assert segment.command("cat", "life") == "two\nthree\n"
     assert segment.command("seal", "life") == "sealed life\n"
     assert segment.run("append", "life", "four").returncode == 1
@@ -149,9 +149,9 @@ def test_verify_names_what_is_damaged_and_exits_with_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["segment", "info", "missing"], "there is no segment 'missing'"),
-        (["segment", "cat", "missing"], "there is no segment 'missing'"),
-        (["segment", "truncate", "missing", "5"], "there is no segment 'missing'"),
+        (["segment", "info", "missing"], "segment 'missing' not found"),
+        (["segment", "cat", "missing"], "segment 'missing' not found"),
+        (["segment", "truncate", "missing", "5"], "segment 'missing' not found"),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_a_hint(worker: WorkerProcess, arguments: list[str], said: str) -> None:
@@ -172,7 +172,7 @@ def test_an_output_that_is_not_there_yet_says_what_it_waits_for(worker: WorkerPr
         client.announce({"early": ["s"]})
         waits = "pipeline/early/out does not exist yet: early is STARTING, and has committed no epoch"
         assert waits in said("pipeline/early/out")
-        assert "penstock run says when the pipeline is ready" in said("pipeline/early/out")
+        assert "penstock run reports when the pipeline is ready" in said("pipeline/early/out")
         client.start("early", {"in": InputSpec(["s"])}, ["out"])
         empty = "pipeline/early/out is empty: early is STARTING, and has committed no epoch yet\n"
         assert said("pipeline/early/out") == empty

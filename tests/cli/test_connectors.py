@@ -86,9 +86,9 @@ def test_pages_that_somebody_else_has_written_are_left_alone(tmp_path: Path) -> 
     (tmp_path / "README.md").write_text("mine")
     done = penstock("connectors", "--write-docs", str(tmp_path))
     assert isinstance(done.exception, RequestError)
-    assert "README.md is there already" in str(done.exception)
+    assert "README.md already exists" in str(done.exception)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "mine")]
 
 
 def test_of_an_interceptor_it_says_where_it_can_stand() -> None:
-    assert "stands under  in, out" in penstock("connectors", "length-prefixed").output
+    assert "used under    in, out" in penstock("connectors", "length-prefixed").output

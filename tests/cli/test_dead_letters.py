@@ -53,12 +53,12 @@ def test_a_letter_is_shown_with_its_bytes(putting: Putting, penstock: Run) -> No
     putting.letters([letter(1), letter(2, b"\x00\xff")])
     text = penstock("show", PIPELINE, "0").stdout
     assert text.endswith("\n\nvalue 1\n")
-    assert "reason:     reason 1" in text
+    assert "reason:      reason 1" in text
     second = json.loads(penstock("list", PIPELINE, "--json").stdout)[1]["at"]
     assert "00000000  00 ff" in penstock("show", PIPELINE, str(second)).stdout
     told = json.loads(penstock("show", PIPELINE, str(second), "--json").stdout)
     assert base64.b64decode(told["value"]) == b"\x00\xff"
-    assert refusal(penstock("show", PIPELINE, "1")) == "no dead letter of port 'err' begins at 1"
+    assert refusal(penstock("show", PIPELINE, "1")) == "no dead letter of port 'err' starts at 1"
 
 
 def test_bytes_are_shown_as_text_where_they_are_text() -> None:
@@ -84,13 +84,15 @@ def test_a_replay_says_how_many_and_does_each_once(
 ) -> None:
     putting.letters([letter(1), letter(2), letter(3, segment=None)])
     second = client.dead_letters(PIPELINE, "err", limit=3).dead_letters[1]
-    assert penstock("replay", PIPELINE, "--upto", "0").stdout.startswith("1 letter of orders/err replayed")
-    assert refusal(penstock("replay", PIPELINE, "--upto", "0")) == "letter 0 of orders/err was replayed before"
+    assert penstock("replay", PIPELINE, "--upto", "0").stdout.startswith("replayed 1 dead letter of orders/err")
+    assert (
+        refusal(penstock("replay", PIPELINE, "--upto", "0")) == "dead letter 0 of orders/err has already been replayed"
+    )
     told = penstock("replay", PIPELINE).stdout
-    assert told.startswith("1 letter of orders/err replayed")
+    assert told.startswith("replayed 1 dead letter of orders/err")
     assert "1 left out: no input of orders reads what they came from" in told
     assert [event.data for event in segments.events("pipeline/orders/replay.in")] == [original(1), original(2)]
-    assert refusal(penstock("replay", PIPELINE)) == "all letters of orders/err were replayed before"
+    assert refusal(penstock("replay", PIPELINE)) == "all dead letters of orders/err have already been replayed"
     assert client.dead_letter(PIPELINE, "err", second.at).replayed
     assert "yes" in penstock("list", PIPELINE).stdout
 
@@ -98,10 +100,10 @@ def test_a_replay_says_how_many_and_does_each_once(
 def test_what_is_not_there_is_said_with_what_to_do(putting: Putting, penstock: Run) -> None:
     assert putting.generation
     assert penstock("list", PIPELINE).stdout == "orders has no dead letters\n"
-    assert refusal(penstock("replay", PIPELINE)) == "there are no letters in orders/err"
-    assert refusal(penstock("replay", PIPELINE, "--port", "late")) == "there are no letters in orders/late"
-    assert refusal(penstock("list", "nobody")) == "there is no pipeline 'nobody'"
-    assert refusal(penstock("replay", "nobody")) == "there is no pipeline 'nobody'"
+    assert refusal(penstock("replay", PIPELINE)) == "orders/err has no dead letters"
+    assert refusal(penstock("replay", PIPELINE, "--port", "late")) == "orders/late has no dead letters"
+    assert refusal(penstock("list", "nobody")) == "pipeline 'nobody' not found"
+    assert refusal(penstock("replay", "nobody")) == "pipeline 'nobody' not found"
     putting.letters([letter(1)])
     assert "no input 'x'" in refusal(penstock("replay", PIPELINE, "--input", "x"))
     assert penstock("list", PIPELINE, "--port", "out").exit_code == 2

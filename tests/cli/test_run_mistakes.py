@@ -76,7 +76,7 @@ def test_a_file_that_is_neither_python_nor_yaml_is_refused(file: str) -> None:
         (["--trigger", "soon"], "not a valid duration"),
         (["--for", "ever"], "not a valid duration"),
         (["--conf", "spark.executor.memory"], "has no value"),
-        ([], "there is no file"),
+        ([], "not found"),
     ],
 )
 def test_a_wrong_option_is_said(
@@ -93,7 +93,7 @@ def test_a_wrong_option_is_said(
 
 @pytest.mark.process
 def test_a_pipeline_that_the_file_does_not_have_is_said(tmp_path: Path) -> None:
-    assert "there is no pipeline 'counts' in the file" in run(tmp_path, "--pipeline", "counts")
+    assert "pipeline 'counts' not found in the file" in run(tmp_path, "--pipeline", "counts")
 
 
 @pytest.mark.process
@@ -104,7 +104,7 @@ def test_a_worker_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_all_mistakes_in_sinks_are_said_before_anything_is_started(tmp_path: Path) -> None:
     said = run(tmp_path, "--sink", "fil:results", "--sink", "late=stdout:?formt=json")
-    assert 'there is no sink type "fil"' in said
+    assert 'unknown sink type "fil"' in said
     assert 'unknown option "formt"' in said
     assert 'Did you mean "file"? Did you mean "format"?' in said
 

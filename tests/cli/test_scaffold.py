@@ -112,7 +112,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text("mine")
     made = CliRunner().invoke(app, ["init", str(tmp_path)])
     assert isinstance(made.exception, RequestError)
-    assert "pipeline.py is there already" in str(made.exception)
+    assert "pipeline.py already exists" in str(made.exception)
     assert (tmp_path / "pipeline.py").read_text() == "mine"
     assert not (tmp_path / "app.yaml").exists()
 

@@ -58,7 +58,7 @@ def test_a_sink_is_added_listed_and_removed(penstock: Run, client: CoordinatorCl
     url = f"file:{tmp_path}/results"
     said = penstock("sink", "add", "orders", url).output
     assert f"orders/out goes to {url} (exactly-once) as file\n" in said
-    assert "there is no run of orders yet" in said
+    assert "orders has not run yet" in said
     penstock("sink", "add", "orders", "stdout:", "--name", "console", "--port", "late")
     told = json.loads(penstock("sink", "list", "--json").output)
     assert [(one["sink"], one["port"], one["guarantee"]) for one in told] == [
@@ -136,7 +136,7 @@ def test_a_column_that_a_sink_refused_for_is_found_when_it_is_tried_again(
     database.execute("CREATE TABLE shops (shop TEXT)")
     penstock("sink", "add", "orders", f"sqlite:{path}?table=shops&format=json", "--name", "db")
     merging.epoch([b'{"shop": "north", "orders": 2}'])
-    until(lambda: "there is no column for its field 'orders'" in client.sinks()[0].reason)
+    until(lambda: "no column for its field 'orders'" in client.sinks()[0].reason)
     database.execute("ALTER TABLE shops ADD COLUMN orders INTEGER")
     penstock("epoch", "retry", "orders")
     until(lambda: is_committed(client))
@@ -164,7 +164,7 @@ def test_a_ddl_that_cannot_be_is_told_with_a_hint(penstock: Run, client: Coordin
     penstock("sink", "add", "orders", "postgresql://me@127.0.0.1:1/shop?table=t&format=raw", "--name", "pg")
     for name, said, hint in [
         ("orders/file", "orders/file is a file sink: it has no table", "penstock sink list"),
-        ("none", "there is no sink 'none'", "penstock sink list"),
+        ("none", "sink 'none' not found", "penstock sink list"),
         ("db", "2 sinks are called 'db'", "orders/db, others/db"),
         ("pg", "orders/pg: the database failed: connection failed", "penstock sink list"),
     ]:

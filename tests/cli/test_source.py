@@ -36,7 +36,7 @@ def test_a_watermark_is_declared_and_a_source_ends(worker: RunningWorker) -> Non
     with pytest.raises(RequestError, match="source 'nobody' not found"):
         run(worker, "source", "end", "nobody")
     for name in ("", "a/b"):
-        with pytest.raises(RequestError, match="is not a (valid )?(source )?name"):
+        with pytest.raises(RequestError, match="is not a valid source name"):
             run(worker, "source", "end", name)
 
 
@@ -57,7 +57,7 @@ def test_times_are_iso_or_microseconds() -> None:
     assert parse_event_time("1970-01-01T01:00:00+01:00") == 0
     assert parse_event_time("1969-12-31T23:59:59.999999Z") == -1
     assert parse_event_time("9999-12-31T23:59:59.999999Z") == 253_402_300_799_999_999
-    with pytest.raises(RequestError, match="'noon' is no time"):
+    with pytest.raises(RequestError, match="'noon' is not a valid time"):
         parse_event_time("noon")
 
 

@@ -342,7 +342,7 @@ binding: {id: b, links: {connector/clock/out: pipeline/p/in, pipeline/p/out: con
 """
     )
     result = CliRunner().invoke(app, ["check", str(tmp_path / "app.yaml")])
-    assert 'interceptors cannot stand under "out" of this connector' in str(result.exception)
+    assert 'interceptors cannot be used under "out" of this connector' in str(result.exception)
 
 
 def test_an_option_that_means_nothing_in_its_mode_is_a_mistake() -> None:

@@ -434,5 +434,5 @@ async def test_a_request_that_nobody_would_read_is_told_so(tmp_path: Path) -> No
         await hosted.connected()
         assert isinstance(hosted.connector, HttpServer)
         answer = await client.post(f"http://{hosted.connector.addresses[0]}/", content=b"x")
-        assert (answer.status_code, answer.text) == (503, "nobody reads what is sent here\n")
+        assert (answer.status_code, answer.text) == (503, "no pipeline reads this connector\n")
         assert hosted.events() == []

@@ -105,9 +105,9 @@ def test_mistakes_in_options_are_told_without_values() -> None:
 
 
 def test_an_interceptor_stands_only_where_it_can() -> None:
-    with pytest.raises(RequestError, match="join cannot stand under `interceptors: in`"):
+    with pytest.raises(RequestError, match="join cannot be used under `interceptors: in`"):
         make_chains([InterceptorSpec(type="join")], [])
-    with pytest.raises(RequestError, match="split cannot stand under `interceptors: out`"):
+    with pytest.raises(RequestError, match="split cannot be used under `interceptors: out`"):
         make_chains([], [InterceptorSpec(type="split")])
 
 

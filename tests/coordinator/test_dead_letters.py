@@ -107,7 +107,7 @@ class TestLooking:
     async def test_what_is_not_there_is_refused(self, scene: Scene) -> None:
         await begun(scene, letter(1))
         for at in (1, len(letter(1)), 10**9):
-            with pytest.raises(PipelineError, match=f"no dead letter of port 'err' begins at {at}"):
+            with pytest.raises(PipelineError, match=f"no dead letter of port 'err' starts at {at}"):
                 await letters_of(scene).show("p", "err", at)
         with pytest.raises(RequestError, match="port 'out' has no dead letters"):
             await listed(scene, ports=["out"])
@@ -264,7 +264,7 @@ class TestReplaying:
             await replay(scene)
 
     async def test_a_port_for_replays_cannot_be_declared(self, scene: Scene) -> None:
-        with pytest.raises(RequestError, match=r"'replay\.in' is not a valid name of a port"):
+        with pytest.raises(RequestError, match=r"'replay\.in' is not a valid port name"):
             await scene.start(outputs=("out", "replay.in"))
 
 

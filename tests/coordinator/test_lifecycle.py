@@ -102,7 +102,7 @@ async def test_a_dropped_pipeline_is_forgotten_with_what_it_has_staged(scene: Sc
     await scene.coordinator.lifecycle.drop("p")
     with pytest.raises(Fenced, match="is not registered"):
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=False)
-    with pytest.raises(PipelineError, match="there is no pipeline"):
+    with pytest.raises(PipelineError, match="not found"):
         await scene.coordinator.lifecycle.reset("p")
 
 

@@ -57,4 +57,4 @@ def test_a_port_that_the_pipeline_does_not_have_is_told_with_the_nearest() -> No
     assert caught.value.hint == 'Did you mean "out"?'
     with pytest.raises(RequestError) as caught:
         check_ports({"a": SinkSpec("out", "stdout:")}, [])
-    assert "Spark's own writer" in caught.value.hint
+    assert "own writer" in caught.value.hint

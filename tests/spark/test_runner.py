@@ -361,7 +361,7 @@ def test_an_older_run_of_the_same_pipeline_is_told_and_ends(bench: Bench) -> Non
             coordinator.start("copy", {"numbers": InputSpec(["numbers"])}, ["out"])
             running.until(lambda: not running.is_alive())
 
-    with pytest.raises(RequestError, match=r"was followed by generation"):
+    with pytest.raises(RequestError, match=r"was replaced by generation"):
         run_until_another_starts()
 
 

@@ -93,7 +93,7 @@ def test_what_a_task_tells_the_driver_can_be_pickled() -> None:
 
 
 def test_outside_of_a_streaming_query_nothing_is_written(options: SinkOptions) -> None:
-    with pytest.raises(RequestError, match="no task of a streaming query"):
+    with pytest.raises(RequestError, match="not a task of a streaming query"):
         StreamSink(options, VALUE).write(iter([rows(1)]))
 
 
@@ -155,4 +155,4 @@ def test_a_refusal_is_told_with_its_hint(tmp_path: Path, monkeypatch: pytest.Mon
     writer = StreamSink(SinkOptions(pipeline="counts", generation=2), VALUE)
     with pytest.raises(Fenced, match="generation 3") as caught:
         writer.commit([], 7)
-    assert "another one has been started" in caught.value.__notes__[0]
+    assert "Another run of the pipeline" in caught.value.__notes__[0]

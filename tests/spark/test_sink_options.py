@@ -64,7 +64,7 @@ def test_names_are_taken_in_any_case_and_spark_s_own_pass() -> None:
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(RequestError, match="there is no option 'pipline': is it 'pipeline'") as caught:
+    with pytest.raises(RequestError, match="unknown option 'pipline': is it 'pipeline'") as caught:
         SinkOptions.parse({"pipline": "counts"})
     assert "'pipeline' is missing" in str(caught.value)
     assert "tlsCa" in caught.value.hint
@@ -73,8 +73,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("pipeline", "a/b", "'a/b' is no name for a pipeline"),
-        ("port", "", "'' is no name for a port"),
+        ("pipeline", "a/b", "'a/b' is not a valid pipeline name"),
+        ("port", "", "'' is not a valid port name"),
         ("generation", "-1", "'generation' is '-1'"),
         ("generation", "", "'generation' is ''"),
         ("worker", "host:port", "'host:port' is not an address"),
@@ -101,7 +101,7 @@ def test_a_user_s_column_with_the_name_of_an_ignored_one_is_refused() -> None:
 def test_all_problems_of_a_schema_are_told_at_once() -> None:
     error = refusal("vaule string, key int, event_time timestamp_ntz, count bigint, stream_id int")
     assert str(error) == (
-        "these rows cannot be written: there is no column `value` (binary or string); "
+        "these rows cannot be written: column `value` (binary or string) is missing; "
         "`vaule` (string) is not a column of the sink: is it `value`?; "
         "`key` is int, and must be binary or string; "
         "`event_time` is timestamp_ntz, and must be timestamp; "

@@ -75,7 +75,7 @@ def test_metadata_are_stored_with_the_origin_and_null_is_none() -> None:
         given,
         {},
     ]
-    with pytest.raises(RequestError, match="row 0: its metadata cannot be stored: it is no map"):
+    with pytest.raises(RequestError, match="row 0: its metadata cannot be stored: it is not a map"):
         [*blocks(batch({"metadata": pa.binary()}, value=[b"1"], metadata=[b"text"]), "out")]
 
 
@@ -146,7 +146,7 @@ def test_no_rows_make_no_block() -> None:
 
 
 def test_a_port_that_is_no_name_is_refused() -> None:
-    with pytest.raises(RequestError, match="'a/b' is no name for a port"):
+    with pytest.raises(RequestError, match="'a/b' is not a valid port name"):
         list(blocks(batch(value=[b"a"], port=["a/b"]), "out"))
 
 

@@ -42,7 +42,7 @@ def test_the_arrow_types_are_those_that_spark_asks_for() -> None:
 
 def test_a_schema_of_the_users_may_have_fewer_columns_but_no_others() -> None:
     assert columns_of(StructType([SCHEMA["value"], SCHEMA["key"]])) == ("value", "key")
-    with pytest.raises(RequestError, match="there is no column 'other'"):
+    with pytest.raises(RequestError, match="column 'other' not found"):
         columns_of(StructType([StructField("other", StringType())]))
     with pytest.raises(RequestError, match="the column 'value' is binary, not string"):
         columns_of(StructType([StructField("value", StringType())]))

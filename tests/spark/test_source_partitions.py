@@ -18,7 +18,7 @@ def test_what_lies_between_two_offsets_is_read_in_the_order_of_the_segments() ->
 
 def test_a_segment_that_is_gone_is_lost() -> None:
     start, end = InputOffset({"a": 5, "b": 6}), InputOffset({"b": 7})
-    with pytest.raises(DataLoss, match="segment 'a' is gone, and with it what came after 5"):
+    with pytest.raises(DataLoss, match="segment 'a' is gone, and with it everything after 5"):
         ranges_between(start, end, fail_on_data_loss=True)
     assert ranges_between(start, end, fail_on_data_loss=False) == [Range("b", 6, 7)]
 

@@ -248,7 +248,7 @@ class TestSeveralLoads:
 
     def test_of_different_sources_must_not_share_an_input(self, source: Source) -> None:
         frames = [self.load(source, name) for name in ("sensors", "doors")]
-        with pytest.raises(Exception, match="Give each load an `input` of its own"):
+        with pytest.raises(Exception, match="Use a separate `input` for each load"):
             self.copy(source, frames[0].union(frames[1]), availableNow=True).awaitTermination()
 
 
@@ -268,8 +268,8 @@ def test_data_that_retention_removed_stops_the_query_with_a_clear_error(source: 
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ({"startingOffset": "latest"}, ["there is no option 'startingoffset'", 'Did you mean "startingOffsets"?']),
-        ({"source": "nobody"}, ["there is no source 'nobody'", "penstock status"]),
+        ({"startingOffset": "latest"}, ["unknown option 'startingoffset'", 'Did you mean "startingOffsets"?']),
+        ({"source": "nobody"}, ["source 'nobody' not found", "penstock status"]),
         ({"pipeline": "p"}, ["the option pipeline is for spark.readStream"]),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_range_that_ends_inside_an_event_is_refused(worker: RunningWorker, lin
 
 def test_what_is_no_event_is_refused_with_its_offset(worker: RunningWorker, link: Link) -> None:
     store_events(worker, SEGMENT, [STORED[0], raw(b"somebody else's")])
-    with pytest.raises(Damaged, match=f"no stored event begins at offset {len(STORED[0])}: 15 bytes are too few"):
+    with pytest.raises(Damaged, match=f"no stored event starts at offset {len(STORED[0])}: 15 bytes are too few"):
         values(link, SEGMENT, 0, len(STORED[0]) + 23)
 
 

@@ -314,7 +314,7 @@ class TestSnapshotAndHeader:
         files = files.restart()
         files.remove(chapter_name(first))
         flip(files, chapter, chapter + 50)
-        with pytest.raises(Damaged, match=r"its snapshot cannot be read.*not there"):
+        with pytest.raises(Damaged, match=r"its snapshot cannot be read.*is missing"):
             open_store(files)
 
     def test_a_damaged_header_is_told_and_hurts_no_segment(self) -> None:

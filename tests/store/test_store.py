@@ -167,7 +167,7 @@ class TestReading:
         store.append("a", [b"0123456789"])
         store.truncate("a", 4)
         commit(store)
-        with pytest.raises(SegmentTruncated, match="begins at 4") as error:
+        with pytest.raises(SegmentTruncated, match="starts at 4") as error:
             store.read("a", 3, 1)
         assert error.value.start == 4
         with pytest.raises(SegmentTruncated):
@@ -316,7 +316,7 @@ class TestRecords:
             (0, 7), (0, 7), (7, 17), (7, 17), (17, 27), (27, 37)
         ]  # fmt: skip
         assert ends == [10, 20, 30]
-        with pytest.raises(ConditionFailed, match="there is no byte at 37"):
+        with pytest.raises(ConditionFailed, match="before offset 37"):
             store.record("a", 37)
         store.truncate("a", 9)
         assert store.record("a", 9) == (7, 17), "as a whole"

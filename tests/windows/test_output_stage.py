@@ -53,7 +53,7 @@ def test_they_come_in_the_order_of_the_places_each_as_often_as_it_is_named(worke
 
 def test_a_place_where_no_event_begins_is_an_error(worker: RunningWorker) -> None:
     near = store(worker, FIRST, [10, 10, 10])
-    with pytest.raises(Damaged, match="no events at some of the places"):
+    with pytest.raises(Damaged, match="no events at some of the offsets"):
         found(worker, (FIRST, near[0]), (FIRST, near[1] + 1), (FIRST, near[2]))
 
 

@@ -78,19 +78,19 @@ def test_the_tasks_of_a_batch_learn_its_epochs_and_watermarks(worker: RunningWor
     client.start("p", {"in": InputSpec(["s"])})
     with pytest.raises(Fenced):
         client.running("p", run.generation)
-    with pytest.raises(PipelineError, match="there is no pipeline 'nobody'"):
+    with pytest.raises(PipelineError, match="pipeline 'nobody' not found"):
         client.running("nobody")
 
 
 def test_errors_arrive_as_what_they_are(client: CoordinatorClient, segments: SegmentClient) -> None:
     run = client.start("p", {"in": InputSpec(["segment:raw"])})
     client.start("p", {"in": InputSpec(["segment:raw"])})
-    with pytest.raises(Fenced, match="was followed by") as fenced:
+    with pytest.raises(Fenced, match="was replaced by") as fenced:
         client.heartbeat("p", run.generation)
-    assert "another one has been started" in fenced.value.hint
-    with pytest.raises(PipelineError, match="there is no pipeline 'nobody'"):
+    assert "Another run of the pipeline" in fenced.value.hint
+    with pytest.raises(PipelineError, match="pipeline 'nobody' not found"):
         client.reset("nobody")
-    with pytest.raises(RequestError, match="is no source"):
+    with pytest.raises(RequestError, match="is not a valid source"):
         client.resolve(["connector/s/0"], "latest")
     end = append(segments, "raw", b"1", b"2")
     segments.truncate("raw", 9)
@@ -204,7 +204,7 @@ def post(worker: RunningWorker, path: str, body: bytes, kind: str = "application
             b'{"sources": ["s"], "start": {"connector/s/0": 9223372036854775808}}',
             "start[...]: expected `int` <= 9223372036854775807",
         ),
-        ("/splits", b'{"ranges": [["a", 5, 1]], "parts": 1}', "ranges[0]: the range ends before it begins"),
+        ("/splits", b'{"ranges": [["a", 5, 1]], "parts": 1}', "ranges[0]: the range ends before it starts"),
         ("/sources/resolve", b'{"sources": [1], "position": "latest"}', "sources[0]: expected `str`, got `int`"),
         ("/pipelines/p/drop", b'{"outputz": true}', "object contains unknown field `outputz`"),
         ("/sources/s/streams", b'{"ids": ["1"]}', "ids[0]: expected `int`, got `str`"),

@@ -110,7 +110,7 @@ class Binding:
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
             raise NoRoom(
-                f"sink {sink} of pipeline {pipeline} has not taken all output in its old codec",
+                f"sink {sink} of pipeline {pipeline} has not received all output in its old codec",
                 f"Make it available again, or give up that output: penstock sink remove {pipeline} {sink}",
             ) from None
 

@@ -78,11 +78,11 @@ class Drain:
         for pipeline in waited.values():
             if pipeline.lag_bytes:
                 advice = _ADVICE.get(pipeline.state, "").format(name=pipeline.name)
-                yield f"pipeline {pipeline.name} has {pipeline.lag_bytes} bytes to complete{advice}"
+                yield f"pipeline {pipeline.name} still has {pipeline.lag_bytes} bytes to complete{advice}"
         for sink in self._sinks():
             if sink.lacking and sink.pipeline in waited:
                 reason = f": {sink.reason}" if sink.reason else ""
-                yield f"sink {sink.sink} of pipeline {sink.pipeline} has {sink.lacking} epochs to take{reason}"
+                yield f"sink {sink.sink} of pipeline {sink.pipeline} still lacks {sink.lacking} epochs{reason}"
         for name, instance in self._instances.items():
             if instance.sink is not None and not instance.sink.is_idle:
                 yield f"connector {name} has buffered or retained events to send"

@@ -16,7 +16,7 @@ ANSWER_SECONDS_MAX = 60.0
 """For a driver that is there, and plans many pipelines: meanwhile it is silent. It compares them again before it stops
 any."""
 
-_NO_ANSWER_HINT = "Apply it again; if that does not help, see the output of penstock run, or stop it, and then apply."
+_NO_ANSWER_HINT = "Apply it again; if that does not help, see the output of penstock run, or stop it before you apply."
 
 
 @dataclass(slots=True)

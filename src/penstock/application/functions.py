@@ -55,7 +55,7 @@ def _module(path: Path, code: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise RequestError(f"there is no Python file {path}", "It must be where penstock run is started.")
+        raise RequestError(f"Python file {path} not found", "It must be where penstock run is started.")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -132,10 +132,11 @@ class Coded:
                 return Encoded(united, dict(chain.from_iterable(held)))
             case DataStreamWriter():
                 raise RequestError(
-                    "the function gives a writer of Spark's", "Return a DataFrame, and link the port to a connector."
+                    "the function returns a DataStreamWriter, which an application cannot use",
+                    "Return a DataFrame, and link the port to a connector.",
                 )
         raise RequestError(
-            f"the function gives {type(left).__name__}", "Return a DataFrame, or a dict from ports to DataFrames."
+            f"the function returns {type(left).__name__}", "Return a DataFrame, or a dict from ports to DataFrames."
         )
 
     def _arrived(self, port: str, frame: DataFrame) -> DataFrame:
@@ -150,10 +151,11 @@ class Coded:
         if "port" in frame.columns:
             raise RequestError(
                 f"the rows for the port {port!r} have a column `port` of their own",
-                "Drop it, or give it another name: it would be lost.",
+                "Drop or rename it: it would be lost.",
             )
         if port not in self.outlets:
             raise RequestError(
-                f"the function gives rows for the port {port!r}", f"There are: {', '.join(self.outlets)}; see outputs:."
+                f"the function returns rows for the port {port!r}",
+                f"There are: {', '.join(self.outlets)}; see outputs:.",
             )
         return port

@@ -122,7 +122,7 @@ def ports_on(data: Path) -> dict[str, int]:
         told = json.loads(file.read_text())
         ports, identity = {name: int(told[name]) for name in ("connector", "segment", "http")}, told.get("id")
     except FileNotFoundError:
-        raise Unavailable(f"no worker runs on {data}: there is no {file}", start) from None
+        raise Unavailable(f"no worker runs on {data}: {file} not found", start) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Unavailable(f"{file} is not what a worker writes", "Use --worker HOST:PORT.") from None
     try:

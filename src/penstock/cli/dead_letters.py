@@ -66,7 +66,7 @@ def _as_json(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _table(letters: Sequence[DeadLetter]) -> Table:
-    table = Table("port", "letter", "event time", "event", "size", "replayed", "reason")
+    table = Table("port", "offset", "event time", "event", "size", "replayed", "reason")
     for one in letters:
         event = f"{one.segment}@{one.offset}" if one.segment is not None else one.source
         replayed = "yes" if one.replayed else ""
@@ -90,7 +90,7 @@ def _waiting(port: DeadLetterPort) -> str:
 @app.command("show")
 def show(
     pipeline: str,
-    letter: Annotated[int, typer.Argument(help="Its position, as penstock dead-letters list shows it.")],
+    offset: Annotated[int, typer.Argument(help="Its offset, as penstock dead-letters list shows it.")],
     port: PortOption = "err",
     worker: WorkerOption = None,
     data: DataOption = None,
@@ -98,18 +98,18 @@ def show(
 ) -> None:
     """Show one dead letter with its bytes: as text if they are UTF-8, else as a hex dump; base64 in JSON."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
-        found = client.dead_letter(pipeline, port, letter)
+        found = client.dead_letter(pipeline, port, offset)
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
     for name, text in _lines(found):
-        typer.echo(f"{name + ':':<12}{text}")
+        typer.echo(f"{name + ':':<13}{text}")
     typer.echo("")
     typer.echo("\n".join(shown(found.value or b"")))
 
 
 def _lines(letter: DeadLetter) -> Iterator[tuple[str, str]]:
-    yield "letter", f"{letter.port} {letter.at}{' (replayed)' if letter.replayed else ''}"
+    yield "dead letter", f"{letter.port} {letter.at}{' (replayed)' if letter.replayed else ''}"
     yield "reason", printable(_reason(letter))
     if letter.segment is not None:
         yield "event", printable(f"{letter.segment} at {letter.offset}")
@@ -147,7 +147,7 @@ def replay(
     port: PortOption = "err",
     upto: Annotated[
         int | None,
-        typer.Option("--upto", help="Replay up to and including this position. Default: all.", show_default=False),
+        typer.Option("--upto", help="Replay up to and including this offset. Default: all.", show_default=False),
     ] = None,
     input_: Annotated[
         str | None,
@@ -171,16 +171,16 @@ def replay(
         if end <= max(about.replayed, about.start):
             raise _nothing(pipeline, about, upto)
         found = client.replay(pipeline, port, about.replayed, end, input=input_)
-    letters = "1 letter" if found.count == 1 else f"{found.count:,} letters"
-    typer.echo(f"{letters} of {pipeline}/{port} replayed: they come with its next epoch")
+    letters = "1 dead letter" if found.count == 1 else f"{found.count:,} dead letters"
+    typer.echo(f"replayed {letters} of {pipeline}/{port}: they arrive with its next epoch")
     if found.left_out:
         typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads what they came from")
 
 
 def _nothing(pipeline: str, port: DeadLetterPort, upto: int | None) -> PipelineError:
-    hint = f"Look at what is there: penstock dead-letters list {pipeline} --port {port.port}"
+    hint = f"List them: penstock dead-letters list {pipeline} --port {port.port}"
     if upto is not None:
-        return PipelineError(f"letter {upto} of {pipeline}/{port.port} was replayed before", hint)
+        return PipelineError(f"dead letter {upto} of {pipeline}/{port.port} has already been replayed", hint)
     if port.end == port.start:
-        return PipelineError(f"there are no letters in {pipeline}/{port.port}", hint)
-    return PipelineError(f"all letters of {pipeline}/{port.port} were replayed before", hint)
+        return PipelineError(f"{pipeline}/{port.port} has no dead letters", hint)
+    return PipelineError(f"all dead letters of {pipeline}/{port.port} have already been replayed", hint)

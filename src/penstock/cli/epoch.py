@@ -109,7 +109,7 @@ def park(
         for one in sinks:  # each by its name: what was shown is parked, and nothing else
             client.park(pipeline, epoch, one.sink)
     for one in sinks:
-        typer.echo(f"parked: epoch {epoch} of {pipeline}; the dead letters of {one.sink} are the source")
+        typer.echo(f"parked epoch {epoch} of {pipeline}; its rows for {one.sink} are the source")
         typer.echo(
             f"  pipeline:{pipeline}/parked.{one.sink}   (penstock segment cat pipeline/{pipeline}/parked.{one.sink})"
         )

@@ -130,7 +130,7 @@ def parse_event_time(text: str) -> int:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise RequestError(
-            f"{text!r} is no time", "Write it like 2026-01-31T12:00:00Z, or in microseconds since 1970."
+            f"{text!r} is not a valid time", "Write it like 2026-01-31T12:00:00Z, or in microseconds since 1970."
         ) from None
     time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     since = time - datetime(1970, 1, 1, tzinfo=UTC)

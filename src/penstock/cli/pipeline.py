@@ -153,4 +153,4 @@ def _known(client: CoordinatorClient, name: str) -> PipelineStatus:
     for one in client.pipelines():
         if one.name == name:
             return one
-    raise PipelineError(f"there is no pipeline {name!r}", "Look which there are: penstock pipeline list")
+    raise PipelineError(f"pipeline {name!r} not found", "List them: penstock pipeline list")

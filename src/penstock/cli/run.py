@@ -101,7 +101,7 @@ def run(
     if not is_application and file.suffix.lower() != _PYTHON:
         raise RequestError(
             f"penstock run takes a .py or a .yaml file, not {file}",
-            "Give a Python file with @pipeline functions, or an application in YAML.",
+            "Name a Python file with @pipeline functions, or an application in YAML.",
         )
     if is_application:
         times = {"--max-disorder": max_disorder, "--idle-timeout": idle_timeout, "--when-all-idle": when_all_idle}
@@ -170,7 +170,7 @@ def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
     known = [pipeline.name for pipeline in pipelines]
     for name in names:
         if name not in known:
-            raise RequestError(f"there is no pipeline {name!r} in the file", f"It has: {', '.join(known)}.")
+            raise RequestError(f"pipeline {name!r} not found in the file", f"It has: {', '.join(known)}.")
     return [pipeline for pipeline in pipelines if not names or pipeline.name in names]
 
 

@@ -53,7 +53,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
 def _say_replaced(running: dict[str, Any] | None, name: str) -> None:
     """A worker that runs already may run something else."""
     if running is not None and running["revision"] and running["name"] not in ("", name):
-        say(f"{name} takes the place of {running['name']} (revision {running['revision']}), which is deployed there")
+        say(f"{name} replaces {running['name']} (revision {running['revision']}), which is deployed there")
 
 
 def _folders(deployment: Deployment) -> list[Path]:

@@ -42,9 +42,7 @@ class Place:
     def of(cls, data: Path | None, worker: str | None, checkpoint: str | None) -> "Place":
         if worker is not None:
             if data is not None:
-                raise RequestError(
-                    "--data and --worker exclude each other", "Give the one that says where the worker is."
-                )
+                raise RequestError("--data and --worker exclude each other", "Use only one of them.")
             checkpoints = checkpoint or DEFAULT_FOLDER
             return cls(None, local_path(checkpoints) or Path(DEFAULT_FOLDER), checkpoints)
         data = data or OWN_DATA
@@ -107,7 +105,7 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
         assert options.worker is not None
         if options.worker_options:
             raise RequestError(
-                f"{options.worker_options[0]} is for a worker that is started", "Give it to penstock worker itself."
+                f"{options.worker_options[0]} is for a worker that is started", "Pass it to penstock worker instead."
             )
         address = worker_to_change(options.worker, None, yes=True, retry_seconds=_WORKER_SECONDS_MAX)
         yield FoundWorker(address, get_json(address, "/status")["ports"])

@@ -95,7 +95,9 @@ def init(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where it 
     """
     there = [name for name in _FILES if (folder / name).exists()]
     if there:
-        raise RequestError(f"{folder / there[0]} is there already", "Give a folder that has none: penstock init DIR")
+        raise RequestError(
+            f"{folder / there[0]} already exists; nothing was written", "Choose a folder without it: penstock init DIR"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in _FILES.items():

@@ -126,7 +126,7 @@ def delete(
 
 
 def list_segments(
-    prefix: str = typer.Argument("", help="Only names that begin like this."),
+    prefix: str = typer.Argument("", help="Only names with this prefix."),
     worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -169,16 +169,16 @@ def missing(segment: str, status: Mapping[str, Any]) -> NoSuchSegment:
     """Why there is no such segment, as far as a worker's /status tells."""
     pipeline, port = _parsed(segment)
     if not pipeline:
-        return NoSuchSegment(f"there is no segment {segment!r}")
+        return NoSuchSegment(f"segment {segment!r} not found")
     known = {one["name"]: one for one in status.get("pipelines", ())}
     starting = [one["name"] for one in status.get("starting", ())]
     if pipeline not in known and pipeline not in starting:
         names = ", ".join(known) or "none"
-        return NoSuchSegment(f"there is no segment {segment!r}: no pipeline {pipeline!r} is known", f"Known: {names}.")
+        return NoSuchSegment(f"segment {segment!r} not found: no pipeline {pipeline!r} is known", f"Known: {names}.")
     outputs = known.get(pipeline, {}).get("outputs")
     if outputs and port not in outputs:
         hint = f"It has: {', '.join(outputs)}."
-        return NoSuchSegment(f"there is no segment {segment!r}: {pipeline} has no port {port!r}", hint)
+        return NoSuchSegment(f"segment {segment!r} not found: {pipeline} has no port {port!r}", hint)
     state = known[pipeline]["state"] if pipeline in known else "STARTING"
     return NoSuchSegment(
         f"{segment} does not exist yet: {pipeline} is {state}, and has committed no epoch", _next(state)
@@ -189,9 +189,9 @@ def _next(state: str) -> str:
     """What makes it appear."""
     match state:
         case "STARTING":
-            return "penstock run says when the pipeline is ready; its output is there after its first epoch."
+            return "penstock run reports when the pipeline is ready; the first epoch creates its output."
         case "RUNNING":
-            return "It is there after the first epoch: send it something."
+            return "It is created by the first epoch: send the pipeline an event."
         case _:
             return "Start the pipeline: penstock run"
 
@@ -218,7 +218,7 @@ _READ_BYTES = 1 << 20
 
 def cat(
     name: str,
-    offset: Annotated[int | None, typer.Option(min=0, help="Where to begin (default: at the segment's start).")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Where to start (default: at the segment's start).")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as they are stored, headers and all.")] = False,
     full: Annotated[
@@ -346,7 +346,7 @@ def truncate(
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.truncate(name, offset)
         start = client.info(name).start
-    typer.echo(f"{name} now begins at {start}")
+    typer.echo(f"{name} now starts at {start}")
 
 
 # `penstock segment verify`: read every checksum on the disk.
@@ -359,7 +359,7 @@ def verify(
     """Read every checksum, also beside a running worker; exit with 1 if one does not hold."""
     journal = data / "journal"
     if not journal.is_dir():
-        raise RequestError(f"there is no journal in {data}", "Give the worker's data directory: --data DIR")
+        raise RequestError(f"{data} has no journal", "Name the worker's data directory: --data DIR")
     report = _with_progress(RealFiles(journal, create=False))
     if as_json:
         typer.echo(json.dumps(asdict(report)))

@@ -59,7 +59,7 @@ def _stalled(pipeline: Mapping[str, Any]) -> str:
         return (
             f"waiting for {name}: it is {state}; start it with penstock run, or forget it with penstock pipeline drop"
         )
-    return f"waiting for {name}: {pipeline['held']}" if pipeline["held"] else ""
+    return f"waiting for {name}, which is {pipeline['held']}" if pipeline["held"] else ""
 
 
 def wait_for_start(http: str, source: str, say: Callable[[str], None]) -> None:
@@ -157,9 +157,9 @@ def _field_us(line: bytes, number: int, name: str) -> int:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise _wrong(number, f"is not JSON: {error}", f"--event-time field={name} takes lines of JSON.") from None
+        raise _wrong(number, f"is not JSON: {error}", f"--event-time field={name} needs lines of JSON.") from None
     if not isinstance(found, dict):
-        raise _wrong(number, "is not a JSON object", f"--event-time field={name} takes a JSON object on each line.")
+        raise _wrong(number, "is not a JSON object", f"--event-time field={name} needs a JSON object on each line.")
     if name not in found:
         has = f"It has: {', '.join(map(str, found))}." if found else _TIMES
         raise _wrong(number, f"has no field {name!r}", has)
@@ -209,7 +209,9 @@ def send(
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help="The file; each of its lines is a message.")
     ],
-    source: Annotated[str, typer.Option(help="The source to send as; made at first use unless the worker forbids it.")],
+    source: Annotated[
+        str, typer.Option(help="The source to send as; created at first use unless the worker forbids it.")
+    ],
     stream: Annotated[str, typer.Option(help="The stream of that source.")],
     worker: WorkerOption = None,
     data: DataOption = None,
@@ -296,7 +298,7 @@ def connector_address(http: str) -> str:
         raise RequestError("the worker speaks TLS alone", "Set PENSTOCK_TLS_CA to its authority's certificate.")
     port = status["ports"].get("connector")
     if port is None:
-        raise Unavailable(f"the worker at {http} takes no sources", "Start it with --connector-port.")
+        raise Unavailable(f"the worker at {http} accepts no sources", "Start it with --connector-port.")
     return f"{http.rpartition(':')[0]}:{port}"
 
 

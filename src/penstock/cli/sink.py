@@ -53,7 +53,7 @@ def add(
         is_known = pipeline in [one.name for one in client.pipelines() if one.inputs]
     typer.echo(f"{pipeline}/{port} goes to {bound.url} ({bound.guarantee}) as {chosen}")
     if not is_known:
-        typer.echo(f"there is no run of {pipeline} yet: it goes there from the first one on")
+        typer.echo(f"{pipeline} has not run yet: its output goes there from its first run")
 
 
 def _shown(url: str) -> str:
@@ -119,7 +119,7 @@ def _named(sinks: list[SinkStatus], name: str) -> SinkStatus:
         names = ", ".join(f"{one.pipeline}/{one.sink}" for one in found)
         raise PipelineError(f"{len(found)} sinks are called {name!r}", f"Say which: {names}")
     if not found:
-        raise PipelineError(f"there is no sink {name!r}", "Look which there are: penstock sink list")
+        raise PipelineError(f"sink {name!r} not found", "List them: penstock sink list")
     return found[0]
 
 
@@ -147,7 +147,7 @@ def _known(client: CoordinatorClient, pipeline: str, sink: str) -> SinkStatus:
     for one in client.sinks():
         if (one.pipeline, one.sink) == (pipeline, sink):
             return one
-    raise PipelineError(f"{pipeline} has no sink {sink!r}", "Look which there are: penstock sink list")
+    raise PipelineError(f"{pipeline} has no sink {sink!r}", "List them: penstock sink list")
 
 
 @app.command("types")

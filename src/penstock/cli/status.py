@@ -61,7 +61,7 @@ def _sentences(one: dict[str, Any]) -> Iterator[str]:
     if one["reason"]:
         yield f"connector {one['name']} is {one['state']}: {one['reason']}"
     if one["breaker_reason"] and one["breaker_reason"] not in one["reason"]:
-        breaker = f"'s breaker is {one['breaker']}" if one["breaker"] != "passing" else " takes nothing"
+        breaker = f"'s breaker is {one['breaker']}" if one["breaker"] != "passing" else " accepts nothing"
         yield f"connector {one['name']}{breaker}: {one['breaker_reason']}"
     for tripped in one["tripped_streams"]:
         stream = f"stream #{tripped['stream_id']} of {tripped['connector']}"

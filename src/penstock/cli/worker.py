@@ -188,13 +188,13 @@ def _hint(error: OSError) -> str:
         case errno.EADDRNOTAVAIL | errno.EACCES if error.filename is None:
             return "Choose an address of this machine with --host, and a port above 1023."
         case _:
-            return "Choose another --data directory: one that can be made and written."
+            return "Choose another --data directory: one that can be created and written."
 
 
 def _server_context(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
     if cert is None:
         if key is not None or client_ca is not None:
-            raise RequestError("TLS needs a certificate", "Give --tls-cert as well.")
+            raise RequestError("TLS needs a certificate", "Add --tls-cert.")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:

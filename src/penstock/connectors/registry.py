@@ -73,7 +73,7 @@ class Registry(Generic[T]):
         try:
             loaded = self._foreign[name].load()
             if not hasattr(loaded, "about"):
-                raise TypeError(f"{self._foreign[name].value} is no {self.what}")
+                raise TypeError(f"{self._foreign[name].value} is not a valid {self.what}")
             return cast("type[T]", loaded)
         except Exception as error:  # whatever somebody else's module does when it is imported
             package = self._foreign[name].dist
@@ -204,7 +204,7 @@ def _incoming(interceptor: Interceptor[Any]) -> Incoming:
     made = interceptor.incoming()
     if made is None:
         raise RequestError(
-            f"{interceptor.about.name} cannot stand under `interceptors: in`", "It works on the way out only."
+            f"{interceptor.about.name} cannot be used under `interceptors: in`", "It works on the way out only."
         )
     return made
 
@@ -213,6 +213,6 @@ def _outgoing(interceptor: Interceptor[Any]) -> OutgoingInterceptor:
     made = interceptor.outgoing()
     if made is None:
         raise RequestError(
-            f"{interceptor.about.name} cannot stand under `interceptors: out`", "It works on the way in only."
+            f"{interceptor.about.name} cannot be used under `interceptors: out`", "It works on the way in only."
         )
     return made

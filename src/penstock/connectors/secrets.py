@@ -81,7 +81,7 @@ def _content(match: re.Match[str]) -> str:
     except OSError as error:
         raise NoSecret(f"{path} cannot be read: {error.strerror}", "It is named by ${file:…}.") from None
     except UnicodeDecodeError:
-        raise NoSecret(f"{path} is no text", "It is named by ${file:…}, and must be UTF-8.") from None
+        raise NoSecret(f"{path} is not text", "It is named by ${file:…}, and must be UTF-8.") from None
 
 
 # Files that people name: read no further than what can be meant, and never waited for.
@@ -101,7 +101,7 @@ def read_bounded(path: Path, bytes_max: int) -> str:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(None, "Is a directory")
         if not stat.S_ISREG(mode):
-            raise OSError(None, "it is no plain file")
+            raise OSError(None, "it is not a regular file")
         data = file.read(bytes_max + 1)
     if len(data) > bytes_max:
         raise TooLarge

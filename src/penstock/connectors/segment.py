@@ -127,7 +127,9 @@ class Segment(Connector[SegmentOptions]):
             await self._forget()  # the next time begins with what the segment knows
             raise Lost(f"segment {self.options.segment!r}: {error}", error.hint) from error
         if too_large:
-            raise StreamGone(f"over the {_VALUE_BYTES_MAX} bytes that a segment takes at once", places=too_large)
+            raise StreamGone(
+                f"over the {_VALUE_BYTES_MAX} bytes that fit into one event of a segment", places=too_large
+            )
 
     async def _close(self) -> None:
         await self._forget()

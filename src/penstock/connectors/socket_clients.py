@@ -72,7 +72,7 @@ class OneConnection:
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
         if self._peer is None:
-            raise Lost(f"there is no connection to {self._where}")
+            raise Lost(f"no connection to {self._where}")
         if host.is_draining and not self._peer.listens:  # `run` listens no more, and does not see that it is gone
             self._peer = await _connected(self._connect, self._options, self._where)
         await _sent(self._peer, outgoing, self._options, self._where)
@@ -194,7 +194,7 @@ class ConnectionPerStream:
         if outgoing.stream is None:
             await self._connection_of(line)
         if line.peer is None:
-            raise StreamLost(f"there is no connection to {self._where} for this stream")
+            raise StreamLost(f"no connection to {self._where} for this stream")
         try:
             await _sent(line.peer, outgoing, self._options, self._where)
         except Lost as error:
@@ -228,7 +228,7 @@ async def _sent(peer: Peer, outgoing: Outgoing, options: ClientOptions, where: s
             await peer.send(outgoing.values)
     except OSError as error:
         peer.abort()
-        raise Lost(f"{where} has not taken what was sent to it: {str(error) or 'it takes nothing'}") from error
+        raise Lost(f"{where} did not accept data: {str(error) or 'no progress in time'}") from error
 
 
 # A connector that connects to a server: all that its type adds is how.

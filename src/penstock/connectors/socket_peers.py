@@ -208,20 +208,20 @@ class Peers:
     def _place_of(self, stream: StreamRef | None, host: Host) -> _Place:
         if stream is None or stream.connector != host.name:
             whose = "no single stream" if stream is None else f"a stream of {stream.connector}"
-            raise StreamGone(f"what comes from {whose} has no connection of {host.name}", "Set `broadcast: true`.")
+            raise StreamGone(f"events of {whose} belong to no connection of {host.name}", "Set `broadcast: true`.")
         if stream not in self._places:
             raise StreamGone(f"the connection of stream {stream.stream_id} is gone")
         return self._places[stream]
 
     async def _to_one(self, place: _Place, values: Sequence[bytes], host: Host) -> None:
         if place.sending is not None:
-            raise StreamLost(f"{place.peer.peer} has not taken what was sent to it before")
+            raise StreamLost(f"{place.peer.peer} has not read the data sent before")
         task = self._sending(place.peer, values)
         done, _ = await asyncio.wait([task], timeout=self._options.slow_after)
         if not done:
             host.count("slow_peers")
             place.sending = task
-            host.closed(place.ref, f"{place.peer.peer} does not take what is sent to it")
+            host.closed(place.ref, f"{place.peer.peer} does not read what is sent to it")
             task.add_done_callback(partial(self._taken, place, host))
         elif (error := task.exception()) is not None:
             raise StreamGone(f"the connection to {place.peer.peer} is gone: {error}")

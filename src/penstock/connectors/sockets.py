@@ -376,7 +376,7 @@ def check_url(url: str, plain: str, encrypted: str, *, has_tls: bool) -> None:
     try:
         parts = urlsplit(url)
         is_whole = parts.scheme in (plain, encrypted) and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, or none that can be
+    except ValueError:  # a port that is not a number, or none that can be
         is_whole = False
     if not is_whole or not url.isprintable() or " " in url:
         raise ValueError(f"expected {plain}://HOST… or {encrypted}://HOST…")

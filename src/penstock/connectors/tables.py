@@ -76,7 +76,7 @@ class FoundTable:
 def no_column(where: str, field: str) -> str:
     """Of a vote of no: the value of this field would be lost."""
     return (
-        f"{where}: there is no column for its field {field!r}; add one (penstock sink ddl prints the statement), "
+        f"{where}: no column for its field {field!r}; add one (penstock sink ddl prints the statement), "
         "or leave such fields out with unknown_fields=ignore"
     )
 

@@ -117,7 +117,7 @@ def _port(parts: SplitResult) -> int | None:
     except ValueError:
         port = 0
     if port == 0:
-        raise RequestError("this is not a valid port", "Give a number from 1 to 65535.")
+        raise RequestError("this is not a valid port", "Write a number from 1 to 65535.")
     return port
 
 

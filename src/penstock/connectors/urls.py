@@ -104,7 +104,7 @@ def _type_name(url: str) -> str:
     name = scheme[1].lower()
     known = {**{one: one for one in CONNECTORS.names()}, **SCHEMES}
     if name not in known:
-        raise RequestError(f'there is no sink type "{scheme[1]}"', suggestion(name, known))
+        raise RequestError(f'unknown sink type "{scheme[1]}"', suggestion(name, known))
     return known[name]
 
 
@@ -138,7 +138,7 @@ def _wrong_query(form: UrlForm, query: Sequence[tuple[str, str]]) -> Iterator[Re
     names = [name for name, _ in query]
     for name, text in dict(query).items():
         if names.count(name) > 1:
-            yield RequestError(f"{form.prefix}{name} stands here twice", "Give it once.")
+            yield RequestError(f"{form.prefix}{name} is set twice", "Set it once.")
         elif name in form.fields:
             yield RequestError(f"{form.prefix}{name} is in the URL already", f"Write {form.written}.")
         elif not text:

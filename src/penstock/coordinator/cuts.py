@@ -17,7 +17,7 @@ from penstock.protocol.api.pipelines import BatchRanges, Cut, InputOffset, Limit
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.names import replay_source
 
-ONE_EACH = "Give each load an `input` of its own."
+ONE_EACH = "Use a separate `input` for each load."
 
 
 @dataclass(slots=True)

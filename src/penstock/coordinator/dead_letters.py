@@ -105,7 +105,7 @@ class DeadLetters:
             for letter in letters_in(data, at):
                 return DeadLetter.of(port, letter, replayed=letter.end <= about.replayed, with_value=True)
         raise PipelineError(
-            f"no dead letter of port {port!r} begins at {at}", f"List them: penstock dead-letters list {name}"
+            f"no dead letter of port {port!r} starts at {at}", f"List them: penstock dead-letters list {name}"
         )
 
     def _port(self, name: str, pipeline: Pipeline, port: str) -> DeadLetterPort:

@@ -217,7 +217,7 @@ def _check(name: str, inputs: Mapping[str, InputSpec], outputs: Sequence[str] | 
     for port in outputs or ():
         check_pipeline_name(port, "port")
         if port.startswith(REPLAY_PREFIX):
-            raise RequestError(f"{port!r} is not a valid name of a port", f"{REPLAY_PREFIX}… is used for replays.")
+            raise RequestError(f"{port!r} is not a valid port name", f"{REPLAY_PREFIX}… is used for replays.")
     for key in inputs:
         check_pipeline_name(key, "input")
     _check_size(inputs, request)

@@ -137,6 +137,6 @@ def _check(name: str, generation: int | None, epoch: int, staged: Sequence[Stage
     for one in staged:
         check_pipeline_name(one.port, "port")
         if not one.segment.startswith(prefix):
-            raise RequestError(f"{one.segment!r} was not staged by this epoch", f"Its names begin with {prefix}.")
+            raise RequestError(f"{one.segment!r} was not staged by this epoch", f"Its names start with {prefix}.")
     if len({one.segment for one in staged}) < len(staged):
         raise RequestError("a segment is listed twice", "Every attempt of a task stages segments of its own.")

@@ -217,7 +217,7 @@ class Sources:
             case AtSegments(segments):
                 return self._at_segments(sources, names, segments)
             case _:
-                raise RequestError(f"{starting!r} is no place to start at")
+                raise RequestError(f"{starting!r} is not a valid starting position")
 
     def _at_segments(self, sources: Sequence[str], names: list[str], given: Segments) -> dict[str, int]:
         parsed = [Source.parse(source) for source in sources]
@@ -228,7 +228,7 @@ class Sources:
                 raise RequestError(f"segment {name!r} ends at {self._records.end(name)}, before {offset}")
             if not self._records.begins_an_event(name, offset):
                 raise RequestError(
-                    f"no event begins at offset {offset} of segment {name!r}",
+                    f"no event starts at offset {offset} of segment {name!r}",
                     "Take it from the offset column of a row, or from a cut.",
                 )
         return {name: self._records.begin(name) for name in names} | dict(given)

@@ -50,7 +50,7 @@ class SegmentExists(RequestError):
 
 
 class SegmentSealed(RequestError):
-    hint = "A sealed segment takes no more bytes: append to another one."
+    hint = "A sealed segment accepts no more bytes: append to another one."
 
 
 class SegmentTruncated(RequestError):
@@ -74,13 +74,13 @@ class LimitExceeded(RequestError):
 class Fenced(RequestError):
     """A newer generation of the pipeline has taken over; the older one changes nothing any more."""
 
-    hint = "Stop this run of the pipeline: another one has been started under the same name."
+    hint = "Another run of the pipeline has replaced this one: stop this one."
 
 
 class DataLoss(RequestError):
     """Bytes that a reader needs were removed before it had read them."""
 
-    hint = "Read with failOnDataLoss=false to pass over them, or begin anew: penstock pipeline reset NAME"
+    hint = "Read with failOnDataLoss=false to skip them, or start from scratch: penstock pipeline reset NAME"
 
 
 class PipelineError(RequestError):
@@ -129,7 +129,7 @@ class StoreFailed(PenstockError):
 
 
 class StoreInUse(PenstockError):
-    hint = "Stop the other worker, or give this one its own --data directory."
+    hint = "Stop the other worker, or use another --data directory."
 
 
 class CheckpointFailed(PenstockError):

@@ -195,7 +195,7 @@ class DeployedVoter:
     async def open(self, decided: bytes) -> None:
         connector = self._current.wanted()
         if connector is not None and not connector.capabilities(connector.options).votes:
-            raise SinkLost(f"connector {self._name} does not vote any more", "Bind it again.")
+            raise SinkLost(f"connector {self._name} no longer votes", "Bind it again.")
         await (await self._current.get()).open(decided)
 
     async def prepare(self, epoch: Epoch) -> Vote:

@@ -104,7 +104,7 @@ def _found(log: SourceLog, stream: int | str) -> int:
         raise RequestError(f"stream {stream!r} of source {log.name!r} not found", "Use its id or its name.")
     if known.standing is Standing.ENDED:
         raise RequestError(
-            f"stream {stream!r} of source {log.name!r} has ended", "It does not hold the watermark back any more."
+            f"stream {stream!r} of source {log.name!r} has ended", "It no longer holds the watermark back."
         )
     return stream_id
 

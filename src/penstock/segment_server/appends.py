@@ -155,7 +155,7 @@ class Appending:
         self._answer(reply, appended.position, size)
 
     def _gap(self, appender: _Appender, append: AppendByOffset, last: int) -> None:
-        text = f"a gap: the block begins at {append.offset}, and {last} bytes of this writer are stored"
+        text = f"a gap: the block starts at {append.offset}, and {last} bytes of this writer are stored"
         appender.failed = errors.ConditionFailed(text)
         self._counters.refused += 1
         self._reply(InvalidEventNumber(append.writer_id, text, append.offset))

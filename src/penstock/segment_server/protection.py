@@ -35,7 +35,7 @@ _STAGING = (CreateSegment, SetupAppend, DeleteSegment)
 _AGAINST_DAMAGE = (TruncateSegment, DeleteSegment)
 """What an operator does with a segment that cannot be read, whoever it belongs to."""
 
-_HINT = "It can be read. Names that begin otherwise are yours."
+_HINT = "You can read it, but not change it; use a name without this prefix."
 
 
 def check_change(store: SegmentStore, request: Message) -> None:

@@ -69,7 +69,6 @@ class PenstockDataSource(DataSource):
 
         with hinted():
             raise RequestError(
-                "penstock takes the results of streaming queries alone: a batch job that is run again would store its "
-                "rows twice",
+                "penstock writes streaming queries only: a batch job that is run again would store its rows twice",
                 "Read the same data with readStream, and write it with writeStream and trigger(availableNow=True).",
             )

@@ -202,7 +202,7 @@ def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
         case Mapping() if given and all(isinstance(frame, DataFrame) for frame in given.values()):
             return _several(given, declared)
     raise RequestError(
-        f"the function gives {type(given).__name__}",
+        f"the function returns {type(given).__name__}",
         "Return a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter that is not started.",
     )
 
@@ -215,7 +215,7 @@ def _with_letter_ports(ports: tuple[str, ...], frames: Sequence[DataFrame]) -> t
     for frame in frames:
         marks = check_letters(frame)
         if seen & marks:
-            raise twice("what the function gives")
+            raise twice("the result of the function")
         seen |= marks
     lettered = any(map(has_letters, frames))
     return tuple(dict.fromkeys((*ports, *LETTER_PORTS))) if lettered else tuple(ports)
@@ -259,7 +259,7 @@ def _to_port(frame: DataFrame, port: str) -> DataFrame:
     if "port" in frame.columns:
         raise RequestError(
             f"the rows for the port {port!r} have a column `port` of their own",
-            "Drop it, or give it another name: it would be lost.",
+            "Drop or rename it: it would be lost.",
         )
     return _columns(frame.withColumn("port", functions.lit(port)))
 

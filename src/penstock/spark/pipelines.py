@@ -41,7 +41,7 @@ def sinks_of(declared: Declared) -> dict[str, SinkSpec]:
         if isinstance(given, Mapping):
             for name, url in given.items():
                 if name in named:
-                    raise RequestError(f"two sinks are named {name!r}", "Give each a name of its own.")
+                    raise RequestError(f"two sinks are named {name!r}", "Use a separate name for each.")
                 named[check_pipeline_name(name, "sink")] = _spec(port, url)
         else:
             unnamed += [_spec(port, url) for url in _several(given)]
@@ -105,7 +105,7 @@ class Pipeline:
     columns: tuple[str, ...] = tuple(COLUMNS)
     """Of the DataFrames that the function is given."""
     outputs: tuple[str, ...] | None = None
-    """Its ports; None: what the function gives says it."""
+    """Its ports; None: what the function returns says it."""
     mode: Mode = "append"
     trigger_ms: int | None = None
     """Between the starts of two epochs; None: one after the other."""
@@ -185,7 +185,7 @@ def starting_of(start: Start) -> Starting:
         return AtSegments(dict(start))
     if start in ("earliest", "latest"):
         return start
-    raise RequestError(f"{start!r} is no place to start at", 'Give "earliest", "latest", a datetime, or a cut.')
+    raise RequestError(f"{start!r} is not a valid starting position", 'Use "earliest", "latest", a datetime, or a cut.')
 
 
 def sources_of(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def limits_of(max_bytes_per_epoch: int | str | None, max_rows_per_epoch: int | N
 
 def _mode(mode: Mode) -> Mode:
     if mode not in get_args(Mode):
-        raise RequestError(f"there is no mode {mode!r}", "The sink takes append and complete.")
+        raise RequestError(f"mode {mode!r} is not supported", "Use append or complete.")
     return mode
 
 
@@ -211,7 +211,7 @@ def _inputs(function: Function, given: Mapping[str, str | Sequence[str]]) -> dic
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise RequestError(
-                f"{function.__name__} takes *{parameter.name}", "Give each input a parameter of its own."
+                f"{function.__name__} takes *{parameter.name}", "Use a separate parameter for each input."
             )
         if parameter.name in given:
             inputs[parameter.name] = sources_of(given[parameter.name])

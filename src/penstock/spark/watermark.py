@@ -21,7 +21,7 @@ DELAY_KEY = "spark.watermarkDelayMs"
 """By this key in a column's metadata Spark knows that a watermark is on it."""
 
 BEFORE_1970 = (
-    "the watermark is before 1970, and Spark takes all events up to 1970 for late: use penstock.windows for such times"
+    "the watermark is before 1970, and Spark treats all events up to 1970 as late: use penstock.windows for such times"
 )
 
 
@@ -45,7 +45,7 @@ def watermarked(frame: DataFrame, *, event_time: str = "event_time", duplicates_
 def _check(schema: StructType, event_time: str) -> None:
     if event_time not in schema.names:
         raise RequestError(
-            f"there is no column {event_time!r}", "Keep the event time, or name it: watermarked(frame, event_time=…)"
+            f"column {event_time!r} not found", "Keep the event time, or name it: watermarked(frame, event_time=…)"
         )
     if (kind := schema[event_time].dataType.simpleString()) != "timestamp":
         raise RequestError(f"the column {event_time!r} is {kind}, not timestamp", "Keep the event time as it comes.")

@@ -120,7 +120,7 @@ def read_header(file: File, base: Position) -> int:
     except OtherFormat as error:
         raise UnreadableFormat(f"the journal ({name})", error.found, FORMAT, _START_OVER) from None
     if header.base != base:
-        raise Damaged(f"{name} is damaged at offset 0: it claims to begin at {header.base}")
+        raise Damaged(f"{name} is damaged at offset 0: it claims to start at {header.base}")
     return header.chain
 
 

@@ -140,7 +140,7 @@ class FileJournal:
             self._files.remove(_UNNAMED)
             if error.errno not in OUT_OF_SPACE:
                 raise
-            raise DiskFull("there is no room for a new journal's first file") from None
+            raise DiskFull("no room for the first file of a new journal") from None
         head, _ = _snapshot_record(b"", chain=0, term=0, position=Position(0), durable=Position(0))
         file.write(0, [chapter_header(Position(0), 0), head])
         file.sync()

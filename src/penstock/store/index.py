@@ -109,7 +109,7 @@ class ClosedIndex:
         rows = int.from_bytes(view[4:_COUNTS_BYTES], "little")
         split = _COUNTS_BYTES + keys * _KEY_BYTES
         if len(view) != split + rows * _ROW_BYTES:
-            raise ValueError("the index is not as long as its counts say")
+            raise ValueError("the length of the index does not match its counts")
         self._keys = _from_little_endian(view[_COUNTS_BYTES:split])
         self._rows = _from_little_endian(view[split:])
         self.size_bytes = len(view)

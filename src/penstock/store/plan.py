@@ -40,7 +40,7 @@ class AttributeUpdate(NamedTuple):
 def find(table: SegmentTable, name: str) -> Segment:
     segment = table.named(name)
     if segment is None:
-        raise NoSuchSegment(f"there is no segment {name!r}")
+        raise NoSuchSegment(f"segment {name!r} not found")
     return segment
 
 
@@ -80,7 +80,7 @@ def _check_quota(segment: Segment, length: int, settings: StoreSettings) -> None
         raise LimitExceeded(f"an append of {length} bytes can never fit: segment {segment.name!r} may hold {quota}")
     held = segment.length - segment.start
     if held + length > quota:
-        raise QuotaReached(f"segment {segment.name!r} holds {held} of {quota} bytes: no room for {length} more")
+        raise QuotaReached(f"segment {segment.name!r} has {held} of {quota} bytes: no room for {length} more")
 
 
 def plan_merges(table: SegmentTable, merges: Sequence[tuple[str, str]]) -> list[Merge]:

@@ -112,7 +112,7 @@ def parse_chapter_header(data: bytes) -> ChapterHeader:
         raise NotAChapter("the file is shorter than a chapter's header")
     magic, version, chain, base, _, value = _CHAPTER.unpack_from(data)
     if magic != _CHAPTER_MAGIC:
-        raise NotAChapter("the file does not begin as a chapter does")
+        raise NotAChapter("the file is not a chapter: wrong magic number")
     if value != crc32c(data[: CHAPTER_HEADER_BYTES - 4]):
         raise NotAChapter("the chapter's header fails its checksum")
     if version != FORMAT:

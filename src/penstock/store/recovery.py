@@ -135,7 +135,7 @@ def _read_before(files: Files, bases: list[Position], chapter: _Chapter) -> _Cha
     if before is None or before.end != chapter.base:
         raise Damaged(
             f"{chapter.name} is damaged at offset {file_offset(chapter.base, chapter.base)}: "
-            "its snapshot cannot be read, and the chapter before it is not there to stand in"
+            "its snapshot cannot be read, and the chapter before it is missing"
         )
     return before
 

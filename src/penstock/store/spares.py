@@ -66,7 +66,7 @@ class Spares:
                     pass
             except OSError as error:
                 if error.errno not in OUT_OF_SPACE:
-                    log.error("no spare journal file can be made: %s", error)
+                    log.error("no spare journal file can be created: %s", error)
 
     def _make(self) -> bool:
         if self._files.free_bytes() < self._size:

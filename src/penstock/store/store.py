@@ -282,7 +282,7 @@ class SegmentStore:
         _check_start(segment, offset)
         for piece in self._readable(segment, offset, min(offset + 1, segment.durable)):
             return piece
-        raise ConditionFailed(f"segment {name!r} ends at {segment.durable}: there is no byte at {offset}")
+        raise ConditionFailed(f"segment {name!r} ends at {segment.durable}, before offset {offset}")
 
     def grown(self) -> set[str]:
         """The names of the segments that have new durable bytes since the last call."""
@@ -394,6 +394,6 @@ class SegmentStore:
 def _check_start(segment: Segment, offset: int) -> None:
     if offset < segment.start:
         raise SegmentTruncated(
-            f"segment {segment.name!r} begins at {segment.start}; offset {offset} was truncated",
+            f"segment {segment.name!r} starts at {segment.start}; offset {offset} was truncated",
             start=segment.start,
         )

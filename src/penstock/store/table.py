@@ -54,7 +54,7 @@ class SegmentTable:
         return self._by_name
 
     def follow(self, prefix: str) -> None:
-        """Keep the names that begin with `prefix` apart: finding them costs nothing for all the others."""
+        """Keep the names that start with `prefix` apart: finding them costs nothing for all the others."""
         if prefix not in self._followed:
             self._followed[prefix] = {name for name in self._by_name if name.startswith(prefix)}
 

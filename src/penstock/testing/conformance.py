@@ -72,7 +72,7 @@ class Conforming:
 
     def make_peer(self, folder: Path) -> Peer:
         """A fresh one that is not started; `folder` is its own."""
-        raise AssertionError(f"{type(self).__name__} says nothing of its peer: override make_peer ({folder})")
+        raise AssertionError(f"{type(self).__name__} has no peer: override make_peer ({folder})")
 
     def given(self, value: bytes) -> bytes:
         """What a pipeline emits so that the peer receives this value: for a table, an object with it."""
@@ -180,7 +180,7 @@ async def at_rest(frame: Frame) -> int:
 
 
 async def until_letters(frame: Frame, count: int) -> None:
-    await frame.until(lambda: frame.instance.host.dead_letters.count >= count, "the letter")
+    await frame.until(lambda: frame.instance.host.dead_letters.count >= count, "the dead letter")
 
 
 # What the port `in` of every connector must pass.
@@ -230,7 +230,7 @@ class SinkConformance(Conforming):
             for number in range(count):
                 frame.give(refs[first.stream_id], [record], [first.event_id + number])
             frame.give(refs[second.stream_id], [b"answer"], [second.event_id])
-            await frame.until(lambda: quick.received() == b"answer\n", "the answer behind the slow line's")
+            await frame.until(lambda: quick.received() == b"answer\n", "the answer after the slow line's")
             slow.go_on_reading()
             await frame.until(lambda: len(slow.received()) == count * 1_000_000, "all of the slow line's", LONG_SECONDS)
             assert frame.dead_letters == 0

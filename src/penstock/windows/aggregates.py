@@ -395,7 +395,7 @@ class Avg(Aggregate):
         try:
             return rounded.cast(pa.decimal128(DECIMAL_DIGITS, scale))
         except pa.ArrowInvalid as error:
-            raise sum_overflows(f"{DECIMAL_DIGITS} digits, {scale} of them behind the point") from error
+            raise sum_overflows(f"{DECIMAL_DIGITS} digits, {scale} of them after the point") from error
 
 
 def _pairs(sums: pa.Array, counts: pa.Array) -> pa.Array:

@@ -71,8 +71,8 @@ class Aggregate(ABC):
     def _type(self, method: str, given: Any) -> pa.DataType:
         if not isinstance(given, pa.Array | pa.ChunkedArray):
             raise RequestError(
-                f"`{method}` of the aggregate {type(self).__name__} gives {type(given).__name__}, not an Arrow array",
-                "Let it return pa.array(…), also of no rows.",
+                f"`{method}` of the aggregate {type(self).__name__} returns {type(given).__name__}, not an Arrow array",
+                "Return pa.array(…), also for no rows.",
             )
         return given.type
 

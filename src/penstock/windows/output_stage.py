@@ -64,7 +64,7 @@ def _of_segment(worker: str, link: Connected, segment: str, offsets: NDArray[np.
             found.append(batch.filter(pc.is_in(batch.column("offset"), pa.array(wanted))))
     table = pa.Table.from_batches(found)
     if not np.array_equal(table.column("offset").to_numpy(), wanted):
-        raise Damaged(f"segment {segment!r} has no events at some of the places that rows have named")
+        raise Damaged(f"segment {segment!r} has no events at some of the offsets that rows refer to")
     return table.take(pa.array(np.searchsorted(wanted, offsets)))
 
 
@@ -156,9 +156,9 @@ def _late(operator: Operator, table: pa.Table) -> pa.StructArray:
         "watermark": table.column("watermark").cast(_TIMESTAMP),
         "behind_us": table.column("behind"),
     }
-    reason = "it came behind the watermark, and its windows are closed"
+    reason = "event time is behind the watermark, and its windows are closed"
     if operator.plan.late_rule == "strict":
-        reason = "it came behind the watermark"
+        reason = "event time is behind the watermark"
     carried = _carried(operator, table)
     if "event_time" in carried:
         carried["event_time"] = pc.coalesce(carried["event_time"], missed["event_time"])

@@ -187,7 +187,7 @@ def _checked(received: _Received) -> tuple[int, int | None, int | None]:
     _, before, _ = received.control
     if received.judged - {before}:
         raise PipelineError(
-            f"the batch begins at watermark {before}, its tasks were given {received.judged}", _TWO_QUERIES
+            f"the batch starts at watermark {before}, its tasks used {received.judged}", _TWO_QUERIES
         )
     return received.control
 

@@ -78,11 +78,16 @@ def test_a_file_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path) -> No
     (tmp_path / "binary").write_bytes(b"\xff")
     (tmp_path / "large").write_bytes(b"x" * (SECRET_BYTES_MAX + 1))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NoSecret, match="it is no plain file"):
+    with pytest.raises(NoSecret, match="it is not a regular file"):
         resolve(f"${{file:{tmp_path}/pipe}}")
-    with pytest.raises(NoSecret, match="it is no plain file"):
+    with pytest.raises(NoSecret, match="it is not a regular file"):
         resolve("${file:/dev/zero}")
-    for name, said in [("none", "No such file"), ("binary", "is no text"), ("large", "too large"), (".", "Is a direc")]:
+    for name, said in [
+        ("none", "No such file"),
+        ("binary", "is not text"),
+        ("large", "too large"),
+        (".", "Is a direc"),
+    ]:
         with pytest.raises(NoSecret, match=said):
             resolve({"a": f"${{file:{tmp_path}/{name}}}"})
 

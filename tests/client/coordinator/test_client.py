@@ -276,5 +276,5 @@ def test_what_is_no_worker_is_told_apart(worker: ScriptedWorker, client: Coordin
 
 
 def test_what_can_be_no_pipeline_is_refused_before_anybody_is_asked() -> None:
-    with CoordinatorClient("127.0.0.1:1", 0) as client, pytest.raises(RequestError, match="'a/b' is no name"):
+    with CoordinatorClient("127.0.0.1:1", 0) as client, pytest.raises(RequestError, match="'a/b' is not a valid"):
         client.drop("a/b")

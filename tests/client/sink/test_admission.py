@@ -60,7 +60,7 @@ def test_the_state_belongs_to_the_first_instance_for_good(serve: Serve) -> None:
         worker.greet(instance="orders")
     with serve(Recorder()) as address:
         text = refusal(address, hello(instance="payments"))
-        assert text.startswith("HELLO: this sink has the output of 'orders', and takes none of 'payments'")
+        assert text.startswith("HELLO: this sink is bound to 'orders', and refuses 'payments'")
         with ScriptedWorker(address) as worker:
             worker.greet(instance="orders")
 
@@ -203,7 +203,7 @@ def test_one_state_directory_is_for_one_sink(kind: str, tmp_path: Path) -> None:
         RunningSink(sink)
     with pytest.raises(StoreInUse) as raised:
         RunningSink(KINDS[kind]("127.0.0.1:0", Recorder(), state=tmp_path / "state"))
-    assert "state directory of its own" in raised.value.hint
+    assert "separate state directory" in raised.value.hint
     running.stop()
     RunningSink(sink).stop()
 

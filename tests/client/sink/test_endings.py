@@ -146,7 +146,7 @@ def test_the_reason_arrives_even_while_much_is_on_its_way(kind: str, tmp_path: P
 def test_a_file_that_the_state_knows_nothing_of_is_not_touched(serve: Serve, output: Output) -> None:
     output.path.write_bytes(b"precious")
     for _ in range(2):
-        with pytest.raises(RequestError, match="the data has 8 bytes, and the state directory knows of none"):
+        with pytest.raises(RequestError, match="the data has 8 bytes, but the state directory records none"):
             serve(DataFile(output.path)).__enter__()
     assert output.all == b"precious"
 
@@ -156,7 +156,7 @@ def test_a_file_that_lacks_what_is_committed_is_not_used(serve: Serve, output: O
         worker.greet()
         worker.deliver(b"1", [b"first"])
     output.path.write_bytes(b"fir")
-    with pytest.raises(Damaged, match="the data has 3 bytes, and the state directory knows of 5"):
+    with pytest.raises(Damaged, match="the data has 3 bytes, but the state directory records 5"):
         serve(DataFile(output.path)).__enter__()
 
 

@@ -132,7 +132,7 @@ def test_a_decision_that_contradicts_the_last_one_is_an_error(
     assert connect.vote(b"p:1:1", connect.write([b"first"]))
     connect.decide(b"p:1:1", commit)
     connect.send(Phase2(b"p:1:1", not commit))
-    assert "and this says otherwise" in connect.expect_error()
+    assert f"was already {'committed' if commit else 'aborted'}" in connect.expect_error()
     assert output.committed == (b"first\n" if commit else b"")
 
 
@@ -171,14 +171,14 @@ def test_an_abort_removes_nothing_that_was_committed_before(connect: ScriptedWor
 def test_a_gap_is_an_error_that_says_how_large_it_is(connect: ScriptedWorker, output: Output) -> None:
     connect.deliver(b"p:1:1", [b"first"])
     connect.write([b"third"], at=11)
-    assert connect.expect_error() == "MESSAGE: id 11 leaves a gap of 6 bytes behind 5 (state Streaming)"
+    assert connect.expect_error() == "MESSAGE: id 11 leaves a gap of 6 bytes after 5 (state Streaming)"
     assert output.all == b"first\n"
 
 
 def test_a_message_across_the_end_of_what_is_here_is_an_error(connect: ScriptedWorker) -> None:
     connect.deliver(b"p:1:1", [b"first"])
     connect.write([b"stsecond"], at=3)
-    assert connect.expect_error().startswith("MESSAGE: its bytes 3 to 11 lie across 5")
+    assert connect.expect_error().startswith("MESSAGE: bytes 3 to 11 overlap the 5 already received")
 
 
 def test_phase_one_about_bytes_that_did_not_come_is_voted_no(connect: ScriptedWorker, output: Output) -> None:
@@ -234,7 +234,7 @@ def test_an_id_is_never_used_again(connect: ScriptedWorker) -> None:
 @pytest.mark.parametrize("size", [0, 1025])
 def test_an_id_has_a_length_that_the_log_can_take(connect: ScriptedWorker, size: int) -> None:
     connect.send(Phase1(b"x" * size))
-    assert f"PHASE1: an id of {size} bytes; 1 to 1024 are taken here" in connect.expect_error()
+    assert f"PHASE1: transaction id has {size} bytes, expected 1 to 1024" in connect.expect_error()
 
 
 def test_no_data_and_no_other_round_while_one_is_open(serve: Serve, output: Output) -> None:

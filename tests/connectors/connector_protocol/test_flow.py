@@ -185,7 +185,7 @@ def test_a_loss_while_the_attempt_is_journalled_is_noticed_before_phase_1(loop: 
         await peer.send(Error("gone"))
         await eventually(lambda: not sink.is_open)
         epoch.release()
-        with pytest.raises(SinkLost, match="says: gone"):
+        with pytest.raises(SinkLost, match="reports: gone"):
             await soon(preparing)
         frame = await peer.next()
         assert not isinstance(frame, Phase1)

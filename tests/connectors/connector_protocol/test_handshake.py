@@ -121,12 +121,12 @@ async def lost_by(scripted: ScriptedSink, *frames: object, **options: object) ->
 
 async def test_a_refused_stream_is_tried_again_later(scripted: ScriptedSink) -> None:
     lost = await lost_by(scripted, Ok(0), NotifyAck(False, OUTPUT_STREAM, 0))
-    assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} does not take the output now (it refused NOTIFY)"
+    assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} is not accepting output now (it refused NOTIFY)"
 
 
 async def test_an_error_is_told_in_the_words_of_the_sink(scripted: ScriptedSink) -> None:
     lost = await lost_by(scripted, Error("the disk is being exchanged"))
-    assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} says: the disk is being exchanged"
+    assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} reports: the disk is being exchanged"
 
 
 async def test_a_long_error_is_cut(scripted: ScriptedSink) -> None:
@@ -137,7 +137,7 @@ async def test_the_cookie_is_not_told_even_if_the_sink_does(scripted: ScriptedSi
     (tmp_path / "cookie").write_bytes(b"s3cret")
     file = tmp_path / "cookie"
     lost = await lost_by(scripted, Error("'s3cret' is not the cookie"), cookie_file=file)
-    assert str(lost).endswith("says: '(cookie)' is not the cookie")
+    assert str(lost).endswith("reports: '(cookie)' is not the cookie")
     assert "s3cret" not in repr(scripted.sink(cookie_file=file)) + repr(Hello(SINK_VERSION, b"s3cret", "", ""))
 
 
@@ -162,7 +162,7 @@ async def test_what_is_none_of_the_protocol_is_told_to_both_sides(scripted: Scri
 async def test_an_unknown_frame_is_answered_with_an_error_and_a_close(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     await peer.send_bytes(b"\0\0\0\1\x63")
-    assert (await peer.expect(Error)).text == "tag 99: there is no such frame"
+    assert (await peer.expect(Error)).text == "tag 99: unknown frame"
     await peer.expect_close()
     await eventually(lambda: not sink.is_open)
     assert "tag 99" in str(sink.lost)
@@ -219,7 +219,7 @@ async def test_calls_without_a_session_say_so(scripted: ScriptedSink) -> None:
     sink = scripted.sink()
     assert not sink.is_open
     for call in (sink.prepare(FakeEpoch([b"a"])), sink.abort(b"p:1:1"), sink.end()):
-        with pytest.raises(SinkLost, match="there is no connection"):
+        with pytest.raises(SinkLost, match="no connection"):
             await call
     await sink.close()
     await sink.close()

@@ -215,7 +215,7 @@ async def test_a_vote_that_does_not_come_is_a_loss(scripted: ScriptedSink) -> No
     await sink.close()
 
 
-@pytest.mark.parametrize(("frame", "text"), [(Error("no more"), "says: no more"), (Restart("b:1"), "at 'b:1'")])
+@pytest.mark.parametrize(("frame", "text"), [(Error("no more"), "reports: no more"), (Restart("b:1"), "at 'b:1'")])
 async def test_an_undecided_round_is_lost_with_its_sink(
     scripted: ScriptedSink, frame: Error | Restart, text: str
 ) -> None:
@@ -268,7 +268,7 @@ async def test_a_loss_is_noticed_while_nothing_is_asked(scripted: ScriptedSink) 
     sink, peer = await scripted.opened()
     await peer.send(Error("maintenance"))
     await eventually(lambda: not sink.is_open)
-    assert str(sink.lost) == f"the sink at 127.0.0.1:{scripted.port} says: maintenance"
+    assert str(sink.lost) == f"the sink at 127.0.0.1:{scripted.port} reports: maintenance"
     await peer.expect_close()
     await sink.close()
 

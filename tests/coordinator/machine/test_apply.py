@@ -117,7 +117,7 @@ def test_an_older_generation_is_fenced_from_everything() -> None:
         Complete("a", 1, 0),
     ]
     for command in commands:
-        with pytest.raises(Fenced, match="generation 1 of pipeline 'a' was followed by generation 2"):
+        with pytest.raises(Fenced, match="generation 1 of pipeline 'a' was replaced by generation 2"):
             apply(state, command)
 
 

@@ -136,7 +136,7 @@ async def test_a_drain_stores_what_interceptors_buffer_and_what_was_read_for_a_c
     await drain
     assert sorted(await scene.values()) == [b"a", b"held", b"read before"]
     await asyncio.gather(reading, return_exceptions=True)
-    with pytest.raises(RequestError, match="reads no more"):
+    with pytest.raises(RequestError, match="is draining"):
         await host.open_stream("late")
     assert host.status().state == "ended"
 
@@ -232,5 +232,5 @@ async def test_a_connector_that_does_not_end_when_it_is_cancelled_is_left_behind
     host = await scene.host(run)
     await host.stop()
     assert host.status().state == "stopped"
-    assert "is left behind" in caplog.text
+    assert "is abandoned" in caplog.text
     is_over.set()

@@ -60,7 +60,7 @@ def test_a_place_to_start_at_is_a_word_a_time_or_offsets(starting: Starting, jso
         (b"{}", Place, "expected `timestamp_us` or `segments`"),
         (b'{"timestamp_us": 1, "segments": {}}', Place, "expected `timestamp_us` or `segments`"),
         (b'{"segments": {}, "epoch": 1}', InputOffset, "expected both `epoch` and `incarnation`, or neither"),
-        (b'["a", 2, 1]', Range, "the range ends before it begins"),
+        (b'["a", 2, 1]', Range, "the range ends before it starts"),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused_with_the_place_and_the_reason(

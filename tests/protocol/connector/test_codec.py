@@ -99,7 +99,7 @@ def test_a_two_phase_message_that_is_cut_off_or_too_long_is_malformed(message: T
         (Message(0, 0, 1, b"", b"\xc9"), "time 1"),
         (Message(0, 0, 0, b"k", b"\xc9"), "a key of 1 bytes"),
         (Message(0, 0, 0, b"", b""), "payload is empty"),
-        (Message(0, 0, 0, b"", b"\x01"), "tag 1: there is no such two-phase message"),
+        (Message(0, 0, 0, b"", b"\x01"), "tag 1: unknown two-phase message"),
     ],
 )
 def test_anything_else_on_stream_0_of_a_sink_is_malformed(message: Message, wrong: str) -> None:
@@ -109,7 +109,7 @@ def test_anything_else_on_stream_0_of_a_sink_is_malformed(message: Message, wron
 
 def test_tags_that_the_document_and_the_addendum_leave_out_are_unknown() -> None:
     for tag in (9, 12, 201, 255):
-        with pytest.raises(ProtocolError, match=f"^tag {tag}: there is no such frame"):
+        with pytest.raises(ProtocolError, match=f"^tag {tag}: unknown frame"):
             decode(tag, b"")
 
 

@@ -81,7 +81,7 @@ def _drain(decoder: Decoder, piece: bytes, came: list[Frame], *, takes: bool) ->
 def test_stream_0_of_a_source_is_a_stream_like_any_other() -> None:
     message = Message(0, 0, 0, b"", b"not two-phase")
     assert list(Decoder(Use.SOURCE).feed(encode(message))) == [message]
-    with pytest.raises(ProtocolError, match="no such two-phase message"):
+    with pytest.raises(ProtocolError, match="unknown two-phase message"):
         list(Decoder(Use.SINK).feed(encode(message)))
 
 

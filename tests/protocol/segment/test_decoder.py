@@ -102,7 +102,7 @@ def test_a_message_over_the_limit_is_refused_before_memory_is_taken_for_it(lengt
     decoder = Decoder(Role.SERVER, chunk_size=100)
     header = (100).to_bytes(4, "big") + length.to_bytes(4, "big")
     _, error = receive_pieces(decoder, [start + header])
-    assert error == f"a message of type 100 says it has {length} bytes, the limit is {PAYLOAD_SIZE_MAX}"
+    assert error == f"a message of type 100 claims {length} bytes, the limit is {PAYLOAD_SIZE_MAX}"
     assert decoder.held_bytes == 100
 
 

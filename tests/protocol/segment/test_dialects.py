@@ -157,7 +157,7 @@ def test_in_the_versioned_dialect_a_cut_message_is_an_error_in_words_or_an_older
         (VERSIONED, "00000059 00000000" + "00" * 32 + "7fffffff", r"data: 2147483647 bytes expected, 0 are left"),
         (VERSIONED, "00000005 00000000" + "00" * 32 + "00000001 00000000", r"event: an Event .* found type 1"),
         (VERSIONED, "00000005 00000000" + "00" * 32 + "00000000 00000001", r"event: 1 bytes expected, 0 are left"),
-        (VERSIONED, "00000005 00000000" + "00" * 32 + "00000000 ffffffff", r"event: .* says it has 4294967295 bytes"),
+        (VERSIONED, "00000005 00000000" + "00" * 32 + "00000000 ffffffff", r"event: .* claims 4294967295 bytes"),
         (VERSIONED, "0000003a 00000000" + "00" * 14 + "ffffffff", r"MergeSegments .*: updates: -33 bytes expected"),
         (VERSIONED, "0000003a 00000000" + "00" * 14 + "7fffffff", r"updates: 2147483647 updates are over the limit"),
         (VERSIONED, "00000006 00000000", r"type 6: the versioned dialect has no such message"),

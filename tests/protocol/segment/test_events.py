@@ -39,7 +39,7 @@ def test_a_cut_event_is_an_error_that_says_where_it_begins() -> None:
 
 @pytest.mark.parametrize("header", ["00000001 00000000", "00000000 ffffffff", "00000000 00fffff8", "ffffffff 00000000"])
 def test_bytes_that_are_no_event_are_an_error_that_says_where(header: str) -> None:
-    with pytest.raises(ProtocolError, match="no event begins at byte 11"):
+    with pytest.raises(ProtocolError, match="no event starts at byte 11"):
         take_events(frame_events([b"one"]) + bytes.fromhex(header))
 
 

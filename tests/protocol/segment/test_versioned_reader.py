@@ -118,7 +118,7 @@ def test_an_append_of_no_events_is_an_error(count: int) -> None:
         (VERSIONED.encode(KeepAlive()), r"KeepAlive \(type 100\) after the whole events"),
         (VERSIONED.encode(Padding(3))[:-1], r"Padding \(type -1\) does not end where its block does"),
         (VERSIONED.encode(PartialEvent(b"abc")) + b"d", r"PartialEvent \(type -2\) does not end where its block does"),
-        (b"\xff" * 8, "a message of type -1 says it has 4294967295 bytes"),
+        (b"\xff" * 8, "a message of type -1 claims 4294967295 bytes"),
     ],
 )
 def test_only_padding_or_a_partial_event_may_follow_the_whole_events(tail: bytes, error: str) -> None:

@@ -248,7 +248,7 @@ def _pairs(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     for key in items:
         value = next(items)
         if key.text is None:
-            raise ValueError("a key is no str")
+            raise ValueError("a key is not a str")
         yield key.text, data[key.start : value.end]
 
 
@@ -295,7 +295,7 @@ class _TopItem(NamedTuple):
 def _top_items(data: bytes) -> Iterator[_TopItem]:
     """Keys and values of the map, in turn."""
     if not (0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF)):
-        raise ValueError("it is no map")
+        raise ValueError("it is not a map")
     top = _item(data, 0)
     at = top.end
     for _ in range(top.inside):
@@ -303,7 +303,7 @@ def _top_items(data: bytes) -> Iterator[_TopItem]:
         start, at = at, _skip(data, item)
         yield _TopItem(start, at, item.text)
     if at != len(data):
-        raise ValueError(f"{len(data) - at} bytes lie behind the map")
+        raise ValueError(f"{len(data) - at} bytes follow the map")
 
 
 def _skip(data: bytes, item: _Item) -> int:
@@ -337,7 +337,7 @@ def _long_item(data: bytes, lead: int, at: int) -> _Item:
         width, items = _COUNTED[lead]
         return _Item(at + width, items * _big_endian(data, at, width))
     if lead not in _SIZED:
-        raise ValueError(f"byte {lead:#x} begins nothing")
+        raise ValueError(f"byte {lead:#x} is not valid MessagePack")
     width = _SIZED[lead]
     size = _big_endian(data, at, width)
     if lead in _STR:

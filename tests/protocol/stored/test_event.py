@@ -33,5 +33,5 @@ def test_an_event_without_data_is_none() -> None:
 
 @pytest.mark.parametrize("size", [1, 23, 25, 26, 28])
 def test_bytes_that_end_too_early_are_refused(size: int) -> None:
-    with pytest.raises(ProtocolError, match="no stored event"):
+    with pytest.raises(ProtocolError, match="not a valid stored event"):
         parse_event(event(key=b"key", metadata=b"\x81\xa1a\x01", payload=b"")[:size])

@@ -36,12 +36,12 @@ def test_a_source_is_read_and_written_back(text: str, source: Source) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "'' is no source"),
-        ("a/b", "'a/b' is no source"),
-        ("a\nb", "is no source"),
-        ("pipeline:counts", "is no output of a pipeline"),
-        ("pipeline:a/b/c", "is no output of a pipeline"),
-        ("pipeline:/out", "is no output of a pipeline"),
+        ("", "'' is not a valid source"),
+        ("a/b", "'a/b' is not a valid source"),
+        ("a\nb", "is not a valid source"),
+        ("pipeline:counts", "is not a valid pipeline output"),
+        ("pipeline:a/b/c", "is not a valid pipeline output"),
+        ("pipeline:/out", "is not a valid pipeline output"),
         ("segment:", "names no segment"),
         ("segment:connector/sensors/0", "segment 'connector/sensors/0' holds stored events"),
         ("segment:pipeline/counts/out", "holds stored events"),
@@ -101,6 +101,6 @@ def test_a_source_does_not_own_the_segments_of_others() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "ä", "a" * 101, "a b"])
 def test_names_of_pipelines_are_plain(name: str) -> None:
-    with pytest.raises(RequestError, match="is no name for a port"):
+    with pytest.raises(RequestError, match="is not a valid port name"):
         check_pipeline_name(name, "port")
     assert check_pipeline_name("A.b-c_9") == "A.b-c_9"

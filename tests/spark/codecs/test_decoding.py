@@ -214,8 +214,8 @@ def test_the_content_type_says_which_codec_it_is(spark: SparkSession) -> None:
         {},
     ]
     assert letters(made) == [
-        (b"png", "there is no codec for its content type, image/png"),
-        (b"none", "there is no codec for its content type, which is not told"),
+        (b"png", "no codec for its content type (image/png)"),
+        (b"none", "no codec for its content type (none given)"),
         (b"\xff", "`value` is not valid UTF-8"),
     ]
 

@@ -145,7 +145,7 @@ def test_a_port_that_is_not_there_is_said(spark: SparkSession, port: str) -> Non
     from pyspark.errors import PySparkException
 
     named = decoded(spark, b'{"id": 1}').drop("value", "letter").selectExpr("*", f"{port} AS port")
-    with pytest.raises(PySparkException, match=r"there is no port (none|null)"):
+    with pytest.raises(PySparkException, match=r"unknown port (none|null)"):
         leave(named, {"out": ALL}, None, frozenset()).collect()
 
 

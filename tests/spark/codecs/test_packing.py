@@ -71,5 +71,5 @@ def test_metadata_have_the_content_type_unless_they_tell_their_own() -> None:
 
 
 def test_metadata_that_are_no_map_are_refused() -> None:
-    with pytest.raises(RequestError, match="no map"):
+    with pytest.raises(RequestError, match="not a map"):
         metadata("[1]", None, pa.string())

@@ -137,7 +137,7 @@ def test_results_that_do_not_fit_the_schema_are_errors_of_their_rows() -> None:
     assert [row["y"] for row in rows if not row[LETTER]] == [12]
     assert "ArrowInvalid" in next(row[LETTER]["reason"] for row in rows if row[LETTER])
     (row,) = applied(lambda _: 5, events(b"a"))
-    assert row[LETTER]["reason"] == "RequestError: the function gives int, not an Arrow batch or table"
+    assert row[LETTER]["reason"] == "RequestError: the function returns int, not an Arrow batch or table"
     (row,) = applied(lambda batch: pa.table({"y": []}), events(b"a"), keep=("key",))
     assert "0 rows for 1" in row[LETTER]["reason"]
 

@@ -147,18 +147,18 @@ def test_split_lets_the_rest_go_where_letters_cannot(decoded: DataFrame, tmp_pat
 
 
 LOST: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
-    "filter": (lambda f: f.where("amount > 1"), r"filter \(amount > 1\) does not look at `letter`"),
+    "filter": (lambda f: f.where("amount > 1"), r"filter \(amount > 1\) ignores `letter`"),
     "select": (lambda f: f.select("user"), "a select leaves out the column `letter`"),
     "rename": (lambda f: f.withColumnRenamed("letter", "l"), "a select leaves out"),
-    "aggregate": (lambda f: f.groupBy("user").count(), "an aggregate stands above"),
-    "duplicates": (lambda f: f.dropDuplicates(["user"]), "dropDuplicates stands above"),
-    "join": (lambda f: f.join(f.sparkSession.range(3), f["message_id"] == 1), "a join stands above"),
-    "explode": (lambda f: f.selectExpr("letter", "explode(array(1))"), "explode stands above"),
-    "function": (lambda f: f.mapInArrow(lambda batches: batches, "user string"), "MapInArrow stands above"),
-    "deeper": (lambda f: dead_letters.where(f.where("amount > 1"), "amount > 2"), "does not look at `letter`"),
-    "next": (lambda f: dead_letters.decode_json(f.where("amount > 1"), "x int", column="user"), "does not look at"),
-    "union": (lambda f: f.union(f), "the same letters twice"),
-    "ports": (lambda f: {"a": f.select("user", "letter"), "b": f.select("letter")}, "the same letters twice"),
+    "aggregate": (lambda f: f.groupBy("user").count(), "an aggregate above rows"),
+    "duplicates": (lambda f: f.dropDuplicates(["user"]), "dropDuplicates above rows"),
+    "join": (lambda f: f.join(f.sparkSession.range(3), f["message_id"] == 1), "a join above rows"),
+    "explode": (lambda f: f.selectExpr("letter", "explode(array(1))"), "explode above rows"),
+    "function": (lambda f: f.mapInArrow(lambda batches: batches, "user string"), "MapInArrow above rows"),
+    "deeper": (lambda f: dead_letters.where(f.where("amount > 1"), "amount > 2"), "ignores `letter`"),
+    "next": (lambda f: dead_letters.decode_json(f.where("amount > 1"), "x int", column="user"), "ignores"),
+    "union": (lambda f: f.union(f), "the same dead letters twice"),
+    "ports": (lambda f: {"a": f.select("user", "letter"), "b": f.select("letter")}, "the same dead letters twice"),
 }
 
 
@@ -194,12 +194,12 @@ def test_what_cannot_be_meant_is_refused(events: DataFrame, decoded: DataFrame) 
     mistakes: list[tuple[Callable[[], Any], str]] = [
         (lambda: dead_letters.decode_json(events, "Key string"), "has a column `Key` already"),
         (lambda: dead_letters.decode_json(events, SCHEMA, column="nothing"), "no column `nothing`"),
-        (lambda: dead_letters.decode_json(events, SCHEMA, on_error="drop"), "no on_error='drop'"),  # type: ignore[arg-type]
-        (lambda: dead_letters.apply(events, print, "x int", per="table"), "no per='table'"),  # type: ignore[arg-type]
+        (lambda: dead_letters.decode_json(events, SCHEMA, on_error="drop"), "on_error='drop' is not valid"),  # type: ignore[arg-type]
+        (lambda: dead_letters.apply(events, print, "x int", per="table"), "per='table' is not valid"),  # type: ignore[arg-type]
         (lambda: dead_letters.apply(events, print, "x int", keep=["y"]), "keep names `y`"),
         (lambda: dead_letters.apply(events, print, "key int", keep=["key"]), "`key` would be there twice"),
         (lambda: dead_letters.apply(decoded, print, "x int", keep=["letter"]), "`letter` would be there twice"),
-        (lambda: dead_letters.split(events), "the frame has no letters"),
+        (lambda: dead_letters.split(events), "the frame has no dead letters"),
         (lambda: dead_letters.decode_json(events.withColumn("letter", events["key"]), "x int"), "holds something else"),
     ]
     for make, said in mistakes:

@@ -75,4 +75,4 @@ class Mute(Exception):
 
 def test_no_error_is_so_odd_that_it_stops_the_others() -> None:
     assert reason_of(ValueError("half \ud800 a pair")) == "ValueError: half \\ud800 a pair"
-    assert reason_of(Mute()) == "Mute: (its text cannot be told)"
+    assert reason_of(Mute()) == "Mute: (its text is not available)"

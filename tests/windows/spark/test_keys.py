@@ -95,7 +95,7 @@ def test_without_keys_there_is_one_result_and_a_later_run_must_have_the_same_pla
     def other_window(events: DataFrame) -> DataFrame:
         return windows.aggregate(events, windows.tumbling("2 seconds"), buckets=2, n=windows.count())
 
-    with pytest.raises(Exception, match="was made by other windows, keys or aggregates") as caught:
+    with pytest.raises(Exception, match="was written by other windows, keys or aggregates") as caught:
         scene.run(other_window)
     assert "penstock pipeline reset" in str(caught.value)
 

@@ -91,7 +91,7 @@ def test_a_frame_that_is_no_stream_or_of_no_pipeline_is_refused(spark: SparkSess
     with pytest.raises(RequestError, match="this frame is not one"):
         windows.aggregate(spark.range(1).selectExpr("timestamp_micros(id) as event_time"), MINUTE, n=windows.count())
     rate = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "event_time")
-    with pytest.raises(RequestError, match="not made from a load of Penstock's"):
+    with pytest.raises(RequestError, match="does not read from Penstock"):
         windows.aggregate(rate, MINUTE, n=windows.count())
 
 

@@ -52,7 +52,7 @@ def _tokens(schema: str) -> Iterator[re.Match[str]]:
     while schema[at:].strip():
         found = _TOKEN.match(schema, at)
         if found is None:
-            raise RequestError(f'found "{schema[at:].strip()[:20]}", which is neither a name nor a type')
+            raise RequestError(f'found "{schema[at:].strip()[:20]}", expected a name or a type')
         yield found
         at = found.end()
 
@@ -78,7 +78,7 @@ class _Reader:
 
     def _expect(self, sign: str, after: str) -> None:
         if self.sign() != sign:
-            raise RequestError(f'expected "{sign}" behind {after}, found {_shown(self.rest())}')
+            raise RequestError(f'expected "{sign}" after {after}, found {_shown(self.rest())}')
         self._at += 1
 
     def columns(self, level: int) -> None:
@@ -87,7 +87,7 @@ class _Reader:
         while True:
             name = self._name()
             if level == 0 and name.startswith("__"):
-                raise RequestError(f'"{name}" is not a valid column name', 'Those with "__" before them are our own.')
+                raise RequestError(f'"{name}" is not a valid column name', 'Names that start with "__" are reserved.')
             if name.lower() in names:
                 raise RequestError(f'there are two columns "{name}"')
             names.add(name.lower())
@@ -119,7 +119,7 @@ class _Reader:
         if kind in ("array", "map", "struct"):
             self._expect("<", kind)
             self._inside(kind, level + 1)
-            self._expect(">", f"what is in {kind}")
+            self._expect(">", f"the contents of {kind}")
         elif kind == "interval":
             while self.word() and self.word() not in ("not", "comment"):
                 self._at += 1
@@ -143,7 +143,7 @@ class _Reader:
                 self._at += 1
             self._expect(")", f"the numbers of {kind}")
         elif kind in _WITH_LENGTH:
-            raise RequestError(f"expected a length behind {kind}, as in {kind}(10)")
+            raise RequestError(f"expected a length after {kind}, as in {kind}(10)")
 
     def _extras(self) -> None:
         """NOT NULL, COLLATE and COMMENT."""
@@ -151,9 +151,9 @@ class _Reader:
             word = self.word()
             self._at += 1
             if word == "not" and self.word() != "null":
-                raise RequestError(f'expected NULL behind "NOT", found {_shown(self.rest())}')
+                raise RequestError(f'expected NULL after "NOT", found {_shown(self.rest())}')
             if not self.rest():
-                raise RequestError(f'nothing follows "{word.upper()}"')
+                raise RequestError(f'expected more after "{word.upper()}"')
             self._at += 1
 
 
@@ -239,7 +239,7 @@ class ConnectorCheck:
     def _unknown(self, path: KeyPath, what: str, name: str, known: Collection[str]) -> None:
         if path not in self._document.unset:
             hint = suggestion(name, known) if path not in self._document.written else f"There are: {', '.join(known)}."
-            self._document.complain(path, f'there is no {what} "{self._document.shown(path, name)}"', hint)
+            self._document.complain(path, f'unknown {what} "{self._document.shown(path, name)}"', hint)
 
     def _options(self, model: type[BaseModel], value: Mapping[str, Any], path: KeyPath) -> BaseModel | None:
         """Of `config`, with the secrets that files hold: only to see whether they are right."""
@@ -270,7 +270,7 @@ class ConnectorCheck:
         chain = given.get(way) if isinstance(given, dict) else None
         if chain and capabilities is not None and way not in capabilities.interceptors:
             path = (*self._item.path, "interceptors", way)
-            text = f'{self._item.what}: this connector takes no interceptors under "{way}"'
+            text = f'{self._item.what}: interceptors cannot be used under "{way}" of this connector'
             self._document.complain(path, text, "With these options its events pass none: leave them out.")
         for index, each in enumerate(chain if isinstance(chain, list) else []):
             if isinstance(each, dict) and isinstance(each.get("type"), str):
@@ -284,8 +284,8 @@ class ConnectorCheck:
             return
         options = self._options(self._types.interceptor(kind).options, value, path)
         if options is not None and way not in (ways := self._types.directions(kind, options)):
-            hint = f"It works under: {', '.join(sorted(ways))}."
-            self._document.complain((*path, "type"), f'the interceptor "{kind}" does not work under "{way}"', hint)
+            hint = f"It can be used under: {', '.join(sorted(ways))}."
+            self._document.complain((*path, "type"), f'the interceptor "{kind}" cannot be used under "{way}"', hint)
 
     def _codecs(self) -> dict[KeyPath, str]:
         """By the key that names them."""
@@ -300,7 +300,7 @@ class ConnectorCheck:
             if codec not in known:
                 self._unknown((*self._item.path, *key), "codec", codec, known)
             if len(key) > 1 and not _CONTENT_TYPE.fullmatch(str(key[1])):
-                text = f'"{key[1]}" is not a content type'
+                text = f'"{key[1]}" is not a valid content type'
                 hint = "Write it like application/json, or text/* for all of a kind."
                 self._document.complain((*self._item.path, *key), text, hint, key=True)
         if capabilities is not None and capabilities.has_codec and self._value.get("codec") is None:

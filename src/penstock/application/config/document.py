@@ -167,11 +167,11 @@ def _composed(document: Document, text: str) -> yaml.Node | None:
         if second is None:
             return root
         document.places[()] = _place(second)
-        document.complain((), "a second document begins here", "Give each application a file of its own.")
+        document.complain((), "a second YAML document starts here", "Use a separate file for each application.")
     except yaml.MarkedYAMLError as error:
         _unreadable(document, error)
     except yaml.reader.ReaderError as error:
-        document.complain((), f"the file is not UTF-8 text: {error.reason}", "Write it as UTF-8.")
+        document.complain((), f"the file is not text: {error.reason}", "Write it as UTF-8.")
     except RecursionError:
         document.complain((), "the file goes too deep", f"At most {DEPTH_MAX} levels.")
     finally:
@@ -230,7 +230,7 @@ class _Reader:
 
     def _made(self, node: yaml.Node, path: KeyPath) -> Any:
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
-            self._document.complain(path, f'there is no tag "{node.tag}"', "Write the value without one.")
+            self._document.complain(path, f'unknown tag "{node.tag}"', "Write the value without one.")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -251,7 +251,7 @@ class _Reader:
                 first = self._document.keys[*path, name]
                 self._document.places[*path, name] = self._document.keys[*path, name] = _place(key)
                 self._document.complain(
-                    (*path, name), f'the key "{name}" is here twice', f"It is also in line {first.line}."
+                    (*path, name), f'the key "{name}" is defined twice', f"It is also defined in line {first.line}."
                 )
                 continue
             self._document.keys[*path, name] = _place(key)
@@ -291,12 +291,12 @@ class _Reader:
         if "${" in text:
             return self._substituted(text, path)
         if node.tag not in _KINDS:
-            self._document.complain(path, f'there is no tag "{node.tag}"', "Write the value without one.")
+            self._document.complain(path, f'unknown tag "{node.tag}"', "Write the value without one.")
             return text
         try:
             return _KINDS[node.tag](text)
         except ValueError:
-            self._document.complain(path, f'this is not a valid "{node.tag}"', "Write the value without a tag.")
+            self._document.complain(path, f'the value is not a valid "{node.tag}"', "Write the value without a tag.")
             return text
 
     def _substituted(self, text: str, path: KeyPath) -> str:
@@ -315,14 +315,14 @@ class _Reader:
 
 NAME_LENGTH_MAX = 100
 RESERVED_PREFIX = "system"
-"""Names that begin so are Penstock's own."""
+"""Names that begin so are reserved for Penstock."""
 PASSTHROUGH_NAME = "passthrough"
 """`passthrough.BINDING` is the built-in pipeline of a binding."""
 ERR_SUFFIX = ".err"
 """`NAME.err` is the source of what came into the connector NAME and could not become an event."""
 NAME_PATTERN = rf"^[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}$"
 PORT_PATTERN = r"^[A-Za-z0-9_-]{1,100}$"
-"""Without dots: ports with one are Penstock's own, such as those of letters that are sent through again."""
+"""Without dots: ports with one are reserved for Penstock, such as those of letters that are sent through again."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 PortName = Annotated[str, Field(pattern=PORT_PATTERN)]

@@ -60,9 +60,9 @@ def parse_url(text: str) -> Url:
         return Url("system", "streams", "", "out")
     kind, *parts = plain.split("/")
     if kind not in KINDS or len(parts) not in (2, 3):
-        raise RequestError(f'"{text}" is not a valid end of a link', _EXPECTED)
+        raise RequestError(f'"{text}" is not a valid link endpoint', _EXPECTED)
     if any(not _PART.fullmatch(part) for part in parts if part != PASSTHROUGH) or PASSTHROUGH in parts[1:]:
-        raise RequestError(f'"{text}" is not a valid end of a link', _EXPECTED)
+        raise RequestError(f'"{text}" is not a valid link endpoint', _EXPECTED)
     if kind == "connector" and parts[0] == PASSTHROUGH:
         raise RequestError(f'"{text}": {PASSTHROUGH} is a pipeline', f"Write pipeline/{PASSTHROUGH}/….")
     instance = parts[1] if len(parts) == 3 else "{instance}"
@@ -175,7 +175,7 @@ class _Expansion:
         found = self._sections.find(url.kind, url.id)
         if found is None:
             known = self._sections.ids(url.kind) + ([PASSTHROUGH] if url.kind == "pipeline" else [])
-            raise RequestError(f'there is no {url.kind} "{url.id}"', suggestion(url.id, known))
+            raise RequestError(f'{url.kind} "{url.id}" not found', suggestion(url.id, known))
         return found
 
     def _instance_of(self, url: Url) -> Instance:
@@ -263,7 +263,7 @@ class Linking:
             capabilities = self._connectors[reached.name].capabilities
             if port in _ENDS:
                 text = f'Unable to link from "{reached.shown}". Events leave the system through port "{port}"'
-                self._complain(reached, text, "It can only be on the right side of a link.")
+                self._complain(reached, text, "It can only be used on the right of a link.")
             elif port in _BEGINS and capabilities.source is None:
                 self._complain(reached, _unable(reached, "sink"))
             elif port not in _BEGINS:
@@ -275,12 +275,12 @@ class Linking:
     def _check_target(self, reached: Reached) -> None:
         port = reached.url.port
         if reached.url.kind == "system":
-            self._complain(reached, "system/streams can only be read", "It can only be on the left side of a link.")
+            self._complain(reached, "system/streams can only be read", "It can only be used on the left of a link.")
         if reached.url.kind == "connector" and reached.name in self._connectors:
             capabilities = self._connectors[reached.name].capabilities
             if port in _BEGINS:
                 text = f'Unable to link to "{reached.shown}". Events enter the system through port "{port}"'
-                self._complain(reached, text, "It can only be on the left side of a link.")
+                self._complain(reached, text, "It can only be used on the left of a link.")
             elif port in _ENDS and capabilities.sink is None:
                 self._complain(reached, _unable(reached, "source"))
             elif port not in _ENDS:

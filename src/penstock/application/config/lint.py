@@ -213,11 +213,11 @@ def _check_ids(document: Document, items: list[Item]) -> None:
 def _reserved(item: Item) -> str:
     """Why it cannot be called so."""
     if item.id.startswith(RESERVED_PREFIX):
-        return f"names that begin with {RESERVED_PREFIX} are Penstock's own"
+        return f"names that start with {RESERVED_PREFIX} are reserved for Penstock"
     if item.kind == "connector" and item.id.endswith(ERR_SUFFIX):
         return f"names that end in {ERR_SUFFIX} are those of the ports err"
     if item.kind == "pipeline" and f"{item.id}.".startswith(f"{PASSTHROUGH_NAME}."):
-        return f"names that begin with {PASSTHROUGH_NAME}. are those of system::passthrough"
+        return f"names that start with {PASSTHROUGH_NAME}. are those of system::passthrough"
     return ""
 
 
@@ -248,7 +248,7 @@ def _instances(document: Document, item: Item, section: BindingSection) -> dict[
         assert given is not None
         for index, name in enumerate(given):
             if name in given[:index]:
-                document.complain((*item.path, "instances", index), f'the instance "{name}" is here twice')
+                document.complain((*item.path, "instances", index), f'the instance "{name}" is defined twice')
         return {name: Instance(name, {"instance": name}) for name in given}
     found = {}
     for name, variables in given.items():

@@ -47,7 +47,7 @@ def from_environment(text: str, environ: Mapping[str, str], folder: Path) -> str
 
     made = REFERENCE.sub(put, text)
     if "${" in REFERENCE.sub("", text):
-        unset.append(Unset(f'"{text}" has a "${{" that begins no variable', _EXPECTED))
+        unset.append(Unset(f'"{text}" has a "${{" that does not start a variable', _EXPECTED))
     return unset[0] if unset else made
 
 
@@ -56,7 +56,7 @@ def _reference(inside: str, environ: Mapping[str, str], folder: Path) -> str | U
         return _file_reference(inside.removeprefix(FILE).strip(), folder)
     name, has_default, default = inside.partition(":-")
     if not _NAME.fullmatch(name):
-        return Unset(f'"${{{inside}}}" is not a variable', _EXPECTED)
+        return Unset(f'"${{{inside}}}" is not a valid variable', _EXPECTED)
     if "${" in default:
         return Unset(f'"${{{inside}}}" has a variable in its default', "A default is a plain text.")
     if environ.get(name) or (name in environ and not has_default):
@@ -108,9 +108,7 @@ def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
     except OSError as error:
         raise ConfigErrors([Mistake(str(path), Place(1, 1), f"the file cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError:
-        raise ConfigErrors(
-            [Mistake(str(path), Place(1, 1), "the file is not UTF-8 text", "Write it as UTF-8.")]
-        ) from None
+        raise ConfigErrors([Mistake(str(path), Place(1, 1), "the file is not text", "Write it as UTF-8.")]) from None
     return loads(text, path, types, environ)
 
 

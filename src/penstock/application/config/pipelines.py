@@ -83,7 +83,7 @@ def _function(tree: ast.Module, path: Path, name: str, digest: str) -> Function:
         return Function(path, name, digest, None)
     arguments = definitions[-1].args
     if arguments.vararg or arguments.kwarg:
-        raise RequestError(f'{path.name}: "{name}" takes any arguments', "Give each input a parameter of its own.")
+        raise RequestError(f'{path.name}: "{name}" takes any arguments', "Use a separate parameter for each input.")
     return Function(path, name, digest, *_parameters(arguments))
 
 
@@ -174,14 +174,14 @@ def check_pipeline(
 def _complain(document: Document, item: Item, error: RequestError) -> None:
     where = (*item.path, "spark")
     if document.is_outside(where):
-        document.complain(where, f"{item.what}: {document.written[where]} is not a function", FUNCTION_HINT)
+        document.complain(where, f"{item.what}: {document.written[where]} does not name a function", FUNCTION_HINT)
     else:
         document.complain(where, f"{item.what}: {error}", error.hint)
 
 
 def _pipeline_function(spark: str, folder: Path) -> Function:
     if spark.startswith("system"):
-        raise RequestError(f'there is no pipeline "{spark}"', suggestion(spark, [PASSTHROUGH]))
+        raise RequestError(f'unknown pipeline "{spark}"', suggestion(spark, [PASSTHROUGH]))
     return find_function(spark, folder)
 
 
@@ -189,7 +189,7 @@ def _check_outputs(document: Document, item: Item, section: PipelineSection) -> 
     for index, port in enumerate(section.outputs):
         if port in OUTPUTS or port in section.outputs[:index] or port == "in":
             text = (
-                f'{item.what}: the port "{port}" is there already' if port != "in" else f'{item.what}: "in" is an input'
+                f'{item.what}: the port "{port}" already exists' if port != "in" else f'{item.what}: "in" is an input'
             )
             document.complain((*item.path, "outputs", index), text, "Name those beside out, err and late.")
 

@@ -113,8 +113,8 @@ class Connection:
         try:
             return error_of(status, json.loads(data))
         except ValueError:
-            text = f"{self._address} answered {status} with what is not JSON"
-            return ProtocolError(text, "Give the worker's HTTP port (--http-port); is it a worker?")
+            text = f"{self._address} replied {status} with something other than JSON"
+            return ProtocolError(text, "Is it a worker? Use its HTTP port (--http-port).")
 
 
 # What the blocking clients of a worker's HTTP side have in common: one connection, asked again while it is away.

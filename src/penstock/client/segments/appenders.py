@@ -109,7 +109,7 @@ class Appending:
             case Failure():
                 raise error_of(reply)
             case _:
-                raise ProtocolError(f"{type(reply).__name__} is no reply to an append")
+                raise ProtocolError(f"{type(reply).__name__} is not a reply to an append")
 
     def _fail(self, error: PenstockError) -> None:
         self.close()

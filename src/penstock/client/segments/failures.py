@@ -51,14 +51,14 @@ def error_of(reply: Failure) -> PenstockError:
         case ErrorMessage():
             return _coded(reply)
         case NoSuchSegment():
-            return _said(errors.NoSuchSegment, reply.stack_trace, f"there is no segment {reply.segment!r}")
+            return _said(errors.NoSuchSegment, reply.stack_trace, f"segment {reply.segment!r} not found")
         case SegmentAlreadyExists():
             return _said(errors.SegmentExists, reply.stack_trace, f"segment {reply.segment!r} exists already")
         case SegmentIsSealed():
             return _said(errors.SegmentSealed, reply.stack_trace, f"segment {reply.segment!r} is sealed")
         case SegmentIsTruncated():
             text = reply.stack_trace.removesuffix(errors.SegmentTruncated.hint).strip()
-            text = text or f"segment {reply.segment!r} begins at {reply.start_offset}"
+            text = text or f"segment {reply.segment!r} starts at {reply.start_offset}"
             return errors.SegmentTruncated(text, reply.start_offset)
     return _rare(reply)
 
@@ -153,7 +153,7 @@ Key: TypeAlias = UUID | bytes
 def key_bytes(key: Key) -> bytes:
     data = key.bytes if isinstance(key, UUID) else bytes(key)
     if len(data) != WRITER_ID_SIZE:
-        raise RequestError(f"{key!r} has {len(data)} bytes", f"Give a uuid.UUID or {WRITER_ID_SIZE} bytes.")
+        raise RequestError(f"{key!r} has {len(data)} bytes", f"Use a uuid.UUID or {WRITER_ID_SIZE} bytes.")
     return data
 
 

@@ -67,7 +67,7 @@ class Attempts(Generic[T]):
         if isinstance(reply, self.call.reply):
             return self.call.result(reply)
         if not isinstance(reply, Failure):
-            raise ProtocolError(f"{type(reply).__name__} is no reply to {type(self.call.request).__name__}")
+            raise ProtocolError(f"{type(reply).__name__} is not a reply to {type(self.call.request).__name__}")
         error = error_of(reply)
         if self._perhaps_done and self.call.done_when_repeated and isinstance(error, self.call.done_when_repeated):
             return self.call.result(reply)
@@ -119,7 +119,7 @@ def delete(name: str, missing_ok: bool) -> Operation[None]:
 def info(name: str) -> Operation[SegmentInfo]:
     def result(reply: wire.SegmentInfo) -> SegmentInfo:
         if not reply.exists or reply.deleted:
-            raise errors.NoSuchSegment(f"there is no segment {name!r}")
+            raise errors.NoSuchSegment(f"segment {name!r} not found")
         return SegmentInfo(reply.segment, reply.start_offset, reply.write_offset, reply.sealed)
 
     found: SegmentInfo = yield Call(wire.GetSegmentInfo(name), wire.SegmentInfo, result)

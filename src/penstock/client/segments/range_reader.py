@@ -118,7 +118,7 @@ class _Asked:
         if isinstance(reply, Failure):
             raise error_of(reply)
         if not isinstance(reply, SegmentRead):
-            raise ProtocolError(f"{type(reply).__name__} is no reply to ReadSegment")
+            raise ProtocolError(f"{type(reply).__name__} is not a reply to ReadSegment")
         data = memoryview(reply.data)[: self._end - self.offset]
         if not data:
             raise Damaged(f"segment {self._segment!r} ends at {self.offset}, before {self._end}")

@@ -195,5 +195,5 @@ class AppendWindow:
         if not ours or all(block.event_number != last for block in self._blocks):
             raise ConditionFailed(
                 f"event {last} is stored, and was not sent from here",
-                "Another program uses the same writer id: give each its own, and open a new appender.",
+                "Another program uses the same writer id: use a separate one for each, and open a new appender.",
             )

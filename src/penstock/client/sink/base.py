@@ -91,7 +91,7 @@ class SinkBase(ABC):
         durable.
         """
         if self._is_running:
-            raise RequestError("this sink is running already", "Make another one.")
+            raise RequestError("this sink is running already", "Create another one.")
         self._is_running = True
         try:
             log = open_log(self._state)

@@ -338,7 +338,7 @@ def open_log(directory: str | os.PathLike[str]) -> TransactionLog:
     try:
         return TransactionLog(RealFiles(Path(directory)))
     except StoreInUse as error:
-        hint = "Stop the other sink, or give this one a state directory of its own."
+        hint = "Stop the other sink, or use a separate state directory for each."
         raise StoreInUse(str(error), hint) from None
 
 
@@ -347,7 +347,7 @@ def read_committed(directory: str | os.PathLike[str]) -> CommittedPrefix:
     try:
         files = RealFiles(Path(directory), create=False)
     except FileNotFoundError:
-        raise RequestError(f"there is no state directory {directory}", "Start the sink once.") from None
+        raise RequestError(f"state directory {directory} not found", "Start the sink once.") from None
     try:
         return committed_prefix(_load(files)[0])
     finally:

@@ -74,7 +74,7 @@ class Desk:
             ("instance", self.terms.instance, hello.instance),
         ):
             if expected is not None and said != expected:
-                raise ProtocolError(f"HELLO: the {name} is {said!r:.100}, and another one is expected here")
+                raise ProtocolError(f"HELLO: unexpected {name} {said!r:.100}")
         yield from self.transactions.bind(hello.instance)
         old, self._current = self._current, session
         if old is not None:
@@ -195,7 +195,7 @@ class SinkSession:
             case Message():
                 raise ProtocolError(f"MESSAGE: stream {frame.stream_id} is not open, only stream 1 can be")
             case Error():
-                logger.warning("%s says: %s", self.peer, frame.text)
+                logger.warning("%s reports: %s", self.peer, frame.text)
             case _:
                 raise AssertionError(f"the session machine lets {frame} through")
 

@@ -91,12 +91,12 @@ class DataTarget:
         size = self._data.size()
         if is_new and size:
             raise RequestError(
-                f"the data has {size} bytes, and the state directory knows of none",
+                f"the data has {size} bytes, but the state directory records none",
                 "Restore the state directory, or move the data away to start from scratch.",
             )
         if size < mark:
             raise Damaged(
-                f"the data has {size} bytes, and the state directory knows of {mark}",
+                f"the data has {size} bytes, but the state directory records {mark}",
                 "Restore the data; or remove both and let the worker send its output again.",
             )
         self._data.truncate(mark)
@@ -106,7 +106,7 @@ class DataTarget:
     def _note_full(self, error: OSError) -> None:
         if error.errno not in NO_ROOM:
             raise error
-        logger.warning("there is no room for the transaction: %s", error)
+        logger.warning("no room for the transaction: %s", error)
         self._is_full = True
 
 
@@ -117,7 +117,7 @@ def target_of(given: Participant | AsyncParticipant | Data, encode: Encode, *, c
     methods = [getattr(given, name, None) for name in METHODS]
     if not all(map(callable, methods)):
         raise RequestError(
-            f"{type(given).__name__} is no participant, and no place for bytes",
+            f"{type(given).__name__} implements neither the participant methods nor those of a data file",
             f"It needs the methods {', '.join(METHODS)}; or write_at, sync, truncate, size.",
         )
     if not can_await and any(map(iscoroutinefunction, methods)):

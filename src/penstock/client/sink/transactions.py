@@ -70,7 +70,7 @@ class Transactions:
                 raise ProtocolError(f"HELLO: the instance's name is longer than {TXN_ID_BYTES_MAX} bytes")
             yield Effect(self._log.append, (Bound(instance),))
         elif bound != instance:
-            raise ProtocolError(f"HELLO: this sink has the output of {bound!r}, and takes none of {instance!r}")
+            raise ProtocolError(f"HELLO: this sink is bound to {bound!r}, and refuses {instance!r}")
 
     def write(self, given: list[Received]) -> Steps[None]:
         """Messages of the output. Those that are here already are skipped; ProtocolError for a gap before one."""
@@ -136,7 +136,9 @@ class Transactions:
     def _transaction(self, frame: Phase1) -> Transaction:
         """What the worker asks about. ProtocolError unless it ends where the data ends, and leaves none of it out."""
         if not 0 < len(frame.txn_id) <= TXN_ID_BYTES_MAX:
-            raise ProtocolError(f"PHASE1: an id of {len(frame.txn_id)} bytes; 1 to {TXN_ID_BYTES_MAX} are taken here")
+            raise ProtocolError(
+                f"PHASE1: transaction id has {len(frame.txn_id)} bytes, expected 1 to {TXN_ID_BYTES_MAX}"
+            )
         if self.uncommitted:
             raise ProtocolError(f"PHASE1: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
         if self._log.state.end_of(frame.txn_id) is not None:
@@ -171,7 +173,7 @@ class Transactions:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-                logger.warning("there is no room for the log: %s", error.strerror or errno.errorcode[error.errno])
+                logger.warning("no room for the log: %s", error.strerror or errno.errorcode[error.errno])
                 return False
         return True
 
@@ -181,7 +183,7 @@ class Transactions:
             raise ProtocolError(f"PHASE2: commits {frame.txn_id!r}, on which there was no vote")
         if ended is not None and ended.was_committed != frame.commit:
             was = "committed" if ended.was_committed else "aborted"
-            raise ProtocolError(f"PHASE2: transaction {frame.txn_id!r} was {was}, and this says otherwise")
+            raise ProtocolError(f"PHASE2: transaction {frame.txn_id!r} was already {was}")
 
     def _apply(self, committed: Voted) -> Steps[None]:
         transaction = _transaction_of(committed)
@@ -226,5 +228,5 @@ def _whole(frame: Phase1) -> tuple[int, int]:
 
 def _misplaced(start: int, end: int, received: int) -> str:
     if start > received:
-        return f"MESSAGE: id {start} leaves a gap of {start - received} bytes behind {received}"
-    return f"MESSAGE: its bytes {start} to {end} lie across {received}, where those that are here end"
+        return f"MESSAGE: id {start} leaves a gap of {start - received} bytes after {received}"
+    return f"MESSAGE: bytes {start} to {end} overlap the {received} already received"

@@ -33,7 +33,7 @@ class Refused(RequestError):
 class SourceFailed(RequestError):
     """The connector gave up by `fail`, for the reason that it gave."""
 
-    hint = "The connector said so itself: see what it needs, then run it again."
+    hint = "The connector reported this itself: fix it, then run it again."
 
 
 def parse_address(text: str) -> Address:

@@ -96,7 +96,7 @@ def open_iterator(stream: SourceStream) -> Iterator[Given]:
     """Ask the factory for what comes after the last message stored."""
     given = stream.factory(stream.stored)
     if isinstance(given, AsyncIterable):
-        raise RequestError(f"stream {stream.name!r} is asynchronous", "Use AsyncSource, or give a plain iterator.")
+        raise RequestError(f"stream {stream.name!r} is asynchronous", "Use AsyncSource, or pass a plain iterator.")
     return iter(given)
 
 

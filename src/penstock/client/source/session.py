@@ -104,7 +104,7 @@ class Reconnecting:
 
 _NOT_A_WORKER = "Is this the connector port of a penstock worker, and does it speak TLS if we do, and only then?"
 _REFUSED_HELLO = "Check the name of the source, the cookie, and that both sides have the same version."
-_REFUSED_LATER = "Look at the worker's log: the connector sent what it does not take."
+_REFUSED_LATER = "Look at the worker's log: the worker refused what the connector sent."
 
 
 @dataclass(slots=True, eq=False)

@@ -120,7 +120,7 @@ class SourceBase(ABC, Generic[F]):
 
     def _begin(self) -> None:
         if self._is_running:
-            raise RequestError("this source is running already", "Make another one.")
+            raise RequestError("this source is running already", "Create another one.")
         if not self._streams and self._find is None:
             raise RequestError("this source has no streams", "Add one first: source.stream(name, factory)")
         self._is_running = True

@@ -75,13 +75,13 @@ class ConnectorProtocolOptions(Options):
 
 
 def read_cookie(options: ConnectorProtocolOptions) -> bytes:
-    """OSError when the file cannot be read, RequestError when there is no cookie in it."""
+    """OSError when the file cannot be read, RequestError when there is not a valid cookie in it."""
     if options.cookie_file is None:
         return b""
     with options.cookie_file.open("rb") as file:
         cookie = file.readline(COOKIE_BYTES_MAX + 2).rstrip(b"\r\n")
     if not 0 < len(cookie) <= COOKIE_BYTES_MAX:
-        raise RequestError(f"cookie_file: the first line of {options.cookie_file} is no cookie")
+        raise RequestError(f"cookie_file: the first line of {options.cookie_file} is not a valid cookie")
     return cookie
 
 

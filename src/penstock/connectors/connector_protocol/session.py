@@ -47,7 +47,7 @@ TEXT_SIZE_MAX = 500
 SECRET_SIZE_MIN = 4
 """A cookie that is shorter is no secret, and blotting it out of a text would only make that unreadable."""
 
-_BROKEN = "Look at the sink program: it has got an ERROR that says the same."
+_BROKEN = "See the log of the sink program: it received the same text in an ERROR."
 
 _DATA = Message(OUTPUT_STREAM, 0, 0, b"", b"")
 
@@ -165,7 +165,7 @@ class OutputSession:
                 to = f", at {address!r:.300}: if it has moved, bind it with its new URL" if address else ""
                 raise SinkLost(f"the sink at {self._where} asks us to connect again{to}")
             case Error(text=text):
-                raise SinkLost(f"the sink at {self._where} says: {self._shown(text)}")
+                raise SinkLost(f"the sink at {self._where} reports: {self._shown(text)}")
             case _:
                 raise AssertionError(f"the session machine lets {frame} through")
 
@@ -174,7 +174,7 @@ class OutputSession:
             raise ProtocolError(f"NOTIFY_ACK: stream {frame.stream_id} was not asked for")
         self._stream.notify_ack(frame.success, NOTHING_YET, Side.THEIRS)
         if not frame.success:
-            raise SinkLost(f"the sink at {self._where} does not take the output now (it refused NOTIFY)")
+            raise SinkLost(f"the sink at {self._where} is not accepting output now (it refused NOTIFY)")
         self._is_opened = True
 
     def _settle(self, txn_ids: tuple[bytes, ...]) -> None:

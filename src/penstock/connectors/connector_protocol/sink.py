@@ -157,7 +157,7 @@ class ConnectorSink:
 
     def _usable(self) -> OutputConnection:
         if self._connection is None:
-            raise SinkLost(f"there is no connection to the sink at {self._options.where}")
+            raise SinkLost(f"no connection to the sink at {self._options.where}")
         self._connection.check()
         return self._connection
 

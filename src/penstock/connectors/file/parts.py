@@ -78,14 +78,14 @@ class RotatingFile:
         self.close()
         for start, path in find_parts(self._directory):
             if start > size:
-                raise Damaged(f"{path} begins behind the {size} bytes that the transaction log knows of", _OLD_STATE)
+                raise Damaged(f"{path} starts after byte {size}, where the transaction log ends", _OLD_STATE)
             if start == size:
                 path.unlink()
         parts = find_parts(self._directory)
         if parts:
             self._resume(*parts[-1], size)
         elif size:
-            raise Damaged(f"{self._directory} has no part, and the transaction log knows of {size} bytes", _LOST)
+            raise Damaged(f"{self._directory} has no part, but the transaction log records {size} bytes", _LOST)
         self.size = size
 
     def append(self, data: Buffer) -> None:
@@ -115,7 +115,7 @@ class RotatingFile:
         self._part, self._start = DataFile(path), start
         if self._part.size() < size - start:
             raise Damaged(
-                f"{path} has {self._part.size()} bytes, and the transaction log knows of {size - start}", _LOST
+                f"{path} has {self._part.size()} bytes, but the transaction log records {size - start}", _LOST
             )
         written = path.stat()
         self._part.truncate(size - start)
@@ -138,4 +138,4 @@ def make_directory(directory: Path) -> None:
 
 
 _OLD_STATE = "The state directory is older than the data: restore both from the same copy."
-_LOST = "Restore the last part; or move the whole directory away, and what comes from now on is written to a new one."
+_LOST = "Restore the last part; or move the whole directory away: new output then goes to a new one."

@@ -268,7 +268,9 @@ async def _open(file: Followed, name: str, generation: int, fd: int, host: Host)
         if is_last:
             return stream, number
         await _end(later)
-    raise PenstockError(f"{file.path} was truncated {_GENERATIONS_MAX} times", "Let what writes it begin new files.")
+    raise PenstockError(
+        f"{file.path} was truncated {_GENERATIONS_MAX} times", "Let its writer create new files instead."
+    )
 
 
 async def _open_life(file: Followed, name: str, number: int, host: Host) -> Stream:

@@ -92,7 +92,7 @@ class FileSink:
                 _commit(log, transaction.id)
             self._written_at, self._begun_at = self._begun_at or self._written_at, None
         elif last is None or last.txn_id != transaction.id:
-            raise SinkLost(f"{self._path}: there is no vote on {transaction.id.decode()}", _RESTORED)
+            raise SinkLost(f"{self._path}: no vote on {transaction.id.decode()}", _RESTORED)
 
     def abort(self) -> None:
         log = self._opened()
@@ -118,8 +118,8 @@ class FileSink:
         if log.state.instance is not None:
             return
         for _, path in find_parts(self._path):
-            hint = "Restore its state directory, or move the parts away to begin anew."
-            raise RequestError(f"{path} is there, and the transaction log knows of nothing", hint)
+            hint = "Restore its state directory, or move the parts away to start from scratch."
+            raise RequestError(f"{path} exists, but the transaction log is empty", hint)
         log.append(Bound(_OWNER))
 
     @staticmethod
@@ -154,7 +154,7 @@ class FileSink:
     def _note_full(self, error: OSError) -> None:
         if error.errno not in NO_ROOM:
             raise SinkLost(f"{self._path}: {error}") from error
-        self._no_room = f"there is no room for the epoch in {self._path}: {error.strerror}"
+        self._no_room = f"no room for the epoch in {self._path}: {error.strerror}"
 
 
 def _commit(log: TransactionLog, txn_id: bytes) -> None:

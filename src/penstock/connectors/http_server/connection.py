@@ -80,7 +80,7 @@ class ClientConnection:
         left = [*range(len(outgoing.values))] if self._exchange is None else self._exchange.take(outgoing)
         if left:
             whole = len(left) == len(outgoing.values)
-            raise StreamGone("no request waits for this reply any more", places=None if whole else left)
+            raise StreamGone("no request is waiting for this reply", places=None if whole else left)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of ASGI, for one request."""
@@ -101,7 +101,7 @@ class ClientConnection:
             stream = await self._admitted()
             body = await read_body(request, self._options)
             if not stream.may_send:
-                raise self._unavailable("nothing is taken now")
+                raise self._unavailable("temporarily not accepting requests")
             return await self._processed(stream, body, metadata_of(request))
         except RefusedRequest as refused:
             self._host.count(f"answers_{refused.answer.status}")
@@ -116,9 +116,9 @@ class ClientConnection:
     async def _admitted(self) -> Stream:
         """When the stream may send; a client is told soon if it may not."""
         if self._host.is_draining:
-            raise self._unavailable("nothing is taken any more", closes=True)
+            raise self._unavailable("shutting down: not accepting requests", closes=True)
         if not self._host.has_out:
-            raise self._unavailable("nobody reads what is sent here")
+            raise self._unavailable("no pipeline reads this connector")
         await self._pipelines_ready()
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self.begin()
@@ -128,7 +128,7 @@ class ClientConnection:
                 stream = await asyncio.shield(self._opening)
                 await stream.ready()
         except TimeoutError:
-            raise self._unavailable("nothing is taken now") from None
+            raise self._unavailable("temporarily not accepting requests") from None
         except PenstockError as error:
             raise self._unavailable(str(error)) from None
         return stream
@@ -151,7 +151,7 @@ class ClientConnection:
         if first == 1:
             raise ClientDisconnect
         if first == 2:
-            raise self._unavailable("nothing is taken any more", closes=True)
+            raise self._unavailable("shutting down: not accepting requests", closes=True)
 
     def _unavailable(self, why: str, *, seconds: int | None = None, closes: bool = False) -> RefusedRequest:
         after = ("retry-after", str(self._options.retry_after_seconds if seconds is None else seconds))

@@ -181,10 +181,10 @@ def route(request: Request, options: HttpServerOptions) -> None:
     path = request.scope["path"]
     wanted, is_prefix = options.path.removesuffix("*"), options.path.endswith("*")
     if not (path.startswith(wanted) if is_prefix else path == wanted):
-        raise RefusedRequest(says(HTTPStatus.NOT_FOUND, "there is nothing here"))
+        raise RefusedRequest(says(HTTPStatus.NOT_FOUND, "not found"))
     if request.method not in options.methods:
         allow = ("allow", ", ".join(options.methods))
-        raise RefusedRequest(says(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not taken", allow))
+        raise RefusedRequest(says(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method} is not allowed", allow))
 
 
 async def read_body(request: Request, options: HttpServerOptions) -> bytes:

@@ -21,7 +21,9 @@ def _meant(match: re.Match[bytes]) -> bytes:
     if len(written) == 3:
         return bytes.fromhex(written[1:].decode())
     if written not in _ESCAPES:
-        raise RequestError(f"\\{written.decode(errors='replace')} is no escape", r"Write \n \r \t \0 \\ or \xNN.")
+        raise RequestError(
+            f"\\{written.decode(errors='replace')} is not a valid escape", r"Write \n \r \t \0 \\ or \xNN."
+        )
     return _ESCAPES[written]
 
 

@@ -226,7 +226,7 @@ class PostgresSink:
             if self._in_doubt(connection) == transaction:
                 self._move(connection, transaction)
             elif connection.execute(self._sql.is_done(transaction)).fetchone() is None:
-                raise SinkLost(f"{self._where}: there is no vote on {transaction.id.decode()}", _RESTORED)
+                raise SinkLost(f"{self._where}: no vote on {transaction.id.decode()}", _RESTORED)
 
     def abort(self) -> None:
         connection = self._opened()
@@ -275,7 +275,7 @@ class PostgresSink:
         try:
             connection.execute(SQL("SELECT pg_advisory_lock({})").format(Literal(self._sql.advisory_key)))
         except errors.LockNotAvailable:
-            hint = "Stop the other worker, or give its pipeline or sink another name."
+            hint = "Stop the other worker, or rename its pipeline or sink."
             raise SinkLost(f"{self._where}: another session has the sink {self._name}", hint) from None
 
     def _make_tables(self, connection: psycopg.Connection) -> None:
@@ -323,7 +323,7 @@ class PostgresSink:
             return [TargetColumn(*row) for row in connection.execute(self._sql.columns())]
         if self._options.create:
             return []
-        raise SinkLost(f"{self._where}: there is no such table", f"{MISSING_TABLE_HINT} Or use format=raw.")
+        raise SinkLost(f"{self._where}: no such table", f"{MISSING_TABLE_HINT} Or use format=raw.")
 
     def _settle(self, connection: psycopg.Connection, decided: bytes) -> None:
         self._rows, self._refusal = 0, ""
@@ -365,5 +365,5 @@ def _exists(connection: psycopg.Connection, table: Identifier) -> bool:
     return found != (None,)
 
 
-_START_OVER = "Give the sink another database, or drop the tables whose names begin with penstock_."
+_START_OVER = "Use another database for the sink, or drop the tables whose names start with penstock_."
 _RESTORED = "Is the database older than the worker's data? Restore both from the same copy."

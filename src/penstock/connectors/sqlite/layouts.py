@@ -71,7 +71,7 @@ class JsonRows:
             for statement in self._moves(None):
                 database.execute(f"EXPLAIN {statement}")
         elif not self._options.create:
-            raise SinkLost(f"{self._options.path}: there is no table {self._options.table!r}", MISSING_TABLE_HINT)
+            raise SinkLost(f"{self._options.path}: table {self._options.table!r} not found", MISSING_TABLE_HINT)
 
     def stage(self, database: sqlite3.Connection, block: Block) -> str:
         rows, at = [], block.first_id

@@ -135,7 +135,7 @@ class SqliteSink:
             if self._in_doubt(database) == transaction:
                 self._move(database, transaction)
             elif not self._is_done(database, transaction):
-                raise SinkLost(f"{self._where}: there is no vote on {transaction.id.decode()}", _RESTORED)
+                raise SinkLost(f"{self._where}: no vote on {transaction.id.decode()}", _RESTORED)
 
     def abort(self) -> None:
         database = self._opened()
@@ -271,5 +271,5 @@ def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
-_START_OVER = "Give the sink another database, or drop the tables whose names begin with penstock_."
+_START_OVER = "Use another database for the sink, or drop the tables whose names start with penstock_."
 _RESTORED = "Is the database older than the worker's data? Restore both from the same copy."

@@ -152,7 +152,7 @@ def current(state: State, name: str, generation: int) -> Pipeline:
     if pipeline is None:
         raise Fenced(f"pipeline {name!r} is not registered", "It was dropped, or never started: start it.")
     if generation != pipeline.generation:
-        raise Fenced(f"generation {generation} of pipeline {name!r} was followed by generation {pipeline.generation}")
+        raise Fenced(f"generation {generation} of pipeline {name!r} was replaced by generation {pipeline.generation}")
     return pipeline
 
 
@@ -160,7 +160,7 @@ def known(state: State, name: str) -> Pipeline:
     """The pipeline, of whatever generation. Raises PipelineError."""
     pipeline = state.pipelines.get(name)
     if pipeline is None:
-        raise PipelineError(f"there is no pipeline {name!r}", "List them: penstock pipeline list")
+        raise PipelineError(f"pipeline {name!r} not found", "List them: penstock pipeline list")
     return pipeline
 
 

@@ -20,7 +20,7 @@ SEGMENTS_MAX = 1000
 def check_offset(pipeline: Pipeline, name: str, offset: InputOffset) -> int:
     """The epoch of an offset that this coordinator has returned. Raises PipelineError for any other offset."""
     if name not in pipeline.inputs:
-        raise PipelineError(f"there is no input {name!r}", f"It has: {', '.join(pipeline.inputs) or 'none'}.")
+        raise PipelineError(f"input {name!r} not found", f"It has: {', '.join(pipeline.inputs) or 'none'}.")
     if offset.epoch is None or offset.incarnation != pipeline.incarnation:
         raise PipelineError(
             f"the checkpoint belongs to incarnation {offset.incarnation}, the pipeline is in {pipeline.incarnation}",
@@ -67,7 +67,9 @@ def attach(pipeline: Pipeline) -> Pipeline:
 
 def read(pipeline: Pipeline, command: Read) -> Pipeline:
     if not (command.start in pipeline.cuts and command.end in pipeline.cuts and command.start <= command.end):
-        raise PipelineError(f"there are no cuts {command.start} and {command.end} between which a batch could read")
+        raise PipelineError(
+            f"the batch reads from cut {command.start} to {command.end}, which do not exist or are out of order"
+        )
     running = (command.start, command.end)
     return pipeline if running == pipeline.running else replace(pipeline, running=running)
 
@@ -147,7 +149,7 @@ def is_merged(pipeline: Pipeline, command: Merge) -> bool:
             "The checkpoint belongs to other data: restore the right one, or reset the pipeline.",
         )
     if start != pipeline.epochs[last].end:
-        raise PipelineError(f"epoch {last} read up to cut {pipeline.epochs[last].end}, the next one begins at {start}")
+        raise PipelineError(f"epoch {last} read up to cut {pipeline.epochs[last].end}, the next one starts at {start}")
     return False
 
 

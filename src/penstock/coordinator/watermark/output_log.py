@@ -170,7 +170,7 @@ class OutputLog:
                 found.add(at, at + size, incarnation, epoch, rows)
                 at += size
         except (ValueError, TypeError, LookupError, struct.error) as error:
-            raise Damaged(f"segment {segment!r} is no log of watermarks: {error}") from None
+            raise Damaged(f"the watermark log (segment {segment!r}) cannot be read: {error}") from None
         return found
 
     def _read(self, segment: str, start: int, end: int) -> bytes:

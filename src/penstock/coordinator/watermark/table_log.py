@@ -104,7 +104,7 @@ def read(store: SegmentStore, pipeline: str, incarnation: int) -> Written | None
                 _add_sources(table, sources)
                 found = Written(table, offsets) if number == incarnation else None
     except (ValueError, TypeError, struct.error) as error:
-        raise Damaged(f"segment {segment!r} is no table of streams: {error}") from None
+        raise Damaged(f"the table of streams (segment {segment!r}) cannot be read: {error}") from None
     return found
 
 

@@ -293,7 +293,7 @@ class SourceHost:
             self._task.cancel()
             _, late = await asyncio.wait([self._task], timeout=END_SECONDS)
             if late:
-                log.error("connector %r does not end when it is cancelled; it is left behind", self.name)
+                log.error("connector %r does not end when it is cancelled; it is abandoned", self.name)
         self.contraflow = NoContraflow()  # the next host of this name reports from now on
         if self._port is not None:
             await self._port.close_streams()

@@ -63,7 +63,7 @@ class OutPort:
     async def open_stream(self, name: str, resume: bool, metadata: Mapping[str, Any] | None) -> OutStream:
         """As `connectors.api.Host.open_stream`. What cannot start leaves nothing, or is ended with the next start."""
         if self.storage.draining.is_set():
-            raise RequestError(f"connector {self.name!r} reads no more", "It is being drained.")
+            raise RequestError(f"connector {self.name!r} is draining", "It is being drained.")
         self._sources.reserve(self.name)
         name = name if resume else name[: STREAM_NAME_MAX - 1]
         stream_id = stream_id_of(name) if resume else await self.storage.ids.next_id()

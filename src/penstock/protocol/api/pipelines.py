@@ -78,7 +78,7 @@ def segments_from_json(data: Any) -> dict[str, int]:
     try:
         return in_order(msgspec.convert(data, Segments))
     except msgspec.ValidationError:
-        raise RequestError(f"{data!r} is not a map from segments to offsets", 'Give {"segment": offset, …}.') from None
+        raise RequestError(f"{data!r} is not a map from segments to offsets", 'Write {"segment": offset, …}.') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if self.start > self.end:
-            raise ValueError("the range ends before it begins")
+            raise ValueError("the range ends before it starts")
 
 
 @dataclass(frozen=True, slots=True)

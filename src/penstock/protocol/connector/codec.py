@@ -343,7 +343,7 @@ def decode(tag: int, body: Buffer, *, hello: HelloCheck | None = None) -> Frame:
     """
     layout = FRAMES.get(tag)
     if layout is None:
-        raise ProtocolError(f"tag {tag}: there is no such frame")
+        raise ProtocolError(f"tag {tag}: unknown frame")
     if hello is not None and layout.frame is Hello:
         hello.check(body)
     return _read_message(body, layout) if layout.frame is Message else layout.read(body)
@@ -386,7 +386,7 @@ def unwrap(message: Message) -> TwoPhase:
         raise ProtocolError("MESSAGE: stream 0 carries two-phase messages, and this payload is empty")
     layout = TWO_PHASE.get(message.payload[0])
     if layout is None:
-        raise ProtocolError(f"MESSAGE: tag {message.payload[0]}: there is no such two-phase message")
+        raise ProtocolError(f"MESSAGE: tag {message.payload[0]}: unknown two-phase message")
     unwrapped = layout.read(message.payload[1:])
     assert isinstance(unwrapped, TwoPhase)
     return unwrapped

@@ -34,7 +34,7 @@ def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, int]:
     kind, length = HEADER.unpack_from(header)
     if not 0 <= length <= PAYLOAD_SIZE_MAX:
         raise ProtocolError(
-            f"a message of type {kind} says it has {length & 0xFFFFFFFF} bytes, the limit is {PAYLOAD_SIZE_MAX}"
+            f"a message of type {kind} claims {length & 0xFFFFFFFF} bytes, the limit is {PAYLOAD_SIZE_MAX}"
         )
     return kind, length
 
@@ -61,8 +61,8 @@ def take_events(data: Buffer) -> tuple[list[memoryview], memoryview]:
         kind, length = HEADER.unpack_from(view, at)
         if kind != EVENT or not 0 <= length <= PAYLOAD_SIZE_MAX:
             raise ProtocolError(
-                f"no event begins at byte {at}: type {kind}, length {length}",
-                "Read from an offset where an event begins.",
+                f"no event starts at byte {at}: type {kind}, length {length}",
+                "Read from an offset where an event starts.",
             )
         end = at + HEADER_SIZE + length
         if end > size:

@@ -76,7 +76,7 @@ def parse_event(data: Buffer) -> StoredEvent | None:
         metadata, payload = _short(rest)
         told = msgpack.unpackb(metadata, unicode_errors="replace") if metadata else {}
     except (ValueError, error) as reason:
-        raise ProtocolError(f"this is no stored event: {reason}") from None
+        raise ProtocolError(f"not a valid stored event: {reason}") from None
     return StoredEvent(stream_id, event_id, None if time == NO_TIME else time, bytes(key), told, bytes(payload))
 
 

@@ -74,7 +74,7 @@ class Source:
         if text.startswith(_SEGMENT_SCHEME):
             return _segment(text, text.removeprefix(_SEGMENT_SCHEME))
         if not text or "/" in text or not text.isprintable():
-            raise RequestError(f"{text!r} is no source", _HINT)
+            raise RequestError(f"{text!r} is not a valid source", _HINT)
         return cls(Form.CONNECTOR, text)
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ def parse_sources(text: str) -> list[Source]:
 def check_pipeline_name(name: str, what: str = "pipeline") -> str:
     """The name of a pipeline or of a port, as it is. Raises RequestError."""
     if not _PIPELINE_NAME.fullmatch(name):
-        raise RequestError(f"{name!r} is no name for a {what}", "1 to 100 letters, digits, dots, dashes, underscores.")
+        raise RequestError(f"{name!r} is not a valid {what} name", "Use 1 to 100 letters, digits, dots, dashes, underscores.")
     return name
 
 
@@ -155,7 +155,7 @@ def kind_of(segment: str) -> Owner:
 def _output(text: str, name: str) -> Source:
     pipeline, _, port = name.partition("/")
     if not _PIPELINE_NAME.fullmatch(pipeline) or not _PIPELINE_NAME.fullmatch(port):
-        raise RequestError(f"{text!r} is no output of a pipeline", "Write pipeline:NAME/PORT.")
+        raise RequestError(f"{text!r} is not a valid pipeline output", "Write pipeline:NAME/PORT.")
     return Source(Form.OUTPUT, name)
 
 

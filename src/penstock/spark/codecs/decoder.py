@@ -88,7 +88,7 @@ def _kinds(given: Sequence[dict[str, DataType]]) -> dict[str, DataType]:
             if found.setdefault(name, kind) != kind:
                 raise RequestError(
                     f"`{name}` would be {found[name].simpleString()} and {kind.simpleString()}",
-                    "Give the connectors of this pipeline schemas that agree, or each an input of its own.",
+                    "Use schemas that agree for the connectors of this pipeline, or a separate input for each.",
                 )
     return found
 
@@ -201,5 +201,5 @@ def _about_value(told: Column) -> Column:
 def _no_codec(staged: DataFrame) -> Column:
     from pyspark.sql import functions
 
-    told = functions.coalesce(staged["content_type"], functions.lit("which is not told"))
-    return functions.concat(functions.lit("there is no codec for its content type, "), told)
+    told = functions.coalesce(staged["content_type"], functions.lit("none given"))
+    return functions.concat(functions.lit("no codec for its content type ("), told, functions.lit(")"))

@@ -39,7 +39,7 @@ def encoded(codec: str, columns: Mapping[str, Column], kinds: Mapping[str, DataT
             return as_csv(row).cast("binary")
     raise RequestError(
         f"{codec} is for bytes alone, and cannot write {', '.join(columns)}",
-        "Give the rows a column `value`, or the connector another codec.",
+        "Add a column `value`, or use another codec for the connector.",
     )
 
 
@@ -48,7 +48,7 @@ def _only_text(columns: Mapping[str, Column], kinds: Mapping[str, DataType]) -> 
     if others or not _is(kinds[name], "string"):
         raise RequestError(
             f"string writes one text, and the rows have: {', '.join(columns)}",
-            f"Give them a column `{TEXT}` (string), and drop the others.",
+            f"Add a column `{TEXT}` (string), and drop the others.",
         )
     return columns[name]
 
@@ -58,7 +58,7 @@ def _check_flat(columns: Mapping[str, Column], kinds: Mapping[str, DataType]) ->
         if _is(kinds[name], *_NESTED, "binary"):
             raise RequestError(
                 f"csv cannot write `{name}`, which is {kinds[name].simpleString()}",
-                "Give the connector that it comes from a schema with plain columns, or select such ones.",
+                "Select plain columns, or declare them in the schema of the connector that it comes from.",
             )
 
 

@@ -68,7 +68,7 @@ def decoded(codec: str, given: Column, schema: StructType | None) -> Column:
             return _with_all(one_document(given, schema, _READ_JSON), schema)
         case "csv" if schema is not None:
             return _with_all(_csv(given, schema), schema)
-    raise RequestError(f"{codec} cannot be decoded without a schema", "Give the connector one: schema: id int, …")
+    raise RequestError(f"{codec} cannot be decoded without a schema", "Add one to the connector: schema: id int, …")
 
 
 def wrong(codec: str, given: Column, schema: StructType | None) -> Column:

@@ -163,7 +163,7 @@ def _copies(valued: DataFrame, outlets: Sequence[Outlet], port: str | None) -> C
         copies = lists[port]
     else:
         named = functions.coalesce(valued["port"].cast("string"), functions.lit("null"))
-        unknown = functions.raise_error(functions.concat(functions.lit("there is no port "), named))
+        unknown = functions.raise_error(functions.concat(functions.lit("unknown port "), named))
         copies = reduce(
             lambda rest, name: functions.when(valued["port"] == functions.lit(name), lists[name]).otherwise(rest),
             reversed([*lists]),

@@ -47,7 +47,7 @@ def packed_metadata(rows: pa.Array) -> pa.Array:
 def _metadata(given: Any, content_type: str | None) -> bytes | None:
     told = json.loads(given, parse_int=_number) if isinstance(given, str) else given
     if told is not None and not isinstance(told, dict):
-        raise RequestError(f"`metadata` is {told!r:.100}, no map", "Give it names: parse_json('{\"status\": 404}')")
+        raise RequestError(f"`metadata` is {told!r:.100}, not a map", "Use names: parse_json('{\"status\": 404}')")
     found = {"content_type": content_type} | {name: value for name, value in (told or {}).items() if value is not None}
     found = {name: value for name, value in found.items() if value is not None}
     return msgpack.packb(found, default=_other, datetime=True) if found else None

@@ -40,7 +40,7 @@ def apply(
     check_on_error(on_error)
     given, kept = _schemas(frame, schema, keep)
     if per not in ("batch", "row"):
-        raise RequestError(f"there is no per={per!r}", 'Write "batch" or "row".')
+        raise RequestError(f"per={per!r} is not valid", 'Write "batch" or "row".')
     lettered = has_letters(checked(frame))
     applied = Applied(function, per == "row", _arrow(given), tuple(keep), lettered, on_error == "keep")
     letter = fields_of(f"{LETTER} {LETTER_DDL}").fields if lettered or on_error == "keep" else []

@@ -52,7 +52,7 @@ def reason_of(error: Exception) -> str:
     try:
         told = str(error).encode(errors="backslashreplace").decode()
     except Exception:
-        told = "(its text cannot be told)"
+        told = "(its text is not available)"
     place = place_of(error)
     behind = "" if place is None else f" (at {place})"
     text, room = f"{type(error).__name__}: {told}".removesuffix(": "), REASON_CHARACTERS_MAX - len(behind)
@@ -175,7 +175,7 @@ class Applied:
         made = _one_batch(self.function(batch), self.schema)
         if self.keep and made.num_rows != batch.num_rows:
             raise RequestError(
-                f"the function gives {made.num_rows} rows for {batch.num_rows}: with keep, each needs one"
+                f"the function returns {made.num_rows} rows for {batch.num_rows}: with keep, each needs one"
             )
         return _with(made, {name: batch.column(name) for name in self.keep})
 
@@ -214,7 +214,7 @@ def _one_batch(given: Any, schema: pa.Schema) -> pa.RecordBatch:
         batches = given.combine_chunks().to_batches()
         given = batches[0] if batches else pa.RecordBatch.from_pylist([], given.schema)
     if not isinstance(given, pa.RecordBatch):
-        raise RequestError(f"the function gives {type(given).__name__}, not an Arrow batch or table")
+        raise RequestError(f"the function returns {type(given).__name__}, not an Arrow batch or table")
     arrays = [given.column(field.name).cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -152,7 +152,7 @@ def _live(node: Any) -> Live:
             return below[0]
         case _ if kind in _PASSING or (kind == "Generate" and node.outer()):
             return below[0]
-    raise _lost(f"{_WORDS.get(kind, kind)} stands above rows that may be letters, and would lose them", _SPLIT)
+    raise _lost(f"{_WORDS.get(kind, kind)} above rows that may be dead letters would lose them", _SPLIT)
 
 
 def _made(node: Any, given: Mapping[int, int]) -> Live:
@@ -179,7 +179,7 @@ def _filtered(node: Any, below: Live) -> Live:
     for number in below:
         if not _looks_at(condition, number):
             raise _lost(
-                f"the filter {_short(condition)} does not look at `{LETTER}`, and would drop rows that are letters",
+                f"the filter {_short(condition)} ignores `{LETTER}` and would drop dead letters",
                 f"Write penstock.dead_letters.where(frame, condition), which keeps them, or `{LETTER} IS NULL AND …`.",
             )
     return {number: marks for number, marks in below.items() if not _demands_null(condition, number)}
@@ -205,8 +205,8 @@ def _projected(node: Any, below: Live, given: Mapping[int, int]) -> Live:
     }
     if any(not any(marks <= kept for kept in found.values()) for marks in below.values()):
         raise _lost(
-            f"a select leaves out the column `{LETTER}` of rows that may be letters",
-            f"Select `{LETTER}` too; or give them up: .where('{LETTER} IS NULL') before. {_SPLIT}",
+            f"a select leaves out the column `{LETTER}` of rows that may be dead letters",
+            f"Select `{LETTER}` too; or discard them: .where('{LETTER} IS NULL') before. {_SPLIT}",
         )
     return {number: marks or frozenset((node.semanticHash(),)) for number, marks in found.items()}
 
@@ -227,7 +227,7 @@ def _united(node: Any, below: list[Live], given: Mapping[int, int]) -> Live:
 
 def twice(where: str) -> RequestError:
     return RequestError(
-        f"{where} has the same letters twice: they would leave twice",
+        f"{where} has the same dead letters twice and would emit them twice",
         f"Keep them in one of the frames, and write .where('{LETTER} IS NULL').drop('{LETTER}') for the others.",
     )
 

@@ -29,7 +29,7 @@ _BYTES = ("binary", "string")
 
 def check_on_error(given: OnError) -> None:
     if given not in get_args(OnError):
-        raise RequestError(f"there is no on_error={given!r}", 'Write "keep" (the rows become letters) or "fail".')
+        raise RequestError(f"on_error={given!r} is not valid", 'Write "keep" (the rows become dead letters) or "fail".')
 
 
 def fields_of(schema: str | StructType) -> StructType:
@@ -39,7 +39,7 @@ def fields_of(schema: str | StructType) -> StructType:
     fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(fields, StructType) or not fields.fields:
         raise RequestError(
-            f"{schema!r} is no schema of columns", 'Write "user string, amount double", or a StructType.'
+            f"{schema!r} is not a schema of columns", 'Write "user string, amount double", or a StructType.'
         )
     return fields
 
@@ -48,7 +48,7 @@ def checked(frame: DataFrame) -> DataFrame:
     """The frame, if no letters were lost on the way to it, and it can have some. Raises RequestError."""
     check_letters(frame)
     if LETTER in frame.columns and not has_letters(frame):
-        raise RequestError(f"the frame has a column `{LETTER}` that holds something else", "Give it another name.")
+        raise RequestError(f"the frame has a column `{LETTER}` that holds something else", "Rename it.")
     return frame
 
 
@@ -103,6 +103,6 @@ def split(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
     `{"out": …, "err": letters}`; each goes to the port that it names. What makes the frame is then done twice.
     """
     if not has_letters(frame):
-        raise RequestError("the frame has no letters", f"It has no column `{LETTER}`: use it as it is.")
+        raise RequestError("the frame has no dead letters", f"It has no column `{LETTER}`: use it as it is.")
     letter = frame[LETTER]
     return frame.where(letter.isNull()).drop(LETTER), frame.where(letter.isNotNull()).select(LETTER)

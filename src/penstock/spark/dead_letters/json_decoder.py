@@ -212,5 +212,5 @@ def _check_names(frame: DataFrame, column: str, names: list[str]) -> None:
     if found is not None:
         raise RequestError(
             f"the frame has a column `{found}` already",
-            'Give the decoded fields a place of their own: decode_json(…, into="data").',
+            'Put the decoded fields into a struct: decode_json(…, into="data").',
         )

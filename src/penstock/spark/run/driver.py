@@ -77,7 +77,7 @@ def _launch(settings: Mapping[str, str], stderr: IO[bytes], log: Path) -> Any:
         with log.open("rb") as told:
             told.seek(max(began, log.stat().st_size - _LAST_WORDS_BYTES))
             words = told.read().decode(errors="replace").strip()
-        raise RequestError(f"Spark did not start:\n{words}", f"All it said is in {log}.") from None
+        raise RequestError(f"Spark did not start:\n{words}", f"See {log}.") from None
 
 
 @contextmanager

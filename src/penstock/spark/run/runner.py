@@ -307,7 +307,7 @@ class Runner:
                 return
             if not _is_of_the_connection(error):
                 raise
-            raise RequestError(f"Spark's JVM is gone: {error}", "Its log says why.") from None
+            raise RequestError(f"Spark's JVM is gone: {error}", "See its log for the reason.") from None
         self._has_run = self._has_run or any(running.is_running for running in self.pipelines)
         self._show(self.pipelines)
         self._stopping.wait(_TURN_SECONDS)

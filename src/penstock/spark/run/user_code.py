@@ -18,9 +18,9 @@ _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _NO_SESSION = "[SESSION_OR_CONTEXT_NOT_EXISTS]"
 _NO_SESSION_HINT = (
     "The file is loaded before Spark is started: use what needs Spark (columns, types written as text) inside the "
-    "pipeline's function, or give a type as such: udf(returnType=StringType())."
+    "pipeline's function, or pass a type object: udf(returnType=StringType())."
 )
-_EXAMPLE = "A function becomes one when @pipeline stands above it: from penstock.spark import pipeline"
+_EXAMPLE = "Decorate a function with @pipeline: from penstock.spark import pipeline"
 
 
 def load_pipelines(path: Path) -> list[Pipeline]:
@@ -29,14 +29,14 @@ def load_pipelines(path: Path) -> list[Pipeline]:
     Its folder is put on the path of modules, as for a program.
     """
     if not path.is_file():
-        raise RequestError(f"there is no file {path}", "Give a Python file with a function that is a @pipeline.")
+        raise RequestError(f"file {path} not found", "Name a Python file with a @pipeline function.")
     module = _run(path)
     found = list({id(p): p for p in vars(module).values() if isinstance(p, Pipeline)}.values())
     if not found:
-        raise RequestError(f"there is no pipeline in {path}", _EXAMPLE)
+        raise RequestError(f"{path} has no pipeline", _EXAMPLE)
     names = [pipeline.name for pipeline in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise RequestError(f"{path} has two pipelines {twice[0]!r}", 'Give one another name: @pipeline(name="…")')
+        raise RequestError(f"{path} has two pipelines {twice[0]!r}", 'Rename one: @pipeline(name="…")')
     return found
 
 
@@ -44,7 +44,7 @@ def _run(path: Path) -> ModuleType:
     name = path.stem if path.stem not in sys.modules else f"{path.stem}_pipelines"
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     if spec is None or spec.loader is None:
-        raise RequestError(f"{path} is no Python file", "Its name must end in .py.")
+        raise RequestError(f"{path} is not a Python file", "Its name must end in .py.")
     sys.path.insert(0, str(path.absolute().parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     with shown_at_the_users_line(f"{path} cannot be loaded"):

@@ -39,7 +39,7 @@ class SinkOptions:
         given = {name.lower(): text for name, text in options.items()}
         problems = [*_problems(given)]
         if problems:
-            raise RequestError(f"options of the sink: {'; '.join(problems)}", f"It takes {', '.join(_OURS)}.")
+            raise RequestError(f"options of the sink: {'; '.join(problems)}", f"The options are {', '.join(_OURS)}.")
         generation = given.get("generation")
         return cls(
             pipeline=given["pipeline"],
@@ -54,7 +54,7 @@ class SinkOptions:
 def _problems(given: Mapping[str, str]) -> Iterator[str]:
     for name in given.keys() - _KNOWN.keys():
         near = nearest(name, _KNOWN)
-        yield f"there is no option {name!r}" + (f": is it {_KNOWN[near]!r}?" if near else "")
+        yield f"unknown option {name!r}" + (f": is it {_KNOWN[near]!r}?" if near else "")
     if "pipeline" not in given:
         yield "'pipeline' is missing: the name under which the worker keeps the epochs"
     for name in ("pipeline", "port"):

@@ -47,11 +47,11 @@ def check_schema(schema: StructType) -> None:
     names = [field.name for field in schema.fields]
     problems += [f"`{name}` is there {names.count(name)} times" for name in _COLUMNS if names.count(name) > 1]
     if "value" not in names:
-        problems.insert(0, "there is no column `value` (binary or string)")
+        problems.insert(0, "column `value` (binary or string) is missing")
     if problems:
         raise RequestError(
             f"these rows cannot be written: {'; '.join(problems)}",
-            f"The sink takes {_EXPECTED}. Put what else is to be kept into `value`, as to_json(struct(…)), or drop it.",
+            f"The sink accepts {_EXPECTED}. Put other columns into `value` with to_json(struct(…)), or drop them.",
         )
 
 

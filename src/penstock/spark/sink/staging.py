@@ -75,7 +75,7 @@ def segment_address(worker: str, *, tls: bool) -> Address:
     if status["tls"] and not tls:
         raise RequestError(
             f"the worker at {worker} speaks TLS alone on its segment port",
-            "Give the authority of its certificate: option tlsCa, or PENSTOCK_TLS_CA where the executors run.",
+            "Set the authority of its certificate: option tlsCa, or PENSTOCK_TLS_CA where the executors run.",
         )
     return Address(host, status["ports"]["segment"])
 
@@ -112,7 +112,7 @@ class NewSegment(Appending):
                 pass
             case AppendSetup() if self._tries == 1:
                 if reply.acknowledged != NO_EVENT_NUMBER:
-                    raise ConditionFailed(f"segment {self.segment!r} knows a writer that has just been made up")
+                    raise ConditionFailed(f"segment {self.segment!r} already knows a writer id that was just generated")
             case _:
                 super()._take_reply(reply)
 
@@ -126,7 +126,7 @@ _DISCARD_SECONDS = 5.0
 PORTS_MAX = 100
 """Each is a segment of its own for every partition of every batch, and an output that somebody reads."""
 
-_PORTS_HINT = "A port is an output of the pipeline; what tells rows of one output apart belongs into `stream` or `key`."
+_PORTS_HINT = "A port is an output of the pipeline; to tell rows of one output apart, use `stream` or `key`."
 
 _PASSING = (Interrupted, NoRoom)
 """What may be over in a moment."""

@@ -111,7 +111,7 @@ class Task:
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(_BATCH_ID)
         if context is None or batch is None:
-            raise RequestError("this is no task of a streaming query", "Write with writeStream.format('penstock').")
+            raise RequestError("not a task of a streaming query", "Write with writeStream.format('penstock').")
         return cls(int(batch), context.partitionId(), context.taskAttemptId())
 
     def prefix(self, pipeline: str, generation: int | None) -> str:
@@ -220,7 +220,7 @@ def _check_values(batch: pa.RecordBatch) -> None:
         row = int(np.argmax(batch.column("value").is_null().to_numpy(zero_copy_only=False)))
         raise RequestError(
             f"`value` is null in row {row} of {batch.num_rows}: an event has a value, which may be empty",
-            "Drop such rows (where value is not null), or give them one (coalesce).",
+            "Drop such rows (where value is not null), or set one (coalesce).",
         )
 
 

@@ -21,7 +21,7 @@ _OF_EVENTS = ("columns", "rows", "buckets", "reports", "minPartitions")
 """Options that say which rows a load gives and how: not those of the load beside it."""
 
 _HINT = (
-    "Make the frame from the loads of a pipeline: a @pipeline's parameters, or loads with the options of "
+    "Build the frame from the loads of a pipeline: a @pipeline's parameters, or loads with the options of "
     "penstock.spark.begin(…).input(…)."
 )
 
@@ -33,7 +33,7 @@ def origin_of(frame: DataFrame) -> dict[str, str]:
     """
     found = [options for options in map(options_of, _leaves(frame)) if options is not None]
     if not found:
-        raise RequestError("the frame is not made from a load of Penstock's", _HINT)
+        raise RequestError("the frame does not read from Penstock", _HINT)
     pipelines = {options.get("pipeline") for options in found}
     if None in pipelines:
         raise RequestError("the frame's load names no pipeline: it has no watermark", _HINT)

@@ -81,7 +81,7 @@ class SourceOptions:
         """Names in any case, as Spark gives them. Raises RequestError, which names the option."""
         given = _Given(options)
         if given.get("generation", _number) is not None and not given.has("pipeline"):
-            raise RequestError("a generation without a pipeline", "Give the option pipeline too.")
+            raise RequestError("a generation without a pipeline", "Set the option pipeline too.")
         buckets = _control_buckets(given)
         return cls(
             sources=given.require("source", _sources),
@@ -122,7 +122,7 @@ class _Given:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
         for name in self._texts.keys() - _NAMES.keys():
-            raise RequestError(f"there is no option {name!r}", suggestion(name, OPTIONS))
+            raise RequestError(f"unknown option {name!r}", suggestion(name, OPTIONS))
 
     def has(self, name: str) -> bool:
         return name.lower() in self._texts
@@ -178,7 +178,7 @@ def parse_place(text: str) -> Starting:
 def _ending(text: str) -> Starting:
     place = parse_place(text)
     if place == "earliest":
-        raise RequestError("nothing lies before the earliest", "Write latest, an instant or a map of offsets.")
+        raise RequestError("nothing comes before the earliest", "Write latest, an instant or a map of offsets.")
     return place
 
 
@@ -198,7 +198,7 @@ def _microseconds(text: str) -> int:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise RequestError(f"{text!r} is no place in a stream", _PLACE_HINT) from None
+        raise RequestError(f"{text!r} is not a valid position in a stream", _PLACE_HINT) from None
     return ((instant if instant.tzinfo else instant.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -221,7 +221,7 @@ def _address(text: str) -> str:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise RequestError(f"{text!r} is no number", "Write digits alone.")
+        raise RequestError(f"{text!r} is not a number", "Write digits alone.")
     return int(text)
 
 
@@ -241,14 +241,14 @@ def _is_control(text: str) -> bool:
 def _positive(text: str) -> int:
     number = _number(text.replace("_", ""))
     if not number:
-        raise RequestError("it must be at least 1", "Leave it out for no limit of its own.")
+        raise RequestError("it must be at least 1", "Omit it for no limit.")
     return number
 
 
 def _size(text: str) -> int:
     size = parse_size(text)
     if not size:
-        raise RequestError("it must be at least 1 byte", "Leave it out for no limit of its own.")
+        raise RequestError("it must be at least 1 byte", "Omit it for no limit.")
     return size
 
 

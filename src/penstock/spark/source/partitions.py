@@ -74,7 +74,7 @@ def plan_partitions(
         skip_lost=not options.fail_on_data_loss,
     )
     for lost in found.lost:
-        log.warning("%s is lost: going on without it, as failOnDataLoss says", lost)
+        log.warning("%s is lost: continuing without it (failOnDataLoss=false)", lost)
     return packed(found.splits, parts)
 
 
@@ -92,7 +92,7 @@ def ranges_between(start: InputOffset, end: InputOffset, *, fail_on_data_loss: b
     """
     gone = sorted(start.segments.keys() - end.segments.keys())
     if gone and fail_on_data_loss:
-        raise DataLoss(f"segment {gone[0]!r} is gone, and with it what came after {start.segments[gone[0]]}")
+        raise DataLoss(f"segment {gone[0]!r} is gone, and with it everything after {start.segments[gone[0]]}")
     begins = {segment: start.segments.get(segment, 0) for segment in sorted(end.segments)}
     return [Range(segment, at, end.segments[segment]) for segment, at in begins.items() if at < end.segments[segment]]
 
@@ -150,7 +150,7 @@ def read_events(
         except SegmentTruncated as error:
             if fail_on_data_loss:
                 raise lost(piece.segment, start, min(error.start, piece.end)) from error
-            log.warning("%s: going on at %s without the bytes before it, as failOnDataLoss says", piece, error.start)
+            log.warning("%s: continuing at %s without the bytes before it (failOnDataLoss=false)", piece, error.start)
             start = max(error.start, start + 1)
 
 
@@ -246,4 +246,4 @@ def _check_known(sources: Sequence[str], end: InputOffset) -> None:
     """A stream waits for sources that are still to come; a batch of one that is not there is a mistake."""
     for source in map(Source.parse, sources):
         if not any(map(source.owns, end.segments)):
-            raise RequestError(f"there is no source {str(source)!r}", "Look which there are: penstock status")
+            raise RequestError(f"source {str(source)!r} not found", "List them: penstock status")

@@ -42,7 +42,7 @@ def check_columns(names: tuple[str, ...]) -> tuple[str, ...]:
     """The names, as they are. Raises RequestError for one that is unknown or there twice, or if there are none."""
     for number, name in enumerate(names):
         if name not in COLUMNS | ASKED_COLUMNS:
-            raise RequestError(f"there is no column {name!r}", _HINT)
+            raise RequestError(f"column {name!r} not found", _HINT)
         if name in names[:number]:
             raise RequestError(f"the column {name!r} is named twice", "Name each once.")
     if not names:

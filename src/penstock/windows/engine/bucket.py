@@ -113,9 +113,9 @@ def load(plan: Plan, state: BucketState, before: int | None) -> Index:
         return Index(watermark=before)
     version, fingerprint, watermark, kept, dropped, held = msgpack.unpackb(data, strict_map_key=False)
     if (version, fingerprint) != (_VERSION, plan.fingerprint):
-        raise RequestError("the state of these windows was made by other windows, keys or aggregates", _RESET)
+        raise RequestError("the state of these windows was written by other windows, keys or aggregates", _RESET)
     if watermark != before:
-        raise RequestError(f"the windows' state ends at watermark {watermark}, the batch begins at {before}", _RESET)
+        raise RequestError(f"the windows' state ends at watermark {watermark}, the batch starts at {before}", _RESET)
     entries = {int(number): Held(*each) for number, each in held.items()}
     return Index(held=entries, watermark=watermark, late_kept=kept, late_dropped=dropped)
 

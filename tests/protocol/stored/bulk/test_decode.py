@@ -111,12 +111,12 @@ DAMAGED = {
     "too few bytes": (raw(bytes(27)), "27 bytes are too few"),
     "a key that is too long": (raw(bytes(24) + b"\0\1" + b"\0\0"), "a key of 1 bytes does not fit"),
     "metadata that are too long": (raw(bytes(24) + b"\0\0" + b"\0\2a"), "metadata of 2 bytes do not fit"),
-    "metadata that are no map": (stored(metadata=b"\xa1a"), "metadata: it is no map"),
+    "metadata that are no map": (stored(metadata=b"\xa1a"), "metadata: it is not a map"),
     "metadata that are cut off": (stored(metadata=b"\x81\xa6sour"), "metadata: it is cut off"),
-    "metadata with something behind": (stored(metadata=b"\x80\xc0"), "metadata: 1 bytes lie behind the map"),
+    "metadata with something behind": (stored(metadata=b"\x80\xc0"), "metadata: 1 bytes follow the map"),
     "metadata with a byte that begins nothing": (
         stored(metadata=b"\x81\xa0\xc1"),
-        "metadata: byte 0xc1 begins nothing",
+        "metadata: byte 0xc1 is not valid MessagePack",
     ),
 }
 
@@ -128,13 +128,13 @@ def test_what_is_no_stored_event_is_named_with_its_offset(bulk: ModuleType, case
     good = stored(1, payload=b"fine")
     with pytest.raises(Damaged) as caught:
         bulk.decode(good + data, 1000)
-    assert str(caught.value) == f"no stored event begins at offset {1000 + len(good)}: {what}"
+    assert str(caught.value) == f"no stored event starts at offset {1000 + len(good)}: {what}"
     assert caught.value.hint
 
 
 @both
 def test_what_is_no_raw_event_is_named_with_its_offset(bulk: ModuleType) -> None:
-    with pytest.raises(Damaged, match="no raw event begins at offset 19: type 7, length 1"):
+    with pytest.raises(Damaged, match="no raw event starts at offset 19: type 7, length 1"):
         bulk.decode(raw(b"a") + b"\0\0\0\7\0\0\0\1a", 10, Kind.RAW)
 
 

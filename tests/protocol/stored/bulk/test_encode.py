@@ -79,10 +79,10 @@ def test_the_head_of_a_map_is_as_short_as_it_can_be(bulk: ModuleType, others: in
 
 
 NO_METADATA = {
-    "text": (b"\xa1a", "it is no map"),
+    "text": (b"\xa1a", "it is not a map"),
     "cut off": (b"\x81\xa1a", "it is cut off"),
-    "more": (b"\x80\xc0", "1 bytes lie behind the map"),
-    "a key that is a number": (b"\x81\x01\x02", "a key is no str"),
+    "more": (b"\x80\xc0", "1 bytes follow the map"),
+    "a key that is a number": (b"\x81\x01\x02", "a key is not a str"),
 }
 
 

@@ -175,7 +175,7 @@ class Admission:
             case Problem.NOT_OPEN:
                 return ProtocolError(f"MESSAGE is not legal for stream {stream_id}: it is not open in this session")
             case Problem.RESERVED_ID:
-                return ProtocolError(f"MESSAGE: stream {stream_id}: 2^64-1 means nothing yet, and is no message's id")
+                return ProtocolError(f"MESSAGE: stream {stream_id}: 2^64-1 is reserved and not a valid message id")
             case Problem.NONE:
                 raise AssertionError("nothing is wrong")
 

@@ -133,7 +133,7 @@ def _short(data: memoryview, at: int) -> int:
 def why_no_map(data: bytes, keys_are_text: bool = False) -> str:
     """What is wrong with metadata that a kernel has refused: it only says which row it is."""
     if data[0] & 0xF0 != 0x80 and data[0] & 0xFE != 0xDE:
-        return "it is no map"
+        return "it is not a map"
     unpacker = msgpack.Unpacker(max_map_len=2**32)
     unpacker.feed(data)
     try:
@@ -142,14 +142,14 @@ def why_no_map(data: bytes, keys_are_text: bool = False) -> str:
             unpacker.skip()
             unpacker.skip()
             if keys_are_text and not _begins_text(lead):
-                return "a key is no str"
+                return "a key is not a str"
     except msgpack.OutOfData:
         return "it is cut off"
     except msgpack.FormatError:
-        return "byte 0xc1 begins nothing"
+        return "byte 0xc1 is not valid MessagePack"
     except msgpack.StackError:
         return "it is nested too deeply"
-    return f"{len(data) - unpacker.tell()} bytes lie behind the map"
+    return f"{len(data) - unpacker.tell()} bytes follow the map"
 
 
 def _begins_text(lead: bytes) -> bool:

@@ -118,8 +118,8 @@ class Encoded:
 def damaged(kind: Kind, what: str, offset: int) -> Damaged:
     """What to raise for bytes that are not what the segment should hold."""
     return Damaged(
-        f"no {kind.value} event begins at offset {offset}: {what}",
-        "Read from an offset where an event begins, and only what was written as whole events.",
+        f"no {kind.value} event starts at offset {offset}: {what}",
+        "Read whole events, from an offset where one starts.",
     )
 
 
@@ -134,7 +134,7 @@ def too_large(row: int, what: str, size: int) -> LimitExceeded:
 
 def no_metadata(row: int, why: str) -> RequestError:
     """What to raise for metadata that nobody could read again."""
-    return RequestError(f"row {row}: its metadata cannot be stored: {why}", "Give a map in msgpack, its keys str.")
+    return RequestError(f"row {row}: its metadata cannot be stored: {why}", "Use a MessagePack map with str keys.")
 
 
 def check_lengths(count: int, columns: "tuple[Column | Bytes | None, ...]") -> None:
