@@ -68,7 +68,8 @@ def test_the_origin_of_a_frame_is_its_load(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pipelines", "said"), [([None], "names no pipeline"), (["p", "q"], "several pipelines: p, q"), ([], "does not read from Penstock")]
+    ("pipelines", "said"),
+    [([None], "names no pipeline"), (["p", "q"], "several pipelines: p, q"), ([], "does not read from Penstock")],
 )
 def test_a_frame_without_one_watermark_is_refused(spark: SparkSession, pipelines: list[str | None], said: str) -> None:
     from penstock.spark.source.control import origin_of

@@ -206,7 +206,9 @@ def test_complete_mode_appends_the_whole_result_of_every_epoch(sink: Sink) -> No
 
 def test_rows_that_cannot_be_written_end_the_query_with_all_that_is_wrong(sink: Sink) -> None:
     sink.file(0)
-    with pytest.raises(Exception, match=r"column `value` .*is missing.*`text` \(string\) is not a column.*`key` is int") as caught:
+    with pytest.raises(
+        Exception, match=r"column `value` .*is missing.*`text` \(string\) is not a column.*`key` is int"
+    ) as caught:
         sink.run(lambda lines: lines.selectExpr("value AS text", "1 AS key"))
     assert "to_json(struct(" in str(caught.value)
 

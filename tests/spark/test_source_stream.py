@@ -236,11 +236,11 @@ def test_lost_bytes_are_skipped_only_if_the_load_says_so(coordinator: ScriptedCo
     def splits(body: Any) -> Any:
         if body["skip_lost"]:
             return {"splits": [["connector/a/0", 5, 10]], "lost": [["connector/a/0", 0, 5]]}
-        return {"error": "segment 'connector/a/0' begins at 5", "hint": "Read from there.", "kind": "DataLoss"}
+        return {"error": "segment 'connector/a/0' starts at 5", "hint": "Read from there.", "kind": "DataLoss"}
 
     coordinator.answers["/splits"] = splits
     start, end = {"segments": {"connector/a/0": 0}}, {"segments": {"connector/a/0": 10}}
-    with pytest.raises(DataLoss, match="begins at 5") as caught:
+    with pytest.raises(DataLoss, match="starts at 5") as caught:
         reader().partitions(start, end)
     assert caught.value.__notes__ == ["Read from there."]
     partitions = reader(failOnDataLoss="false").partitions(start, end)

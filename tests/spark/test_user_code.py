@@ -85,7 +85,7 @@ def test_a_syntax_error_shows_where(tmp_path: Path) -> None:
 def test_a_file_without_pipelines_and_no_file_are_said(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="has no pipeline"):
         load_pipelines(written(tmp_path, "x = 1"))
-    with pytest.raises(RequestError, match="file .* not found"):
+    with pytest.raises(RequestError, match=r"file .* not found"):
         load_pipelines(tmp_path / "nowhere.py")
 
 

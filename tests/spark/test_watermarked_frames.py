@@ -34,7 +34,10 @@ def clicks(spark: SparkSession, **options: str) -> DataFrame:
         (lambda frame: frame.withColumn("event_time", frame["offset"]), "'event_time' is bigint, not timestamp"),
         (lambda frame: frame.withWatermark("event_time", "1 hour"), "'event_time' has a watermark already"),
         (lambda frame: penstock.watermarked(frame), "'event_time' has a watermark already"),
-        (lambda frame: frame.sparkSession.readStream.format("rate").load().toDF("event_time", "n"), "does not read from Penstock"),
+        (
+            lambda frame: frame.sparkSession.readStream.format("rate").load().toDF("event_time", "n"),
+            "does not read from Penstock",
+        ),
     ],
 )
 def test_a_frame_without_a_watermark_of_ours_is_refused(spark: SparkSession, change: Change, said: str) -> None:

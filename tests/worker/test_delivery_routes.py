@@ -124,7 +124,12 @@ def test_all_mistakes_are_told_and_nothing_is_bound(client: CoordinatorClient) -
     }
     with pytest.raises(RequestError) as caught:
         client.bind("p", sinks)
-    for text in ('unknown sink type "fil"', 'unknown option "formt"', "'no/name' is not a valid", "'o u t' is not a valid"):
+    for text in (
+        'unknown sink type "fil"',
+        'unknown option "formt"',
+        "'no/name' is not a valid",
+        "'o u t' is not a valid",
+    ):
         assert text in str(caught.value)
     assert 'Did you mean "file"?' in caught.value.hint
     assert client.sinks() == []

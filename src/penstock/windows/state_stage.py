@@ -186,9 +186,7 @@ def _checked(received: _Received) -> tuple[int, int | None, int | None]:
         raise PipelineError("a batch without control rows", _TWO_QUERIES)
     _, before, _ = received.control
     if received.judged - {before}:
-        raise PipelineError(
-            f"the batch starts at watermark {before}, its tasks used {received.judged}", _TWO_QUERIES
-        )
+        raise PipelineError(f"the batch starts at watermark {before}, its tasks used {received.judged}", _TWO_QUERIES)
     return received.control
 
 

@@ -260,7 +260,7 @@ def test_what_an_interrupted_rewriting_left_is_no_obstacle() -> None:
 
 def test_read_committed_reads_while_the_sink_runs_and_changes_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "state"
-    with pytest.raises(RequestError, match="state directory .* not found"):
+    with pytest.raises(RequestError, match=r"state directory .* not found"):
         read_committed(directory)
     log = open_log(directory)
     before = read_committed(directory)

@@ -373,5 +373,5 @@ def test_a_file_in_place_of_the_directory_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_committed_cannot_be_asked_of_a_directory_without_a_sink(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="state directory .* not found"):
+    with pytest.raises(RequestError, match=r"state directory .* not found"):
         read_committed_parts(tmp_path)

@@ -113,7 +113,9 @@ def parse_sources(text: str) -> list[Source]:
 def check_pipeline_name(name: str, what: str = "pipeline") -> str:
     """The name of a pipeline or of a port, as it is. Raises RequestError."""
     if not _PIPELINE_NAME.fullmatch(name):
-        raise RequestError(f"{name!r} is not a valid {what} name", "Use 1 to 100 letters, digits, dots, dashes, underscores.")
+        raise RequestError(
+            f"{name!r} is not a valid {what} name", "Use 1 to 100 letters, digits, dots, dashes, underscores."
+        )
     return name
 
 
