@@ -161,7 +161,7 @@ def view(demo: Demo) -> Group:
 
 def progress(demo: Demo) -> str:
     if not demo.results.totals:
-        return "Spark starts …"
+        return "starting Spark …"
     return f"{demo.processed:,} of {demo.total:,} events are in windows that the sink has committed"
 
 

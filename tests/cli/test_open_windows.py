@@ -24,11 +24,11 @@ def stopped(**more: Any) -> PipelineStatus:
         (
             {"open_windows": 2, "open_windows_sources": ["orders"]},
             (
-                "per-shop: 2 windows stay open, and the next run goes on with them; "
-                "to close them for good, while that runs: penstock source end orders"
+                "per-shop: 2 windows stay open until the next run; "
+                "to close them for good, run this while it runs: penstock source end orders"
             ),
         ),
-        ({"open_windows": 1}, "per-shop: 1 window stays open, and the next run goes on with it"),
+        ({"open_windows": 1}, "per-shop: 1 window stays open until the next run"),
     ],
 )
 def test_it_says_what_closes_them(given: dict[str, Any], sentence: str) -> None:

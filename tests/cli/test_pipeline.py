@@ -82,7 +82,9 @@ def test_reset_and_drop_ask_first(pipeline: Run, client: CoordinatorClient) -> N
         assert pipeline(verb, "counts", answer="n\n").exit_code == 1
     assert client.pipelines()[0].incarnation == 1
     result = pipeline("reset", "counts", answer="y\n")
-    assert result.output.endswith("counts is reset: its next start moves the old checkpoint aside and starts over\n")
+    assert result.output.endswith(
+        "counts is reset: its next start renames the old checkpoint and starts from scratch\n"
+    )
     assert client.pipelines()[0].incarnation == 2
     assert pipeline("drop", "counts", "--yes", "--outputs").stdout == "dropped counts\n"
     assert client.pipelines() == []

@@ -44,7 +44,7 @@ def test_programs_may_send_again(worker: RunningWorker) -> None:
 def test_it_says_that_the_application_stays_stopped(worker: RunningWorker, capsys: pytest.CaptureFixture[str]) -> None:
     found = stopped(worker, deployed(listening("source", free_port())))
     _open_for_programs(found)
-    assert "the application that was stopped here stays stopped" in capsys.readouterr().err
+    assert "the application deployed here is stopped and stays stopped" in capsys.readouterr().err
 
 
 def test_an_application_that_runs_is_left_alone(worker: RunningWorker) -> None:

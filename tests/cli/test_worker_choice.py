@@ -140,7 +140,7 @@ def test_ports_of_a_worker_that_was_killed_do_not_lead_to_the_one_that_has_them_
     for chosen in ([], ["--yes"], ["--data", "penstock-data"]):
         refused = run("segment", "create", "mine", *chosen).exception
         assert isinstance(refused, Unavailable)
-        assert "its port has passed to another one" in str(refused)
+        assert "its port is now used by another one" in str(refused)
     Path("penstock-data/ports.json").write_text(json.dumps({**left, "http": 1}))
     refused = run("status", "--data", "penstock-data").exception
     assert isinstance(refused, PenstockError)

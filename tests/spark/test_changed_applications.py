@@ -173,7 +173,7 @@ def test_an_incompatible_change_is_refused_and_a_reset_lets_it_start_from_scratc
             sender.send("kept until count runs again")
             reset = stage.command("pipeline", "reset", "count", "--yes", "--accept-partial")
             assert re.search(r"of .* of its input is still stored", reset.output), reset.output
-            assert "count is reset: its next start moves the old checkpoint aside" in reset.output
+            assert "count is reset: its next start renames the old checkpoint" in reset.output
             stage.until(lambda: "count was reset and starts from scratch" in stage.said)
             stage.until(lambda: stage.status().complete >= 0)
             stage.completes(sender)

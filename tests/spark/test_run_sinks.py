@@ -101,7 +101,7 @@ def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends(
     assert value("sink_rows_total", pipeline="copy", sink="sqlite") == 2
     assert value("pipeline_end_to_end_latency_seconds_count", pipeline="copy") == 1
     said = [line for line in done.stderr.splitlines() + done.stdout.splitlines() if "penstock.run: " in line]
-    assert any("Spark starts" in line for line in said)
+    assert any("starting Spark" in line for line in said)
     assert all(re.match(LINE, line) for line in said)
 
 
@@ -113,8 +113,8 @@ def test_a_port_and_its_sink_can_be_added_together(worker: RunningWorker, tmp_pa
     first = run(tmp_path, worker, text=COPY + STILL_OPEN)
     assert first.returncode == 0, first.stderr
     assert first.stderr.splitlines()[-1].endswith(
-        "per_hour: 1 window stays open, and the next run goes on with it; "
-        "to close it for good, while that runs: penstock source end doors"
+        "per_hour: 1 window stays open until the next run; "
+        "to close it for good, run this while it runs: penstock source end doors"
     )
     sending = threading.Thread(target=send, args=(connector, "lines", "two", [b"second"]))
     sending.start()  # it ends when the result is at the sinks

@@ -58,7 +58,7 @@ def find_stream(
     if found:
         ids = ", ".join(f"#{one}" for one in found[:10])
         raise RequestError(
-            f"{len(found)} streams of {connector!r} have the name {stream!r}", f"Give the id of one of them: {ids}."
+            f"{len(found)} streams of {connector!r} have the name {stream!r}", f"Use the id of one of them: {ids}."
         )
     raise RequestError(f"connector {connector!r} has no stream {stream!r}", "See its streams: penstock status")
 

@@ -60,7 +60,7 @@ def get_json(worker: str, path: str) -> Any:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise Unavailable(
             f"no worker answers on {worker}: {reason}",
-            "Start it (penstock worker --data DIR), and give its HTTP address or --data DIR.",
+            "Start it (penstock worker --data DIR), and pass its HTTP address or --data DIR.",
         ) from None
 
 
@@ -95,7 +95,7 @@ def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_
     if not sys.stdin.isatty():
         raise RequestError(
             f"no worker runs on ./{OWN_DATA}, and this one was not named: {described}",
-            f"If you mean it, give --worker {address} or --yes; otherwise --data DIR.",
+            f"If you mean it, use --worker {address} or --yes; otherwise --data DIR.",
         )
     _say(described)
     typer.confirm(f"It is not the worker of ./{OWN_DATA}. Change it?", abort=True, err=True)
@@ -131,7 +131,7 @@ def ports_on(data: Path) -> dict[str, int]:
         raise Unavailable(f"no worker runs on {data}: {file} is left over from one that was killed", start) from error
     if status.get("id") != identity or status["ports"] != ports:
         other = _described(_local(ports), status)
-        raise Unavailable(f"no worker runs on {data}: its port has passed to another one, {other}", start)
+        raise Unavailable(f"no worker runs on {data}: its port is now used by another one, {other}", start)
     return ports
 
 
@@ -178,7 +178,9 @@ def segment_client(address: str) -> Iterator[SegmentClient]:
     status = get_json(address, "/status")
     context = tls_context()
     if status["tls"] and context is None:
-        raise RequestError("the worker speaks TLS alone", "Give its authority: penstock segment --tls-ca FILE VERB …")
+        raise RequestError(
+            "the worker speaks TLS alone", "Name its certificate authority: penstock segment --tls-ca FILE VERB …"
+        )
     with SegmentClient(f"{address.rpartition(':')[0]}:{status['ports']['segment']}", ssl=context) as client:
         yield client
 

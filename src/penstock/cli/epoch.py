@@ -73,10 +73,10 @@ def _waits(one: Waiting) -> str:
 
 @app.command("retry")
 def retry(pipeline: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
-    """Try to deliver now, without waiting until it is tried by itself."""
+    """Retry delivery now instead of waiting for the next attempt."""
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         client.retry(pipeline)
-    typer.echo(f"{pipeline} is tried again now; see penstock epoch list {pipeline}")
+    typer.echo(f"retrying delivery of {pipeline}; see penstock epoch list {pipeline}")
 
 
 @app.command("park")
@@ -90,10 +90,10 @@ def park(
     worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
-    """Never give an epoch to a sink that refuses it.
+    """Set aside an epoch that a sink refuses.
 
-    This is final: the sink goes on with the next epoch, and what it was to
-    get becomes dead letters, the source pipeline:PIPELINE/parked.SINK.
+    This is final: the sink continues with the next epoch. Its rows of this
+    one can be read as the source pipeline:PIPELINE/parked.SINK.
     """
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, pipeline, epoch)

@@ -30,8 +30,8 @@ def _closing(pipeline: PipelineStatus, them: str) -> str:
     if pipeline.open_windows_by_clock:
         return f"; the next run closes {them}, by the worker's clock"
     ends = ", ".join(f"penstock source end {source}" for source in pipeline.open_windows_sources)
-    close = f"; to close {them} for good, while that runs: {ends}" if ends else ""
-    return f", and the next run goes on with {them}{close}"
+    close = f"; to close {them} for good, run this while it runs: {ends}" if ends else ""
+    return f" until the next run{close}"
 
 
 def say_staying_open(worker: str, names: Collection[str], say: Callable[[str], None]) -> None:

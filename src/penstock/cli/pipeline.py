@@ -35,7 +35,7 @@ _RETRY_SECONDS = 3.0
 """For a worker that is about to start; a person waits for the answer."""
 
 _STOP_FIRST = (
-    "Stop it first: Ctrl-C where penstock run has it; or take it out of the application, and penstock apply. Then "
+    "Stop it first: press Ctrl-C in its penstock run, or remove it from the application and run penstock apply. Then "
     "reset it, and start it again."
 )
 _PARTIAL = "--accept-partial resets it anyway. A worker with --retention keep removes no input."
@@ -106,10 +106,10 @@ def reset(
     worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
-    """Let a pipeline start from scratch: it forgets its state and starts over.
+    """Discard the state of a pipeline, which then starts from scratch.
 
-    Its next start moves the old checkpoint aside. What it has put out so
-    far stays; what it reads again is put out again.
+    Its next start renames the old checkpoint. Output that exists stays;
+    what is read again is emitted again.
     """
     with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
@@ -125,10 +125,11 @@ def reset(
             )
         if not yes:
             typer.confirm(
-                f"Let {name} start from scratch after epoch {show_epoch(known.complete)} ({known.state})?", abort=True
+                f"Discard the state of {name} (last epoch {show_epoch(known.complete)}, {known.state}) and start from scratch?",
+                abort=True,
             )
         client.reset(name, accept_partial=accept_partial)
-    typer.echo(f"{name} is reset: its next start moves the old checkpoint aside and starts over")
+    typer.echo(f"{name} is reset: its next start renames the old checkpoint and starts from scratch")
 
 
 @app.command("drop")

@@ -40,7 +40,7 @@ _YAML = (".yaml", ".yml")
 _PYTHON = ".py"
 
 _NOT_FOR_APPLICATIONS = {
-    "--pipeline": "All pipelines of its bindings run; take a link out, or give the binding other instances.",
+    "--pipeline": "All pipelines of its bindings run: remove a link, or change the instances of the binding.",
     "--sink": "Name a connector in the file, and link the pipeline to it.",
     "--max-disorder": "Write it to the connector in the file: watermark: {max_disorder: 10s}",
     "--idle-timeout": "Write it to the connector in the file: watermark: {idle_timeout: 10s}",
@@ -161,7 +161,7 @@ def _open_for_programs(worker: FoundWorker) -> Deployed:
         if found.state != "drained":
             return found
         if found.deployment != Deployment():
-            say("the application that was stopped here stays stopped; run its file to start it again")
+            say("the application deployed here is stopped and stays stopped; run its file to start it")
         client.apply(Deployment())
         return client.application()
 
@@ -193,7 +193,7 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
     from penstock.spark.run.runner import Runner, RunningPipeline, carry_by_value
 
     carry_by_value(pipelines)
-    say(f"Spark starts, its log is {options.spark_log} …")
+    say(f"starting Spark, log in {options.spark_log} …")
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,

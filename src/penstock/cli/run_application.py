@@ -68,7 +68,7 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
 
     for pipeline in pipelines:
         carry_by_value(pipeline)
-    say(f"Spark starts, its log is {options.spark_log} …")
+    say(f"starting Spark, log in {options.spark_log} …")
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,

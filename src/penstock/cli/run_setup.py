@@ -156,4 +156,4 @@ def report(console: Console, text: str, level: int = logging.INFO) -> None:
 def say_drained(pipelines: "Sequence[RunningPipeline]") -> None:
     """After `penstock stop`."""
     passed = ", ".join(f"{running.pipeline.name} {running.rows:,} events" for running in pipelines)
-    say(f"the application was stopped: all that came in has left ({passed or 'no pipeline ran'})")
+    say(f"the application is stopped: all events were delivered ({passed or 'no pipeline ran'})")

@@ -73,7 +73,7 @@ _ANSWER_SECONDS_MAX = 2.0
 
 _IN_TROUBLE = ("REFUSED", "WAITING")
 
-_STAYS = "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset); all else runs on"
+_STAYS = "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset); the others continue"
 _RETURNED = "the changed {0} has failed before its first epoch: the {0} from before the change runs again"
 
 

@@ -229,7 +229,7 @@ def send(
     ] = "now",
     end: Annotated[
         bool,
-        typer.Option("--end", help="The source has ended with it, for good: it closes all windows. Implies --whole."),
+        typer.Option("--end", help="The source ends with this file, for good: all its windows close. Implies --whole."),
     ] = False,
     yes: YesOption = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",

@@ -89,9 +89,9 @@ def register(app: typer.Typer) -> None:
 def worker(
     data: Path = typer.Option(Path("penstock-data"), help="Directory of the journal; created if it does not exist."),
     host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback by default."),
-    connector_port: int = _port(7100, "Port of the connector protocol, for sources; 0 takes a free one."),
-    segment_port: int = _port(7101, "Port of the segment protocol; 0 takes a free one."),
-    http_port: int = _port(7102, "Port of /health, /status, /metrics; 0 takes a free one."),
+    connector_port: int = _port(7100, "Port of the connector protocol, for sources; 0 picks a free one."),
+    segment_port: int = _port(7101, "Port of the segment protocol; 0 picks a free one."),
+    http_port: int = _port(7102, "Port of /health, /status, /metrics; 0 picks a free one."),
     cookie: str = _source("", "What a source must know to be let in.", envvar="PENSTOCK_COOKIE", metavar="TEXT"),
     auto_create: bool = _source(True, "Make a source known at its first HELLO, or refuse it."),
     ack: AckMode = _source(

@@ -74,7 +74,7 @@ def expected(error: ErrorDetails) -> str:
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         return f"expected {PATTERNS[context['pattern']]}"
     if kind in EMPTY:
-        return "expected something, and there is nothing"
+        return "expected a value, found none"
     word = _WORDS.get(kind) or _WORDS.get(kind.rpartition("_")[0])
     return f"expected {word}" if word else _decapitalised(error["msg"])
 

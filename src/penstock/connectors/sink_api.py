@@ -53,7 +53,7 @@ PLAIN = Wanted(origins=False)
 class SinkLost(PenstockError):
     """The sink cannot be reached, or cannot work now: everything of the round is void, and it is tried again later."""
 
-    hint = "It is tried again by itself; see penstock epoch list."
+    hint = "It is retried automatically; see penstock epoch list."
 
 
 class Vote(NamedTuple):

@@ -83,7 +83,7 @@ class WindowReports:
             if one.bucket in told and told[one.bucket].epoch > epoch:
                 continue
             if one.bucket not in told and len(told) >= BUCKETS_MAX:
-                raise LimitExceeded(f"operator {operator!r} has more than {BUCKETS_MAX} buckets", "Give it fewer.")
+                raise LimitExceeded(f"operator {operator!r} has more than {BUCKETS_MAX} buckets", "Use fewer.")
             told[one.bucket] = BucketStatus(
                 pipeline=name, operator=operator, epoch=epoch, numbers=one, generation=pipeline.generation
             )

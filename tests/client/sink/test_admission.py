@@ -44,7 +44,7 @@ def test_the_cookie_must_be_right_and_is_never_repeated(serve: Serve) -> None:
 
 def test_a_cookie_where_none_is_expected_is_refused(serve: Serve) -> None:
     with serve(Recorder()) as address:
-        assert "none is expected" in refusal(address, hello(cookie=b"secret"))
+        assert "unexpected cookie" in refusal(address, hello(cookie=b"secret"))
 
 
 def test_program_and_instance_are_checked_where_they_are_given(serve: Serve) -> None:

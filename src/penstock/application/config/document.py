@@ -264,7 +264,7 @@ class _Reader:
         """What stands in the mapping itself goes before what is merged into it, and that before what it merges."""
         self._descend(node, path)
         if not isinstance(node, yaml.MappingNode):
-            self._document.complain(path, "<< takes a mapping", "Write <<: *name.")
+            self._document.complain(path, "<< needs a mapping", "Write <<: *name.")
             return
         inner = [one for key, value in node.value if key.tag == _MERGE for one in _several(value)]
         for key, value in node.value:

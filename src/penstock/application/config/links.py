@@ -188,7 +188,7 @@ class _Expansion:
             known = suggestion(named[1], self._instance.variables)
             raise RequestError(f'binding "{self._binding.id}" has no variable "{named[1]}"', known)
         if named[1] in self._instance.outside:
-            raise RequestError(f'"{{{named[1]}}}" is from outside', "Everybody sees names: write it out.")
+            raise RequestError(f'"{{{named[1]}}}" comes from the environment', "Names are public: write it out.")
         return self._literal(str(self._instance.variables[named[1]]))
 
     def _literal(self, name: str) -> Instance:
@@ -210,7 +210,7 @@ class _Expansion:
             raise RequestError(text, "Shorten the id, or the name of the instance.")
         if url.kind == "connector" and name.endswith(ERR_SUFFIX) and not url.id.endswith(ERR_SUFFIX):
             text = f'the name "{name}" is that of the port err of "{url.id}"'
-            raise RequestError(text, "Give the instance another name.")
+            raise RequestError(text, "Rename the instance.")
 
     def _name(self, url: Url, instance: Instance) -> str:
         parts = [PASSTHROUGH_NAME, self._binding.id] if url.id == PASSTHROUGH else [url.id]
@@ -374,8 +374,8 @@ class _Check:
     def pipeline(self, name: str, asked: str, what: str, path: KeyPath) -> None:
         for role, connector, promised in self._promises(name):
             if STRENGTH.index(promised) < STRENGTH.index(Guarantee(asked)):
-                text = f'{what}: {asked} cannot be guaranteed: connector "{connector}" is {promised.value} as a {role}'
-                self._document.complain(path, text, f"Ask for {promised.value}, or take another type for it.")
+                text = f'{what}: {asked} cannot hold: connector "{connector}" is {promised.value} as a {role}'
+                self._document.complain(path, text, f"Ask for {promised.value}, or use another connector type.")
 
     def _promises(self, name: str) -> Iterator[tuple[str, str, Guarantee]]:
         """Of all connectors that the pipeline's events come from or go to, over any number of pipelines."""

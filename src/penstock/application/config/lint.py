@@ -118,7 +118,7 @@ def as_seen(document: Document, path: KeyPath, value: Any) -> str:
 
 SECTIONS = ("connector", "pipeline", "binding")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_WRITTEN_OUT = "Everybody sees names: write it out, without ${…}."
+_WRITTEN_OUT = "Names are public: write it out, without ${…}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _check_ids(document: Document, items: list[Item]) -> None:
     for item in items:
         where = (*item.path, "id")
         if document.is_outside(where):
-            document.complain(where, f"a {item.kind} has its name from outside", _WRITTEN_OUT)
+            document.complain(where, f"a {item.kind} has a name from the environment", _WRITTEN_OUT)
         if reason := _reserved(item):
             document.complain(where, f"{item.what}: {reason}")
         first = seen.setdefault((item.kind, item.id), item)
@@ -224,10 +224,10 @@ def _reserved(item: Item) -> str:
 def _binding(document: Document, item: Item) -> Binding | None:
     instances = item.value.get("instances")
     if document.is_outside(links := (*item.path, "links")):
-        document.complain(links, f"{item.what} has links from outside", _WRITTEN_OUT, key=True)
+        document.complain(links, f"{item.what} has links from the environment", _WRITTEN_OUT, key=True)
         return None
     if isinstance(instances, list) and document.is_outside(path := (*item.path, "instances")):
-        document.complain(path, f"{item.what} has names of instances from outside", _WRITTEN_OUT, key=True)
+        document.complain(path, f"{item.what} has instance names from the environment", _WRITTEN_OUT, key=True)
         return None
     return _understood(document, item)
 
@@ -256,7 +256,7 @@ def _instances(document: Document, item: Item, section: BindingSection) -> dict[
         for variable in variables or {}:
             if variable == "instance" or not _VARIABLE.fullmatch(variable):
                 document.complain(
-                    (*path, variable), f'"{variable}" cannot be the name of a variable', "Take another one.", key=True
+                    (*path, variable), f'"{variable}" cannot be the name of a variable', "Choose another one.", key=True
                 )
         outside = frozenset(each for each in variables or {} if document.is_outside((*path, each)))
         found[name] = Instance(name, {**(variables or {}), "instance": name}, outside)

@@ -184,11 +184,11 @@ class _Loading:
         assert other.item is not None
         what = f'there would be two {other.url.kind}s of the name "{other.name}"'
         if other.item is not first.item:
-            self.document.complain(other.path, what, "Give one another id.", key=other.is_key)
+            self.document.complain(other.path, what, "Change the id of one.", key=other.is_key)
         elif other.instance is not first.instance and self._filled(other.item, other.instance) != self._filled(
             first.item, first.instance
         ):
-            hint = f'Give the instance "{other.instance.name}" the same variables, or another name.'
+            hint = f'Use the same variables for the instance "{other.instance.name}", or rename it.'
             self.document.complain(other.path, what, hint, key=other.is_key)
 
     def _filled(self, item: Item, instance: Instance) -> Mapping[str, object]:
@@ -227,13 +227,13 @@ class _Loading:
                     config = (*each.item.path, "config")
                     shown = "the same place" if self.document.is_outside(config) else claim
                     text = f'the connectors "{first}" and "{each.by.name}" cannot both have {shown}'
-                    self.document.complain(config, text, "Give each instance its own: {variable}.")
+                    self.document.complain(config, text, "Use a separate one for each instance: {variable}.")
 
     def _check_secrets(self) -> None:
         """The worker puts them into what it makes: the options of connectors and interceptors."""
         for path, written in self.document.written.items():
             if "${file:" in written and "config" not in path and "instances" not in path:
-                self.document.complain(path, f"{written} can only be used in a config", "Take a variable: ${NAME}.")
+                self.document.complain(path, f"{written} can only be used in a config", "Use a variable: ${NAME}.")
 
     def _check_schemas(self, routes: Sequence[Route]) -> None:
         for source in (route.source for route in routes):

@@ -269,7 +269,7 @@ class HelloCheck:
     def _check_cookie(self, body: Buffer, at: int) -> None:
         cookie, _ = _COOKIE.read(body, at)
         if not compare_digest(cookie, self.cookie):  # in constant time
-            raise ProtocolError("the cookie is wrong" if self.cookie else "there is a cookie, and none is expected")
+            raise ProtocolError("the cookie is wrong" if self.cookie else "unexpected cookie")
 
 
 FRAME_SIZE_MAX = 4 * 2**20

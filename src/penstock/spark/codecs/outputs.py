@@ -65,9 +65,7 @@ def leave(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None, unt
         return placed(frame, outlets, port, lambda given, _: given["value"].cast("binary"), same, is_encoded=False)
     payload = [name for name in frame.columns if not _is_of_event(frame, name)]
     if not payload and not has_letters(frame):
-        raise RequestError(
-            "the rows that leave have no columns of their own", "Keep `value`, or what is to be written."
-        )
+        raise RequestError("the rows that leave have no columns of their own", "Keep `value`, or the columns to write.")
 
     def encode(given: DataFrame, codec: str) -> Column:
         return encoded(
@@ -117,7 +115,7 @@ def _check_value(frame: DataFrame, same: set[str]) -> None:
     if others:
         raise RequestError(
             f"the rows have `value` and also {', '.join(f'`{name}`' for name in others)}, which it does not hold",
-            "Drop `value`, and they are written by the codec; or drop what is not to leave.",
+            "Drop `value`, so that the codec writes the columns; or drop the other columns.",
         )
     check_schema(frame.select("value").schema)
 

@@ -207,7 +207,7 @@ class _Waiting:
 def lost(segment: str, start: int, end: int) -> DataLoss:
     return DataLoss(
         f"segment {segment!r}: the bytes from {start} to {end} were removed before they were read",
-        "Retention has overtaken this reader. With the option failOnDataLoss=false it goes on without them.",
+        "Retention has overtaken this reader. With the option failOnDataLoss=false it continues without them.",
     )
 
 
