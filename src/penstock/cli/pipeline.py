@@ -124,10 +124,8 @@ def reset(
                 _PARTIAL,
             )
         if not yes:
-            typer.confirm(
-                f"Discard the state of {name} (last epoch {show_epoch(known.complete)}, {known.state}) and start from scratch?",
-                abort=True,
-            )
+            what = f"{name} (last epoch {show_epoch(known.complete)}, {known.state})"
+            typer.confirm(f"Discard the state of {what} and start from scratch?", abort=True)
         client.reset(name, accept_partial=accept_partial)
     typer.echo(f"{name} is reset: its next start renames the old checkpoint and starts from scratch")
 

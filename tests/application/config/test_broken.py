@@ -49,7 +49,7 @@ def test_a_file_that_is_not_there_or_no_text_is_told_too(tmp_path: Path) -> None
     with pytest.raises(ConfigErrors, match=r"app\.yaml:1:1: the file cannot be read: No such file"):
         load(tmp_path / "app.yaml", SmallTypes(), {})
     (tmp_path / "app.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigErrors, match=r"app\.yaml:1:1: the file is not text"):
+    with pytest.raises(ConfigErrors, match=r"app\.yaml:1:1: the file is not UTF-8 text"):
         load(tmp_path / "app.yaml", SmallTypes(), {})
 
 

@@ -171,7 +171,7 @@ def _composed(document: Document, text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         _unreadable(document, error)
     except yaml.reader.ReaderError as error:
-        document.complain((), f"the file is not text: {error.reason}", "Write it as UTF-8.")
+        document.complain((), f"the file is not UTF-8 text: {error.reason}", "Write it as UTF-8.")
     except RecursionError:
         document.complain((), "the file goes too deep", f"At most {DEPTH_MAX} levels.")
     finally:

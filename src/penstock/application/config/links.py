@@ -374,7 +374,7 @@ class _Check:
     def pipeline(self, name: str, asked: str, what: str, path: KeyPath) -> None:
         for role, connector, promised in self._promises(name):
             if STRENGTH.index(promised) < STRENGTH.index(Guarantee(asked)):
-                text = f'{what}: {asked} cannot hold: connector "{connector}" is {promised.value} as a {role}'
+                text = f'{what}: {asked} cannot be guaranteed: connector "{connector}" is {promised.value} as a {role}'
                 self._document.complain(path, text, f"Ask for {promised.value}, or use another connector type.")
 
     def _promises(self, name: str) -> Iterator[tuple[str, str, Guarantee]]:

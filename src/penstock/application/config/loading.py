@@ -108,7 +108,9 @@ def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
     except OSError as error:
         raise ConfigErrors([Mistake(str(path), Place(1, 1), f"the file cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError:
-        raise ConfigErrors([Mistake(str(path), Place(1, 1), "the file is not text", "Write it as UTF-8.")]) from None
+        raise ConfigErrors(
+            [Mistake(str(path), Place(1, 1), "the file is not UTF-8 text", "Write it as UTF-8.")]
+        ) from None
     return loads(text, path, types, environ)
 
 
