@@ -228,11 +228,11 @@ async def test_an_event_that_is_a_letter_now_is_answered_400_with_the_reason(tmp
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"{"))
         await eventually(lambda: bool(hosted.values()))
         (event,) = hosted.events()
-        told = {"reason": "it is no JSON", **event.metadata}
+        told = {"reason": "it is not JSON", **event.metadata}
         await hosted.deliver([b"{"], [event.event_id], event.stream_id, metadata=[told])
         hosted.complete()
         response = await asked
-        assert (response.status_code, response.text) == (400, "it is no JSON\n")
+        assert (response.status_code, response.text) == (400, "it is not JSON\n")
 
 
 async def test_with_answer_reply_the_first_reply_is_the_answer(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def _query(parts: SplitResult) -> list[tuple[str, str]]:
 
 def _host(parts: SplitResult) -> str:
     if parts.username is not None:
-        raise RequestError("there can be no user in this URL", f"Write {parts.scheme}://HOST…")
+        raise RequestError("a user is not allowed in this URL", f"Write {parts.scheme}://HOST…")
     if not parts.hostname:
         raise RequestError("the host is missing", f"Write {parts.scheme}://HOST…")
     return parts.hostname

@@ -157,7 +157,7 @@ class StreamTable:
     def open(self, stream_id: int, last_id: int = NOTHING_YET, route: int = 0) -> None:
         """Its messages above `last_id` are kept, and take this route."""
         if not 0 <= route < ROUTES_MAX:
-            raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is none of them")
+            raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is not one of them")
         self._entries[stream_id] = _Entry(last_id, route, self.next_mark())
 
     def close(self, stream_id: int) -> None:

@@ -264,7 +264,7 @@ class SourceSession:
     def _track(self, frame: Frame, stream_id: int) -> _Track:
         track = self._tracks.get(stream_id)
         if track is None:
-            raise ProtocolError(f"{frame.wire_name}: stream {stream_id} is none of ours")
+            raise ProtocolError(f"{frame.wire_name}: stream {stream_id} is not one of ours")
         return track
 
     def _answered(self, track: _Track, answer: NotifyAck, now: float) -> None:

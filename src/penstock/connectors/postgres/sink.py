@@ -156,7 +156,7 @@ class PostgresSink:
     any rules needs no trial. A commit moves the rows, with a line of the ledger, in one transaction.
 
     A row that cannot be converted or inserted is a vote of no that names its message. So is a JSON object
-    with a field that is no column, unless the options say to leave it out. Columns that are no fields get their
+    with a field that is not a column, unless the options say to leave it out. Columns that are no fields get their
     default. The table's columns are read before each vote, so that an altered table is seen when an epoch is tried
     again. With `create` what the table lacks is made then, by the `schema` of the rows.
 

@@ -244,7 +244,7 @@ class Statements:
         return SQL("({}) AND {}").format(has_null, SQL(" AND ").join(same))
 
     def unknown_field(self, columns: Sequence[TargetColumn]) -> Composed:
-        """Message, row and name of the first field that is no column. What is applied is not lost."""
+        """Message, row and name of the first field that is not a column. What is applied is not lost."""
         known = [column.name for column in columns] + ([REPLACES] if self.applies_replaces else [])
         return SQL("""
             SELECT s.message_id, s.number, f.name

@@ -140,7 +140,7 @@ class StreamTable:
     def open(self, stream_id: int, last_id: int = NOTHING_YET, route: int = 0) -> None:
         """Its messages above `last_id` are kept, and take this route."""
         if not 0 <= route < ROUTES_MAX:
-            raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is none of them")
+            raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is not one of them")
         if 2 * (self._used + 1) > len(self._rows):
             self._grow()
         next_id, touched = (last_id + 1) & U64_MASK, self.next_mark() << kernel.SLOT_BITS
