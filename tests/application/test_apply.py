@@ -157,7 +157,7 @@ binding:
 
 
 def test_a_sink_that_changes_its_port_gets_all_of_the_old_one_first(stage: Stage) -> None:
-    """Its codec has changed: the driver starts the pipeline anew, and binds it where the new codec's rows are."""
+    """Its codec has changed: the driver restarts the pipeline, and binds it where the new codec's rows are."""
     with Sender(stage.port) as sender, CoordinatorClient(stage.scene.http, 5) as coordinator:
         sender.send("one")
         until(lambda: stage.receives("one"))

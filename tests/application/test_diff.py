@@ -55,7 +55,7 @@ class Running:
         todo = rebinding(wanted(new, name), self.given.get(name, frozenset()), bound)
         for sink in todo.unbind:
             del bound[sink]
-        for sink in todo.moved:  # when the pipeline starts anew
+        for sink in todo.moved:  # when the pipeline restarts
             del bound[sink]
         for sink, spec in {**todo.bind, **{sink: wanted(new, name)[sink] for sink in todo.moved}}.items():
             assert sink not in bound or bound[sink].port == spec.port, "a sink does not change its port"

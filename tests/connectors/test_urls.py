@@ -129,12 +129,12 @@ def test_a_url_and_yaml_give_the_same_options(url: str, type_name: str, config: 
         ("connector://h:1?ca=x", "are for TLS", ""),
         ("http:///path", "the host is missing", "http://HOST"),
         ("http://[::1", "is not a valid URL", "penstock sink types"),
-        ("http://h?penstock_tls.cas=x", 'unknown option "tls.cas"', 'Did you mean "ca"?'),
+        ("http://h?penstock_tls.cas=x", 'unknown option "penstock_tls.cas"', 'Did you mean "penstock_tls.ca"?'),
         ("stdout:here", "'here' is not expected here", "Write stdout:"),
         ("callback:mine.py", "does not name a function", "callback:PATH.py:FUNCTION"),
         ("callback:mine.py:not-one", "does not name a function", "callback:PATH.py:FUNCTION"),
         ("tcp-server:?port=0", "it can only be a sink in an application", "penstock connectors tcp-server"),
-        ("metronome:?interval=1s", "has no port `in`", "penstock sink types"),
+        ("metronome:", "metronome has no port `in`", "penstock sink types"),
     ],
 )
 def test_a_mistake_is_named_with_what_to_do(url: str, text: str, hint: str) -> None:

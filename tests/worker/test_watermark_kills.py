@@ -92,7 +92,7 @@ def test_a_killed_worker_goes_on_with_the_same_watermarks(process: WorkerProcess
     began = time.monotonic()
     assert first.cut() == start, "nothing has happened"
     first.wait_for(8 * SECOND)
-    assert time.monotonic() - began > TIMEOUT_SECONDS * 0.9, "the clock has begun anew: nobody is idle before"
+    assert time.monotonic() - began > TIMEOUT_SECONDS * 0.9, "the clock has started again: nobody is idle before"
     killed(process)
     assert first.cut() == first.at
     with open_stream(process.connector_port, "s", "b") as b:

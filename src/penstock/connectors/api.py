@@ -198,13 +198,13 @@ class Stream(Protocol):
         """
 
     async def finish(self) -> int:
-        """The peer has said all, or this request is over: what interceptors hold is an event, or a letter if it is only
-        a part of one. Gives the last id, as `send`.
+        """The peer has said all, or this request is over: what interceptors hold becomes an event, or a dead
+        letter if it is only a part of one. Gives the last id, as `send`.
         """
 
     async def cut_off(self, reason: str) -> None:
         """The peer has gone away, or nothing more is read of it, perhaps in the middle of a record. What interceptors
-        hold is a letter with this reason; of a stream that resumes it is nothing yet, and is read again. Then `close`.
+        hold becomes a dead letter with this reason; of a stream that resumes it is nothing yet, and is read again. Then `close`.
         """
 
     async def durable(self, event_id: int) -> None:
@@ -320,7 +320,7 @@ class Host(Protocol):
         """The source has ended for good (a file that is read once): all its windows may close."""
 
     def connected(self) -> None:
-        """It listens, or is connected: the back-off begins anew, and the port `in` is open for all streams."""
+        """It listens, or is connected: the back-off is reset, and the port `in` is open for all streams."""
 
     def disconnected(self, reason: str) -> None:
         """The port `in` is closed for all streams, until `connected`. `run` that raises Lost says so too."""

@@ -43,15 +43,17 @@ PATTERNS: dict[str, str] = {}
 """What regular expressions of fields mean, for people."""
 
 
-def complaints(model: type[BaseModel], error: ValidationError) -> Iterator[tuple[KeyPath, str, str]]:
-    """What is wrong at each key, and a hint: for options that do not come from a file."""
+def complaints(model: type[BaseModel], error: ValidationError, prefix: str = "") -> Iterator[tuple[KeyPath, str, str]]:
+    """What is wrong at each key, and a hint: for options that do not come from a file. Their names begin with `prefix`."""
     found: dict[KeyPath, Errors] = {}
     for one in error.errors(include_url=False):
         found.setdefault(one["loc"], []).append(one)
     for where, errors in found.items():
-        kind, name = errors[0]["type"], dotted(where)
+        kind, name = errors[0]["type"], f"{prefix}{dotted(where)}" if where else ""
         if kind == "extra_forbidden":
-            yield where, f'unknown option "{name}"', suggestion(str(where[-1]), keys_of(model, where[:-1]))
+            owner = name.removesuffix(str(where[-1]))
+            known = [f"{owner}{key}" for key in keys_of(model, where[:-1])]
+            yield where, f'unknown option "{name}"', suggestion(name, known)
         elif kind == "missing":
             yield where, f"{name} is missing", described(model, where)
         else:

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import BaseModel, ValidationError
 
 from penstock.connectors.api import About, Capabilities, Connector
-from penstock.connectors.mistakes import complaints
+from penstock.connectors.mistakes import complaints, dotted
 from penstock.connectors.registry import CONNECTORS, SCHEMES, require
 from penstock.connectors.secrets import resolve
 from penstock.connectors.url_forms import UrlForm
@@ -68,22 +68,23 @@ def parse_sink(url: str) -> ParsedSink:
     if parts.fragment:
         raise RequestError(f"{named(url)}: '#' ends a URL", "Write it as %23.")
     try:
+        _check_sink(type_.about.name, type_.about.capabilities)
         place = form.place(parts)
         options = _options(type_.about, place.fields, place.query)
         made = ParsedSink(type_(options), place.shown or url)
-        _check_sink(made)
+        _check_sink(made.kind, made.capabilities, " with these options")
     except RequestError as error:
         raise RequestError(f"{named(url)}: {error}", error.hint) from None
     return made
 
 
-def _check_sink(made: ParsedSink) -> None:
-    if made.capabilities.sink is None:
-        raise RequestError(f"{made.kind} has no port `in` with these options: it cannot be a sink", SEE_TYPES)
-    if made.capabilities.is_linked:
+def _check_sink(kind: str, capabilities: Capabilities, where: str = "") -> None:
+    if capabilities.sink is None:
+        raise RequestError(f"{kind} has no port `in`{where}: it cannot be a sink", SEE_TYPES)
+    if capabilities.is_linked:
         raise RequestError(
-            f"{made.kind} sends replies to its own connections: it can only be a sink in an application",
-            "See: penstock connectors " + made.kind,
+            f"{kind} sends replies to its own connections: it can only be a sink in an application",
+            f"See: penstock connectors {kind}",
         )
 
 
@@ -146,18 +147,16 @@ def _wrong_query(form: UrlForm, query: Sequence[tuple[str, str]]) -> Iterator[Re
 
 
 def _wrong_options(form: UrlForm, model: type[BaseModel], error: ValidationError) -> Iterator[RequestError]:
-    for where, text, hint in complaints(model, error):
+    for where, text, hint in complaints(model, error, form.prefix):
         is_missing = text.endswith(" is missing")
-        yield RequestError(
-            f"{form.prefix}{text}" if is_missing else text, f"Add {form.prefix}{where[-1]}=…" if is_missing else hint
-        )
+        yield RequestError(text, f"Add {form.prefix}{dotted(where)}=…" if is_missing else hint)
 
 
 def _told(form: UrlForm, mistakes: Sequence[RequestError]) -> RequestError:
     """All in one error, each hint once."""
     texts = "; ".join(map(str, mistakes))
     hints = dict.fromkeys(error.hint for error in mistakes if error.hint)
-    if form.credentials and any(f'"{name}"' in texts for name in _PASSWORDS):
+    if form.credentials and any(f'"{form.prefix}{name}"' in texts for name in _PASSWORDS):
         hints = {form.credentials: None}
     return RequestError(texts, " ".join(hints))
 

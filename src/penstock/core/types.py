@@ -36,7 +36,7 @@ QUOTA = b"penstock.quota\0\0"
 """A segment's own quota in bytes."""
 
 INCARNATION = b"penstock.incarn\0"
-"""Of a connector's table of streams: how often ids have been given anew to streams that cannot resume."""
+"""Of a connector's table of streams: how often ids have been assigned again to streams that cannot resume."""
 
 OWN_TIMES = b"penstock.owntime"
 """Of a connector's table of streams: 1 once an event has come with a time of its own; 0 while all that have come since

@@ -1,8 +1,8 @@
 """All disk access of the store stands behind these two small protocols.
 
-`real_files.py` is the disk, `memory_files.py` a dict, `faulty_files.py` a disk that loses what was
-not synced, tears writes, flips bits, fails fsync and runs out of space. One conformance suite holds
-for all of them.
+`RealFiles` is the disk. `penstock.testing` has two more for tests: `MemoryFiles`, a dict, and `FaultyFiles`, a disk
+that loses what was not synced, tears writes, flips bits, fails fsync and runs out of space. All three pass one
+conformance suite.
 """
 
 import fcntl

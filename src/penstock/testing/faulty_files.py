@@ -2,7 +2,7 @@
 
 The driver of a simulation says what goes wrong; what exactly is left is drawn from the seed:
 
-- `crash` is a power cut: whatever was synced is there, of the rest any part (see `page_cache.py`);
+- `crash` is a power cut: whatever was synced is there, of the rest any part (see `CachedFile`);
 - `restart` is a kill of the process: whatever was written is there, and still unsynced;
 - `crash_at` stops the process at, or in the middle of, its n-th disk operation;
 - `before_each` is called with each operation, and may raise: SimulatedCrash to stop the process

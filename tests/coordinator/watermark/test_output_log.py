@@ -93,7 +93,7 @@ async def test_what_a_reset_pipeline_has_put_out_keeps_its_watermarks(scene: Sce
     await scene.coordinator.lifecycle.reset("p")
     await scene.start("p", starting=AtSegments({A: scene.store.info(A).length}))
     await scene.ingest(A, {1: 5})
-    await scene.epoch(await scene.initial(), 0, raw(b"anew"))
+    await scene.epoch(await scene.initial(), 0, raw(b"again"))
     ends = record_ends(scene)
     log = scene.coordinator._shared.watermarks.outputs
     pipeline = scene.coordinator._shared.state.pipelines["p"]

@@ -150,7 +150,7 @@ def test_a_sink_that_is_linked_later_has_to_open_the_stream_and_one_that_is_no_m
     breakers.relinked("src", ["y"])
     assert breakers.may_send(A)
     breakers.relinked("src", ["x", "y"])
-    assert not breakers.may_send(A), "it has to open it anew"
+    assert not breakers.may_send(A), "it has to open it again"
 
 
 def test_ten_thousand_streams_are_no_trouble(breakers: Breakers) -> None:

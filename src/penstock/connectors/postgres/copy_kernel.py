@@ -1,7 +1,7 @@
-"""The kernel of `postgres_copy`, compiled by numba: a loop over the rows of a block.
+"""The kernel of `copy.py`, compiled by numba: a loop over the rows of a block.
 
 It has no bounds checks: it trusts the offsets, which the decoder has made. numba's cache knows a function by its own
-file alone, so the numbers of `postgres_copy.py` stand here again; a test compares what comes out.
+file alone, so the numbers of `copy.py` stand here again; a test compares what comes out.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """The streams of one connector at a pipeline's place: which are active, and how far each of them has come.
 
 What is kept is what the heads of records say. The connector's disorder is taken off when the watermark is asked for, so
-it may be set anew at any time.
+it may be set again at any time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

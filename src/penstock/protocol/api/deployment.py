@@ -103,7 +103,7 @@ class PipelineSpec:
     spark: str
     """`/absolute/file.py:function`, or PASSTHROUGH."""
     code: str = ""
-    """A digest of the file: another one starts the pipeline anew."""
+    """A digest of the file: a changed digest restarts the pipeline."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Those that are given, of trigger (`10s`), mode, starting (`earliest`, `latest`, a time in ISO 8601, segment →
     offset), max_bytes_per_epoch (a number), max_rows_per_epoch, outputs (beside out, err and late), guarantee.

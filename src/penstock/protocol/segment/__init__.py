@@ -3,8 +3,7 @@
     received bytes ──▶ Decoder ──▶ messages, and an AppendByNumber or AppendByOffset for each block
     messages ──▶ VERSIONED.encode or DOCUMENT.encode ──▶ bytes to send
 
-`versioned.py` and `document.py` are the tables of what lies where; `versioned_reader.py` and `document_reader.py` say
-what may follow what.
+`versioned.py` and `document.py` are the tables of what lies where; `decoder.py` says what may follow what.
 """
 
 from penstock.protocol.segment.append import (

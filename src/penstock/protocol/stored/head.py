@@ -2,7 +2,7 @@
 
 `[ids, last ids, highest times, marks, count]` in msgpack: three columns of little-endian 64-bit numbers, a list of
 `[stream id, mark, name]`, behind which a value and a number of segments may stand, the number of events in the record.
-What may be acknowledged at a cut, and the watermark there, are folds over these heads (`head_fold.py`). The store
+What may be acknowledged at a cut, and the watermark there, are folds over these heads: see `HeadFold`. The store
 keeps each head's own checksum with it.
 """
 

@@ -59,7 +59,7 @@ def reason_of(error: Exception) -> str:
     return (text if len(text) <= room else f"{text[: room - 1]}…") + behind
 
 
-# Letters made of rows of Arrow batches: as `making.py` has it, for rows that a Python function could not take.
+# Dead letters made of rows of Arrow batches that a Python function could not process.
 
 
 def letters_of(batch: pa.RecordBatch, poison: Sequence[Poison]) -> pa.StructArray:

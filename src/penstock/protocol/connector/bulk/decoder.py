@@ -45,7 +45,7 @@ ROWS_MIN = 64
 """Rows of an empty stream table: 2 KiB for each session."""
 
 MARKS = 2 ** (64 - kernel.SLOT_BITS)
-"""After so many runs their marks begin anew."""
+"""After so many runs their marks are reset."""
 
 CACHE_LINE = 64
 

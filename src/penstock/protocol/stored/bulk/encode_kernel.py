@@ -4,7 +4,7 @@ They have no bounds checks: `measure` looks at every offset of the columns befor
 whose size `codec.py` has made from what was measured.
 
 numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
-intrinsics: the numbers of `layout.py` too; a test compares them.
+intrinsics: the numbers of `event.py` too; a test compares them.
 """
 
 from typing import Any

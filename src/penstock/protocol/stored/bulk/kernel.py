@@ -5,7 +5,7 @@ nothing outside the buffer, whatever the bytes; the others read and write by wha
 whose sizes `codec.py` has made from it.
 
 numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
-intrinsics: the numbers of `layout.py` too; a test compares them.
+intrinsics: the numbers of `event.py` too; a test compares them.
 """
 
 from typing import Any
