@@ -26,7 +26,7 @@ _DUMP_BYTES = 16
 """Of one line."""
 
 _REASON_LISTED = 200
-"""Characters of a reason in a list; all of it is shown with the letter."""
+"""Characters of a reason in a list; `show` prints all of it."""
 
 Port = Literal["err", "late"]
 PortOption = Annotated[Port, typer.Option("--port", help="err: could not be processed; late: came too late.")]
@@ -35,7 +35,7 @@ app = typer.Typer(help="Inspect and replay events that came late or could not be
 
 
 @app.command("list")
-def list_letters(
+def list_dead_letters(
     pipeline: str,
     port: Annotated[Port | None, typer.Option("--port", help="Only this port.", show_default=False)] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of each port to list.")] = 20,

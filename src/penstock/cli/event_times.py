@@ -28,7 +28,7 @@ IdleTimeoutOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar=_METAVAR,
-        help="A stream that is silent for this long no longer holds the watermark back. Default: off.",
+        help="A stream that is silent for this long no longer blocks the watermark. Default: off.",
         rich_help_panel=_SOURCES,
     ),
 ]

@@ -47,7 +47,7 @@ app = typer.Typer(help="List pipelines; reset or drop one.", no_args_is_help=Tru
 
 @app.command("list")
 def list_pipelines(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List pipelines: whether they run, the last epoch of each kind, and what holds their watermarks back."""
+    """List pipelines: state, last epoch planned, committed and complete, and what blocks their watermarks."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.pipelines()
     if as_json:
@@ -63,11 +63,11 @@ def list_pipelines(worker: WorkerOption = None, data: DataOption = None, as_json
 
 
 def _table(found: list[PipelineStatus]) -> Table:
-    epochs = ("planned", "merged", "complete", "proved")
+    epochs = ("planned", "committed", "complete")
     table = Table("pipeline", "state", "incarnation", "generation", *epochs, "lag")
     for one in found:
         state = f"[{_COLOURS[one.state]}]{one.state}[/]"
-        reached = map(show_epoch, (one.planned, one.merged, one.complete, one.proved))
+        reached = map(show_epoch, (one.planned, one.merged, one.complete))
         table.add_row(
             escape(one.name), state, str(one.incarnation), str(one.generation), *reached, show_size(one.lag_bytes)
         )
@@ -138,7 +138,7 @@ def drop(
     worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
-    """Forget a pipeline: it holds back neither acknowledgements nor retention any more."""
+    """Forget a pipeline: it no longer delays acknowledgements or retention."""
     with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
         if not yes:

@@ -29,7 +29,7 @@ SinkOption = Annotated[
     typer.Option(
         "--sink",
         metavar="[PORT=]URL",
-        help="Where a port goes to, like file:results; may be repeated. See penstock sink types.",
+        help="The sink of a port, like file:results; may be repeated. See penstock sink types.",
     ),
 ]
 

@@ -94,8 +94,8 @@ def run(
 ) -> None:
     """Run an application, or the pipelines of a Python file, on Spark, until Ctrl-C.
 
-    Everything is started that is not there: a worker on DATA, and Spark.
-    An epoch's effect is there once, however often it is stopped or killed.
+    Starts what is not running: a worker on DATA, and Spark. Each epoch takes
+    effect exactly once, however often the run is stopped or killed.
     """
     is_application = file.suffix.lower() in _YAML
     if not is_application and file.suffix.lower() != _PYTHON:

@@ -56,7 +56,7 @@ def append(
             help="A name for this writer. Run again with the same name and the same lines, it goes on where it was."
         ),
     ] = None,
-    create: Annotated[bool, typer.Option(help="Make the segment if it is not there.")] = False,
+    create: Annotated[bool, typer.Option(help="Create the segment if it does not exist.")] = False,
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
@@ -98,7 +98,7 @@ def create(
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Make a segment."""
+    """Create a segment."""
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.create(name, quota_bytes=quota)
     typer.echo(f"created {name}")
@@ -222,12 +222,12 @@ def cat(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as they are stored, headers and all.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Of sources and outputs: JSON with stream, id, time, key.")
+        bool, typer.Option("--full", help="For sources and outputs: JSON with stream, id, time, key.")
     ] = False,
     worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
-    """Print a segment's events, one a line; of sources and outputs of pipelines, their values."""
+    """Print a segment's events, one per line; for sources and outputs of pipelines, their values."""
     out = sys.stdout.buffer
     address = worker_to_read(worker, data)
     with segment_client(address) as client:
@@ -326,7 +326,7 @@ def _key(key: str) -> str:
 
 
 def seal(name: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
-    """Let a segment take no more bytes."""
+    """Seal a segment: it accepts no more appends."""
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.seal(name)
     typer.echo(f"sealed {name}")
@@ -342,7 +342,7 @@ def truncate(
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Give up a segment's bytes below an offset; their disk space comes back."""
+    """Delete a segment's bytes below an offset, and free their disk space."""
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.truncate(name, offset)
         start = client.info(name).start
@@ -356,7 +356,7 @@ def verify(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The worker's data directory.")] = Path("penstock-data"),
     as_json: JsonOption = False,
 ) -> None:
-    """Read every checksum, also beside a running worker; exit with 1 if one does not hold."""
+    """Verify every checksum, also while a worker runs; exit with 1 if one is wrong."""
     journal = data / "journal"
     if not journal.is_dir():
         raise RequestError(f"{data} has no journal", "Name the worker's data directory: --data DIR")

@@ -219,7 +219,7 @@ def send(
         str | None, typer.Option(metavar="HOST:PORT", help="The worker's connector port itself, instead of --worker.")
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="The file will not grow: send its last line even if it has no end.")
+        bool, typer.Option("--whole", help="The file will not grow: send its last line even without a newline.")
     ] = False,
     event_time: Annotated[
         str,

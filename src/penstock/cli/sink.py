@@ -71,7 +71,7 @@ def _free_name(spec: SinkSpec, bound: list[SinkStatus]) -> str:
 
 @app.command("list")
 def list_sinks(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List sinks: guarantee, state, and the last epoch that each has."""
+    """List sinks: guarantee, state, bytes sent and epochs parked."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         found = client.sinks()
     if as_json:

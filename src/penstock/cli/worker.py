@@ -108,7 +108,7 @@ def worker(
     when_all_idle: WhenAllIdleOption = None,
     tls_cert: Path | None = _tls("Certificate (PEM) for the source and segment ports."),
     tls_key: Path | None = _tls("Its private key (PEM)."),
-    tls_client_ca: Path | None = _tls("Take only clients with a certificate of this authority (mutual TLS)."),
+    tls_client_ca: Path | None = _tls("Accept only clients with a certificate of this authority (mutual TLS)."),
     retention: Any = typer.Option(
         "complete",
         parser=parse_retention,

@@ -22,7 +22,7 @@ class MetronomeOptions(Options):
 class Metronome(Connector[MetronomeOptions]):
     about = About(
         name="metronome",
-        text="Sends an event in regular intervals.",
+        text="Sends an event at regular intervals.",
         options=MetronomeOptions,
         capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=True),
         example={"interval": "1s"},

@@ -49,7 +49,7 @@ class SourceSettings:
     """How far, in event time, an event may be behind the latest one of its stream: the watermark waits for it."""
 
     idle_timeout_seconds: float | None = None
-    """A stream that could send and was silent for so long no longer holds the watermark back; None: never."""
+    """A stream that could send and was silent for so long no longer blocks the watermark; None: never."""
 
     when_all_idle: WhenAllIdle = WhenAllIdle.WAIT
     """Without an idle timeout no stream is ever idle, and it changes nothing."""

@@ -141,7 +141,7 @@ def _sinks(flow: Flow) -> Iterator[Metric]:
 
 def _epochs(flow: Flow) -> Iterator[Metric]:
     found = flow.pipelines.items()
-    text = "Of an epoch, from its cut to its completion"
+    text = "Duration of an epoch, from its cut to its completion"
     yield _histogram("epoch_duration", text, ["pipeline"], [([name], one.duration) for name, one in found])
     stages = [([name, "process"], one.processing) for name, one in found]
     stages += [([name, "deliver"], one.delivering) for name, one in found]

@@ -81,7 +81,11 @@ def _text(name: str) -> str:
 
 
 _PIPELINES: list[Line[PipelineStatus]] = [
-    *_fields(GAUGE, "incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"),
+    *_fields(GAUGE, "incarnation", "generation"),
+    Line(GAUGE, "planned", "The last epoch planned; -1: none yet", attrgetter("planned")),
+    Line(GAUGE, "committed", "The last epoch whose output is merged; -1: none yet", attrgetter("merged")),
+    Line(GAUGE, "delivered", "The last epoch that all sinks have; -1: none yet", attrgetter("delivered")),
+    Line(GAUGE, "complete", "The last epoch completed; -1: none yet", attrgetter("complete")),
     *_fields(GAUGE, "lag_bytes", "undelivered_bytes", "watermark_unmoved_seconds"),
     Line(GAUGE, "running", "1 while it runs, or starts", lambda one: one.state in ("STARTING", "RUNNING")),
     Line(
@@ -99,7 +103,7 @@ def pipelines(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector:
 
 def watermarks_held(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector:
     """1 for what holds a pipeline's watermark back: a stream of a source, or an output."""
-    line = Line[PipelineStatus](GAUGE, "watermark_held", "1 for what holds the watermark back", lambda _: 1)
+    line = Line[PipelineStatus](GAUGE, "watermark_held", "1 for what blocks the watermark", lambda _: 1)
     labels: dict[str, Callable[[PipelineStatus], str]] = {
         "pipeline": lambda one: one.name,
         "source": lambda one: one.watermark_held.source if one.watermark_held else "",
@@ -125,13 +129,13 @@ def undelivered_epochs(
 def sinks(listed: Callable[[], Sequence[SinkStatus]], epochs: Callable[[str], Sequence[EpochStatus]]) -> Collector:
     lines: list[Line[SinkStatus]] = [
         Line(COUNTER, "sent_bytes", "Bytes of payloads that are committed at it", lambda one: one.sent),
-        Line(COUNTER, "parked_epochs", "Epochs that it was never given", lambda one: one.parked),
+        Line(COUNTER, "parked_epochs", "Epochs that were parked for it", lambda one: one.parked),
         Line(GAUGE, "lost", "1 while it cannot be reached", lambda one: one.state == "WAITING"),
         Line(GAUGE, "refused", "1 while it votes no", lambda one: one.state == "REFUSED"),
         Line(
             GAUGE,
             "failed_tries",
-            "Tries of the epoch that it was given in vain",
+            "Failed attempts to deliver its next epoch",
             lambda one: _tries(one, epochs(one.pipeline)),
         ),
     ]
@@ -173,7 +177,7 @@ def connectors(listed: Callable[[], Sequence[ConnectorStatus]]) -> Collector:
 def own_counts(listed: Callable[[], Sequence[ConnectorStatus]]) -> Collector:
     """What connectors count themselves, by `what`."""
     line = Line[tuple[ConnectorStatus, str]](
-        COUNTER, "own", "What the connector counts itself", lambda each: each[0].counts[each[1]]
+        COUNTER, "own", "Counters of the connector itself", lambda each: each[0].counts[each[1]]
     )
     labels: dict[str, Callable[[tuple[ConnectorStatus, str]], str]] = {
         "connector": lambda each: each[0].name,

@@ -81,7 +81,7 @@ class WatermarkSection(Section):
     max_disorder: Seconds = 0.0
     """How far, in event time, an event may be behind the highest one of its stream."""
     idle_timeout: SecondsOrOff = None
-    """A stream that is silent for so long no longer holds the watermark back; `off`: never."""
+    """A stream that is silent for so long no longer blocks the watermark; `off`: never."""
     when_all_idle: Literal["wait", "clock"] = "wait"
     """When all streams are idle, the watermark waits for the next event, or follows the worker's clock. Where event
     time is the time of arrival, it follows the clock in any case."""

@@ -23,7 +23,7 @@ class JoinOptions(Options):
 
 
 class Join(Interceptor[JoinOptions]):
-    about = AboutInterceptor("join", "Joins several values to one, with a delimiter after each.", JoinOptions)
+    about = AboutInterceptor("join", "Joins several values into one, with a delimiter after each.", JoinOptions)
 
     def outgoing(self) -> OutgoingInterceptor:
         return Joining(self.options)
