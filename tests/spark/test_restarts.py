@@ -1,4 +1,4 @@
-"""A failed query is started again: later and later, a limited number of times, counted from zero after it was healthy."""
+"""A failed query is started again: later and later, a limited number of times, counted again after it was healthy."""
 
 from itertools import pairwise
 

@@ -56,7 +56,7 @@ def connectors(
 
 
 def _pages(types: "KnownTypes") -> "Iterator[TypePage]":
-    """A package that is broken is told of, and hides no other."""
+    """A broken package is reported, and does not hide the others."""
     from penstock.application.type_pages import page_of
 
     for name in (*types.names(), *types.interceptors()):

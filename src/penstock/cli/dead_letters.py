@@ -20,7 +20,7 @@ _WIDTH = 160
 """Of what goes to a file or a pipe: no column is cut short."""
 
 _RETRY_SECONDS = 30.0
-"""For a worker that is about to start: a replay that was cut off is told how it ended."""
+"""For a worker that is about to start: an interrupted replay learns how it ended."""
 
 _DUMP_BYTES = 16
 """Of one line."""

@@ -1,4 +1,4 @@
-"""Windows that are open, as people are told of them: what they wait for, and what becomes of them at the end."""
+"""Open windows as commands report them: what they wait for, and what becomes of them at the end."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress

@@ -251,7 +251,7 @@ class Announcement:
             self._say()
 
     def _say(self) -> None:
-        """A worker that is away is told the next time."""
+        """A worker that is away receives it the next time."""
         with (
             suppress(PenstockError),
             CoordinatorClient(self._worker, 0, timeout_seconds=_ANNOUNCEMENT_SECONDS_MAX) as coordinator,

@@ -1,4 +1,4 @@
-"""`penstock worker`: run a worker until it is told to stop."""
+"""`penstock worker`: run a worker until SIGTERM or Ctrl-C."""
 
 import asyncio
 import errno

@@ -204,7 +204,7 @@ class Stream(Protocol):
 
     async def cut_off(self, reason: str) -> None:
         """The peer has gone away, or nothing more is read of it, perhaps in the middle of a record. What interceptors
-        hold becomes a dead letter with this reason; of a stream that resumes it is nothing yet, and is read again. Then `close`.
+        hold becomes a dead letter with this reason; a stream that resumes reads it again instead. Then `close`.
         """
 
     async def durable(self, event_id: int) -> None:
@@ -343,7 +343,7 @@ O = TypeVar("O", bound=Options)  # noqa: E741  options
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What people are told of a type."""
+    """The description of a type, for people."""
 
     name: str
     text: str

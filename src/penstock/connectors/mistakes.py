@@ -44,7 +44,7 @@ PATTERNS: dict[str, str] = {}
 
 
 def complaints(model: type[BaseModel], error: ValidationError, prefix: str = "") -> Iterator[tuple[KeyPath, str, str]]:
-    """What is wrong at each key, and a hint: for options that do not come from a file. Their names begin with `prefix`."""
+    """What is wrong at each key, and a hint, for options that do not come from a file. `prefix` begins their names."""
     found: dict[KeyPath, Errors] = {}
     for one in error.errors(include_url=False):
         found.setdefault(one["loc"], []).append(one)

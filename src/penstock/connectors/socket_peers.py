@@ -84,7 +84,7 @@ async def converse(peer: Peer, stream: Stream, host: Host) -> None:
 
 async def listen(peer: Peer, host: Host, began: Callable[[StreamRef], None] = lambda stream: None) -> None:  # noqa: ARG005
     """What a server says that we have connected to: a stream of the port `out`, or nothing where nobody wants it.
-    `began` is told of the stream. Returns when it has said all, or nothing more is to be read. Raises as `converse`.
+    `began` receives the stream. Returns when it has said all, or nothing more is to be read. Raises as `converse`.
     """
     stopping = asyncio.create_task(_stop_reading(peer, host))
     try:

@@ -73,7 +73,7 @@ class WsPeer:
             raise ConnectionResetError(str(error)) from error
 
     def end(self) -> None:
-        """There is no half-closed connection here: the peer is told to close."""
+        """There is no half-closed connection here: the peer is asked to close."""
         self._closing = asyncio.create_task(self.close())
 
     async def close(self) -> None:

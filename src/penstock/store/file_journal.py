@@ -280,7 +280,7 @@ class FileJournal:
         self._tell()
 
     def fail(self, error: Exception) -> None:
-        """From now on nothing is accepted, and whoever waits is told."""
+        """From now on nothing is accepted, and whoever waits gets the error."""
         with self._changed:
             self._failure = f"the disk refused a write or an fsync: {error}"
             self._changed.notify_all()

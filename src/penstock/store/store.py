@@ -89,7 +89,7 @@ class SegmentStore:
         return self.journal.read(chapter, entry.header.data_position, entry.header.data_length)
 
     def _leave_damage_behind(self) -> None:
-        """The next snapshot says which segments are damaged: then a truncation that ends it is told from older ones."""
+        """The next snapshot says which segments are damaged: so a truncation that ends it differs from older ones."""
         with suppress(DiskFull):
             self._turn(0, draining=True)
 

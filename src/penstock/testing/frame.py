@@ -6,7 +6,7 @@
         events = await frame.events()    # what is stored, durably
 
 The test plays the pipelines' part: `take` completes what is stored, `give` brings an epoch to the port `in`. Beside the
-connector there is another sink downstream of its streams, `frame.other`, which opens every stream unless it is told not
+connector there is another sink downstream of its streams, `frame.other`, which opens every stream unless it is set not
 to.
 """
 

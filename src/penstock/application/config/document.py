@@ -97,7 +97,7 @@ class Document:
     written: dict[KeyPath, str] = field(default_factory=dict)
     """What stands in the file where `value` has something from outside, which nobody may print."""
     unset: set[KeyPath] = field(default_factory=set)
-    """Where nothing from outside was found: that is told, and nothing else of it."""
+    """A value from outside that was not found: only that is reported, and nothing else about it."""
     mistakes: list[Mistake] = field(default_factory=list)
 
     def known(self, path: KeyPath) -> KeyPath:

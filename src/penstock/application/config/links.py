@@ -222,7 +222,7 @@ _ENDS = ("in",)
 
 
 class Linking:
-    """Of all that could be checked; ends at what could not are passed over: its own mistakes are told."""
+    """Of all that could be checked; ends at what could not are passed over: its own mistakes are reported."""
 
     def __init__(
         self,

@@ -126,7 +126,7 @@ class ConnectorSection(Section):
     watermark: WatermarkSection = WatermarkSection()
     """How far events may be out of order."""
     event_time: EventTimeSection = EventTimeSection()
-    """How event times are told."""
+    """How event times are written."""
 
 
 def _starting(given: Any) -> Any:

@@ -75,7 +75,7 @@ class CoordinatorClient(WorkerClient):
         return self._pipeline(name, "start", spec, Started)
 
     def announce(self, pipelines: Mapping[str, Sequence[str]]) -> None:
-        """Say that Spark is being started for these pipelines, which will read these sources. Who asks is told so until
+        """Announce that Spark is starting for these pipelines, which will read these sources. The status has it until
         they start; say it again every few seconds.
         """
         self._post("/starting", api.Announce(pipelines=pipelines), Done)

@@ -32,7 +32,7 @@ _NOT_A_WORKER = "Is this the segment port of a penstock worker, and does it spea
 
 
 class Receiver(Protocol):
-    """Who is told of replies. Must not raise: others share the connection."""
+    """Receives the replies. Must not raise: others share the connection."""
 
     def on_reply(self, reply: Reply) -> None: ...
 

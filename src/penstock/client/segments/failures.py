@@ -114,7 +114,7 @@ TIMEOUT_SECONDS = 30.0
 """How long a worker may be silent when it owes a reply: a slow disk takes seconds, one that is gone takes for ever."""
 
 RETRY_SECONDS = 60.0
-"""How long to try again before the caller is told: enough for a worker to be restarted and to recover."""
+"""How long to try again before the caller gets the error: enough for a worker to be restarted and to recover."""
 
 RETRIES = RetryPolicy(first_seconds=0.05, max_seconds=2.0, jitter=1.0)
 """Full jitter: many clients lose a worker at once."""

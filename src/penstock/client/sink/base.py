@@ -105,5 +105,5 @@ class SinkBase(ABC):
 
 
 def reason_of(error: Exception) -> str:
-    """What the worker is told when the sink ends with this error."""
+    """The text that the worker receives when the sink ends with this error."""
     return f"the sink has failed: {type(error).__name__}: {error}"

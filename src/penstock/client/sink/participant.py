@@ -28,7 +28,7 @@ class Participant(Protocol):
 
     For each transaction: `write` any number of times, `prepare`, then `commit` or `abort`. Between a yes and the
     decision there may lie a crash, a new process and any length of time. Whatever a method raises ends the sink: the
-    worker is told, the transaction is aborted or stays in doubt, and the next run recovers.
+    worker receives the error, the transaction is aborted or stays in doubt, and the next run recovers.
     """
 
     def write(self, messages: Sequence[Message]) -> None:

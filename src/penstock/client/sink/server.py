@@ -66,7 +66,7 @@ class AsyncConnection:
                     pass
 
     def abort(self) -> None:
-        """At once; nothing more comes. The session may be in the middle of a call, and is told when that has ended."""
+        """At once; nothing more comes. The session may be in the middle of a call, and learns it afterwards."""
         self._writer.transport.abort()
 
 
@@ -183,7 +183,7 @@ _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 
 
 class BlockingConnection:
-    """Moves bytes when it is told that it can; `is_closed` when it is of no use any more. What it raises comes from the
+    """Moves bytes when `select` reports that it can; `is_closed` when it is useless. What it raises comes from the
     author's code or from the log, never from the peer.
 
     After an ERROR it reads on, and discards, until the peer has closed: to close with bytes unread would reset the
@@ -302,7 +302,7 @@ class Entrance(NamedTuple):
 
 
 class Loop:
-    """Serves connections, one call after the other, until it is told to stop."""
+    """Serves connections, one call after the other, until `stop`."""
 
     def __init__(self, desk: Desk, entrance: Entrance, waker: Waker) -> None:
         self._desk = desk
@@ -359,7 +359,7 @@ class Loop:
         return False
 
     def _say_farewell(self, reason: str) -> None:
-        """The sink has failed: nothing is called any more, but the worker is told why."""
+        """The sink has failed: nothing is called any more, but the worker receives the reason."""
         self._selector.unregister(self._entrance.listener)
         self._selector.unregister(self._waker)
         for connection in self._connections:

@@ -33,8 +33,8 @@ class Sink(SinkBase):
     _waker: Waker | None = None
 
     def run(self, on_ready: OnReady | None = None) -> None:
-        """Recover, listen, serve until `stop`. `on_ready` is told the address when workers may connect. Ctrl-C closes
-        all and goes on as KeyboardInterrupt; what the target raises is told to the worker and raised.
+        """Recover, listen, serve until `stop`. `on_ready` receives the address when workers may connect. Ctrl-C closes
+        all and goes on as KeyboardInterrupt; what the target raises is reported to the worker and raised.
         """
         with self._running() as desk, closing(Waker()) as waker:
             self._waker = waker

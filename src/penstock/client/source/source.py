@@ -181,7 +181,7 @@ class SourceBase(ABC, Generic[F]):
 
 
 def reason_of(error: Exception) -> str:
-    """What the worker is told when the source ends with this error."""
+    """The text that the worker receives when the source ends with this error."""
     return str(error) if isinstance(error, SourceFailed) else f"{type(error).__name__}: {error}"
 
 
@@ -199,7 +199,7 @@ class Source(SourceBase[Factory]):
     `on_ack(stream name, id)` is called when everything up to that id is complete; ids only grow. `timeout_seconds`: how
     long a worker may take to answer. `retry_seconds`: how long to try again, without progress, before Unavailable is
     raised, `math.inf` for ever; a stream that another connection uses is asked for as long. An ERROR from the worker is
-    raised at once, as Refused. What a factory or an iterator raises is told to the worker and raised.
+    raised at once, as Refused. What a factory or an iterator raises is reported to the worker and raised.
 
     Factories, iterators and `on_ack` run in the thread that called `run`: while an iterator waits, nothing is sent and
     no ACK is read. One that has nothing now should yield None. No threads are started.

@@ -157,7 +157,7 @@ class Tailing:
         self._lines = lines
         self._followed: dict[Inode, Followed] = {}
         self._told: dict[Path, str] = {}
-        """What is wrong with files that are there: it is told once, not at every look."""
+        """What is wrong with files that exist: it is logged once, not at every look."""
 
     async def run(self, host: Host) -> None:
         host.connected()

@@ -114,7 +114,7 @@ class ClientConnection:
         return stream
 
     async def _admitted(self) -> Stream:
-        """When the stream may send; a client is told soon if it may not."""
+        """When the stream may send; a client gets an error soon if it may not."""
         if self._host.is_draining:
             raise self._unavailable("shutting down: not accepting requests", closes=True)
         if not self._host.has_out:

@@ -38,7 +38,7 @@ _NOT_THEIRS = frozenset(
         "upgrade",
     }
 )
-"""Headers that are the connection's, or are told otherwise."""
+"""Headers of the connection itself, or that the server sets."""
 
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT, HTTPStatus.NOT_MODIFIED})
 

@@ -26,7 +26,7 @@ class Application(Protocol):
 
 
 class Served(Protocol):
-    """Who is told of connections."""
+    """Notified of connections."""
 
     def connected(self, protocol: "HttpProtocol", peer: str) -> Application | None:
         """The application behind a new one; None: there are too many, it is closed."""

@@ -21,7 +21,7 @@ _ADDED = (REASON, SEGMENT, OFFSET, WATERMARK, BEHIND)
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What is told of a letter is None where it is not known; a writer of another kind may have told nothing."""
+    """Fields are None where they are not known: another writer may have left them out."""
 
     start: int
     """Where it begins in its port's segment."""

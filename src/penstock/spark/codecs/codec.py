@@ -1,4 +1,4 @@
-"""What people are told of the codecs, and what `config` must know of them. Nothing here needs Spark."""
+"""The codecs as people see them, and what the configuration must know of them. Nothing here needs Spark."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ class About:
     columns: str
     """What it makes of an event where no schema is given; "" if it needs one."""
     content_types: tuple[str, ...] = ()
-    """Of a reply that is written by it; the first is the one that is told."""
+    """Of a reply that is written by it; the first is the one that is sent."""
     takes_schema: bool = True
 
     @property
@@ -77,7 +77,7 @@ class Branch:
 
 def branches(codings: Mapping[str, Coding]) -> list[Branch]:
     """Of the sources of one input, each with its coding: of all that fit a row, the first is its own, and the last one
-    fits all. Sources that are coded alike are told apart no more.
+    fits all. Sources that are coded alike are no longer distinguished.
     """
     alike = len({(coding.codec, *coding.patterns(), coding.schema) for coding in codings.values()}) == 1
     found: list[Branch] = []

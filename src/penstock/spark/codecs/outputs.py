@@ -46,7 +46,7 @@ class Outlet:
     targets: tuple[tuple[str, str], ...]
     """The ports that hold its rows, each with its codec; rows that have a `value` are the same bytes in all of them."""
     tells_type: bool = False
-    """Whether the content type of what was encoded is told: replies want it."""
+    """Whether rows carry the content type of what was encoded: replies need it."""
 
 
 Encode = Callable[["DataFrame", str], "Column"]

@@ -37,8 +37,8 @@ def packed_json(texts: pa.Array) -> pa.Array:
 
 
 def packed_metadata(rows: pa.Array) -> pa.Array:
-    """Of each row `metadata`, a map, a struct or the JSON of one, with `content_type` if that is told and it has none;
-    null where nothing is told.
+    """Of each row `metadata`, a map, a struct or the JSON of one, with `content_type` if that is known and it has none;
+    null where there is nothing.
     """
     told = rows.to_pylist(maps_as_pydicts="strict")
     return pa.array([_metadata(one["metadata"], one["content_type"]) for one in told], pa.binary())

@@ -77,7 +77,7 @@ def _sync_file_system(path: Path) -> None:
 
 @cache
 def _syncfs() -> Any:
-    """Linux has it: one file system is synced, and errors are told, which sync(2) does not."""
+    """Linux has it: one file system is synced, and errors are reported, which sync(2) does not."""
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 

@@ -83,12 +83,12 @@ _ORIGIN = (SOURCE, STREAM)
 
 
 def content_types(metadata: Any) -> Any:
-    """Of each event; null where none is told."""
+    """Of each event; null where it has none."""
     return _each(metadata, _content_type)
 
 
 def metadata_json(metadata: Any) -> Any:
-    """The map as a JSON object, without the event's origin; null where nothing else is told. Bytes are in base64."""
+    """The map as a JSON object, without the event's origin; null where there is nothing else. Bytes are in base64."""
     return _each(metadata, _as_json)
 
 

@@ -321,7 +321,7 @@ class _Driver:
             time.sleep(WAIT_MS / 1000)
 
     def partitions(self, start: InputOffset, end: InputOffset) -> Sequence[InputPartition]:
-        """Spark plans a batch again without asking for its end when it finds it in its log: then the worker is told. It
+        """Spark plans a batch again without asking for its end when it finds it in its log: the worker must know. It
         says where sources begin that the last batch did not know.
         """
         begin = start.segments

@@ -212,7 +212,7 @@ def encode_events(events: Sequence[StoredEvent]) -> bytes:
 def _pairs(
     metadata: Bytes | None, origins: tuple[NDArray[np.int64], ...], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
-    """The maps' pairs, but for the origins that are told otherwise: their offsets, their bytes, and how many there are
+    """The maps' pairs, without the origins, which are stored apart: their offsets, their bytes, and how many there are
     in each row.
     """
     counts, ends = np.zeros(count, np.int64), np.zeros(count + 1, np.int64)

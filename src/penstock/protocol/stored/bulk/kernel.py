@@ -323,7 +323,7 @@ def next_pair(data: Any, at: Any, end: Any, labels: Any) -> Any:
 
 @compiled(int64(BYTES, I64S, BYTES, types.UniTuple(I64S, 2), U8S, I64S, I64S))
 def gather_pairs(data: Any, offsets: Any, labels: Any, told: Any, out: Any, pair_offsets: Any, counts: Any) -> Any:
-    """The pairs of maps one behind the other, and how many each row has, without the origins that are told otherwise:
+    """The pairs of maps one behind the other, and how many each row has, without the origins, which are stored apart:
     `told` are the offsets of the sources and the streams. `out` has room for all of `data`. Returns the first row whose
     bytes are no map with keys that are str, or the number of rows.
     """
