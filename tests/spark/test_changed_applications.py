@@ -52,10 +52,10 @@ binding:
 """
 
 FUNCTION = """
-from penstock import letters, windows
+from penstock import dead_letters, windows
 
 def count(lines):
-    chosen = letters.where(lines, "{where}")
+    chosen = dead_letters.where(lines, "{where}")
     found = windows.aggregate(chosen, windows.tumbling("1 minute"), keys=[{keys}], n=windows.count(), buckets=2)
     return found.select({keys}, "n", "letter")
 """
