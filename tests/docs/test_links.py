@@ -71,3 +71,11 @@ def _sections(page: Path) -> set[str]:
 def _is_test(path: str, name: str) -> bool:
     file = ROOT / path
     return file.exists() and (not name or f"def {name}(" in file.read_text())
+
+
+def test_the_files_of_the_walks_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    walks = text[text.index("## Three walks") : text.index("## Pages that are run")]
+    files = re.findall(r"`([a-z_/]+\.py)`", walks)
+    assert len(files) > 40
+    assert [file for file in files if not (ROOT / "src/penstock" / file).is_file()] == []
