@@ -305,7 +305,7 @@ class CoordinatorClient(WorkerClient):
 
     def _source(self, source: str, verb: str, request: Request, reply: type[T]) -> T:
         if not source or "/" in source:  # it would be another path
-            raise RequestError(f"{source!r} is not a name of a source", "List them: penstock status")
+            raise RequestError(f"{source!r} is not a valid source name", "List them: penstock status")
         return self._post(f"/sources/{quote(source, safe='')}/{verb}", request, reply)
 
     def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:
