@@ -1,20 +1,25 @@
 """Interceptors of the way out that wait for more: epochs are followed in order when their rows have left."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
-from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost
+from penstock.connectors.api import Host, Lost, Outgoing, StreamGone, StreamLost
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.connectors.interceptors.join import Joining, JoinOptions
+from penstock.connectors.sink_api import PLAIN, Block, SinkLost
 from penstock.core.errors import DiskFull
 from penstock.delivery import non_voting
 from penstock.delivery.outbox import outbox
 from penstock.delivery.outbox.rows import MakeChain
-from tests.delivery.outbox.scene import A, B, SinkScene
+from penstock.delivery.outbox.sink import OutboxSink
+from penstock.protocol.stored.bulk import Wanted, decode
+from penstock.protocol.stored.names import Kind
+from tests.delivery.fake_epoch import FakeEpoch
+from tests.delivery.outbox.scene import A, B, Scripted, SinkScene, encode_rows
 
 
 def join(elements: int = 1000, wait_ms: int = 150) -> MakeChain:
@@ -253,3 +258,123 @@ async def test_rows_that_were_held_in_part_when_the_disk_was_full_are_not_held_t
     await scene.delivered()
     await scene.scene.durable()
     assert scene.held_values("x") == [b"a1", b"a2", b"a3"]
+
+
+# A buffer fails while an epoch is being delivered.
+
+
+class BlockByBlock(FakeEpoch):
+    """Every row is a block, and comes when the test lets it."""
+
+    def __init__(self, number: int, *values: bytes) -> None:
+        super().__init__(values, number=number)
+        self.go = [asyncio.Event() for _ in [*values, "end"]]
+
+    async def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
+        for event, row in zip(self.go, self.rows, strict=False):
+            await event.wait()
+            self.taken += 1
+            yield Block(decode(encode_rows([(None, row.value)]), 0, Kind.STORED, wanted), 0)
+        await self.go[-1].wait()
+
+
+def at_once(number: int, *values: bytes) -> BlockByBlock:
+    epoch = BlockByBlock(number, *values)
+    for event in epoch.go:
+        event.set()
+    return epoch
+
+
+async def fail_buffered(scene: SinkScene) -> None:
+    """The connector refuses what is buffered, and works again at once."""
+    x = scene.outsides["x"]
+    x.trouble = lambda outgoing: Lost("not now")
+    await scene.hosts["x"].flush()
+    x.trouble = lambda outgoing: None
+    scene.hosts["x"].connected()
+
+
+async def direct_sink(scene: SinkScene, elements: int) -> OutboxSink:
+    """The test delivers its epochs itself."""
+    await scene.add("x", join(elements, wait_ms=60_000))
+    return scene.sinks.make("direct", "x", "x", lambda: None)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["same connector", "connector replaced"])
+async def test_rows_are_not_sent_while_rows_before_them_wait_to_be_delivered_again(
+    scene: SinkScene, is_replaced: bool
+) -> None:
+    sink = await direct_sink(scene, elements=2)
+    first = await sink.deliver(at_once(1, b"n1"))
+    second = BlockByBlock(2, b"n2", b"n3", b"n4")
+    delivering = asyncio.create_task(sink.deliver(second))
+    await fail_buffered(scene)
+    if is_replaced:
+        await scene.sinks.detach("x")
+        scene.attach("x")
+    for event in second.go:
+        event.set()
+    with pytest.raises(SinkLost):
+        await delivering
+    assert first is not None
+    first.cancel()
+    await sink.deliver(at_once(1, b"n1"))
+    assert await sink.deliver(at_once(2, b"n2", b"n3", b"n4")) is None
+    assert scene.outsides["x"].values() == [b"n1\nn2\n", b"n3\nn4\n"]
+
+
+async def test_an_epoch_does_not_begin_while_rows_before_it_wait_to_be_delivered_again(scene: SinkScene) -> None:
+    sink = await direct_sink(scene, elements=2)
+    first = await sink.deliver(at_once(1, b"n1"))
+    await fail_buffered(scene)
+    with pytest.raises(SinkLost, match="not now"):
+        await sink.deliver(at_once(2, b"n2", b"n3"))
+    assert scene.outsides["x"].values() == []
+    assert first is not None
+    assert first.is_done
+    assert await sink.deliver(at_once(2, b"n2", b"n3")) is None, "the first was skipped: the error is raised once"
+
+
+@pytest.mark.parametrize("come", [1, 2], ids=["more rows come", "no more rows come"])
+async def test_an_epoch_whose_buffered_rows_fail_while_it_is_delivered_is_not_taken(
+    scene: SinkScene, come: int
+) -> None:
+    sink = await direct_sink(scene, elements=3)
+    epoch = BlockByBlock(1, b"n1", b"n2")
+    delivering = asyncio.create_task(sink.deliver(epoch))
+    for event in epoch.go[:come]:
+        event.set()
+    await scene.until(lambda: sink.buffered == come)
+    await fail_buffered(scene)
+    for event in epoch.go:
+        event.set()
+    with pytest.raises(SinkLost, match="not now"):
+        await delivering
+    await sink.deliver(at_once(1, b"n1", b"n2"))
+    await sink.flush()
+    assert scene.outsides["x"].values() == [b"n1\nn2\n"]
+
+
+async def test_rows_that_were_being_sent_when_their_epoch_was_voided_count_once(
+    scene: SinkScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = await direct_sink(scene, elements=2)
+    deliver, is_sending, go = Scripted.deliver, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Scripted, outgoing: Outgoing, host: Host) -> None:
+        is_sending.set()
+        await go.wait()
+        await deliver(self, outgoing, host)
+
+    monkeypatch.setattr(Scripted, "deliver", slow)
+    first = await sink.deliver(at_once(1, b"n1"))
+    assert first is not None
+    flushing = asyncio.create_task(sink.flush())
+    await is_sending.wait()
+    first.cancel()
+    again = asyncio.create_task(sink.deliver(at_once(1, b"n1")))
+    await asyncio.sleep(0)
+    go.set()
+    assert await again is None
+    await flushing
+    assert scene.outsides["x"].values() == [b"n1\n"]

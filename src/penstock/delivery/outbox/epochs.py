@@ -33,9 +33,9 @@ class EpochProgress:
         self.place = EpochName.parse(name)
         self.settled = settled
         """By stream: rows with a number below this are settled."""
-        self.buffered = 0
-        """Rows that interceptors buffer."""
         self.is_complete = False
+        self._pending: dict[StreamRef | None, int] = {}
+        """By stream: the row up to which the sink has it, until all of these rows are settled."""
         self._flush = flush
         self._void = void
         self._error: PenstockError | None = None
@@ -44,10 +44,20 @@ class EpochProgress:
     def is_settled(self, stream: StreamRef | None, row: Row) -> bool:
         return row.number < self.settled.get(stream, 0)
 
+    @property
+    def is_pending(self) -> bool:
+        """Interceptors buffer some of its rows, or they are being sent."""
+        return bool(self._pending)
+
+    def receive(self, stream: StreamRef | None, rows: list[Row]) -> None:
+        """The sink has the next rows of the stream."""
+        self._pending[stream] = rows[-1].number + 1
+
     def settle(self, stream: StreamRef | None, rows: list[Row]) -> None:
-        """The next rows of the stream are settled."""
-        self.settled[stream] = rows[-1].number + 1
-        self.buffered -= len(rows)
+        """The next rows of the stream are settled: also rows that were being sent when the epoch was voided."""
+        end = self.settled[stream] = rows[-1].number + 1
+        if self._pending.get(stream, 0) <= end:
+            self._pending.pop(stream, None)
         if self.is_done:
             self._notify()
 
@@ -64,7 +74,8 @@ class EpochProgress:
 
     def void(self) -> None:
         """What interceptors had buffered of it is gone."""
-        self.buffered, self.is_complete = 0, False
+        self.is_complete = False
+        self._pending = {}
 
     def _notify(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
@@ -75,7 +86,7 @@ class EpochProgress:
 
     @property
     def is_done(self) -> bool:
-        return self._error is not None or (self.is_complete and not self.buffered)
+        return self._error is not None or (self.is_complete and not self._pending)
 
     def result(self) -> None:
         if self._error is not None:
@@ -101,9 +112,8 @@ class EpochsInProgress:
         self._flush = flush
         self._void = void
         self._epochs: dict[str, EpochProgress] = {}
-
-    def __getitem__(self, name: str) -> EpochProgress:
-        return self._epochs[name]
+        self._failed: EpochProgress | None = None
+        """It and all after it must be delivered again, and whoever delivers them may not know yet."""
 
     @property
     def oldest(self) -> EpochName:
@@ -111,9 +121,14 @@ class EpochsInProgress:
         return min(one.place for one in self._epochs.values())
 
     def begin(self, name: str, stored: Callable[[str], dict[StreamRef | None, int]]) -> EpochProgress:
-        """Epochs before this one, and before the oldest with buffered rows, are delivered: they are forgotten."""
+        """Epochs before this one, and before the oldest with pending rows, are delivered: they are forgotten. Raises
+        the error of an epoch before it that has failed.
+        """
         place = EpochName.parse(name)
-        oldest = min([place, *(one.place for one in self._epochs.values() if one.buffered)])
+        if self._failed is not None and self._failed.place >= place:
+            self._failed = None
+        self.raise_failure()
+        oldest = min([place, *(one.place for one in self._epochs.values() if one.is_pending)])
         self._epochs = {key: one for key, one in self._epochs.items() if one.place >= oldest}
         epoch = self._epochs.get(name)
         if epoch is None:
@@ -121,10 +136,29 @@ class EpochsInProgress:
         epoch.begin(stored(name))
         return epoch
 
-    def oldest_buffered(self) -> EpochProgress | None:
-        return min((one for one in self._epochs.values() if one.buffered), key=lambda one: one.place, default=None)
+    def settle(self, name: str, stream: StreamRef | None, rows: list[Row]) -> None:
+        """An epoch that was skipped while its rows were being sent is no longer known."""
+        epoch = self._epochs.get(name)
+        if epoch is not None:
+            epoch.settle(stream, rows)
+
+    def fail(self, error: PenstockError) -> None:
+        """All epochs with pending rows must be delivered again, from the oldest on."""
+        pending = (one for one in self._epochs.values() if one.is_pending)
+        failed = self._failed or min(pending, key=lambda one: one.place, default=None)
+        self.void()
+        if failed is not None:
+            self._failed = failed
+            failed.fail(error)
+
+    def raise_failure(self) -> None:
+        """Once. Rows must not be sent while rows before them in their stream wait to be delivered again."""
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            failed.result()
 
     def void(self) -> None:
-        """Nothing is buffered any more; what is settled stays settled."""
+        """Nothing is buffered any more, and all is delivered again; what is settled stays settled."""
+        self._failed = None
         for epoch in self._epochs.values():
             epoch.void()

@@ -81,7 +81,7 @@ class Sender:
 
     def _settle(self, stream: StreamRef | None, rows: list[EpochRow]) -> None:
         for epoch, run in _by_epoch(rows):
-            self._epochs[epoch].settle(stream, [one.row for one in run])
+            self._epochs.settle(epoch, stream, [one.row for one in run])
 
 
 def _flushed(port: InPort, rows: list[EpochRow]) -> ReadyRows | None:

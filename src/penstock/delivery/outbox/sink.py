@@ -156,6 +156,7 @@ class OutboxSink:
                         await self._route(progress, stream, unsettled)
                     streams.add(stream)
                 first += len(block)
+            self._epochs.raise_failure()
         except BaseException:
             self._void()
             raise
@@ -183,9 +184,10 @@ class OutboxSink:
             port.signals.announce(port.name, stream)
         await asyncio.sleep(0)  # contraflow that has arrived is handled before forward flow
         self._check_port(port)
-        progress.buffered += len(rows)
+        progress.receive(stream, rows)
         if stream is not None and stream in self._outbox:
             await self._drain.drain(port, stream)
+        self._epochs.raise_failure()
         if stream is not None and (stream in self._outbox or not port.breakers.admits(port.name, stream)):
             self._sender.retain(port, stream, self._taken(stream) + [EpochRow(progress.name, row) for row in rows])
         else:
@@ -278,10 +280,8 @@ class OutboxSink:
 
     def _fail(self, error: PenstockError) -> None:
         """All epochs with buffered rows must be delivered again."""
-        oldest = self._epochs.oldest_buffered()
-        if oldest is not None:
-            oldest.fail(error)
-        self._void()
+        self._buffers.clear()
+        self._epochs.fail(error)
 
     def _void(self) -> None:
         self._buffers.clear()
