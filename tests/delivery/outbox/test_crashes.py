@@ -96,6 +96,22 @@ async def play(scene: SinkScene) -> None:
     await scene.until(lambda: not host.outbox_bytes)
 
 
+async def play_until_death(scene: SinkScene, deaths: Deaths) -> None:
+    playing, dying = asyncio.create_task(play(scene)), asyncio.create_task(deaths.dead.wait())
+    await asyncio.wait([playing, dying], return_when=asyncio.FIRST_COMPLETED)
+    for task in (playing, dying):
+        task.cancel()
+    await asyncio.gather(playing, dying, return_exceptions=True)
+
+
+async def start_again(scene: SinkScene, files: FaultyFiles) -> None:
+    """The next worker sends nothing before `play` connects the sink."""
+    await scene.crash(files)
+    scene.outsides["x"].before = lambda outgoing: (
+        None
+    )  # only now: tasks of the dead worker run until they are cancelled
+
+
 def lines(values: list[bytes]) -> list[bytes]:
     return [line for value in values for line in value.split()]
 
@@ -140,13 +156,9 @@ async def test_wherever_the_worker_dies_nothing_is_lost_held_twice_or_twice_a_le
         files = FaultyFiles(at)
         scene = await prepared(files, CHAINS[chain])
         deaths = Deaths(scene, at, is_durable=is_durable)
-        playing = asyncio.create_task(play(scene))
-        await asyncio.wait([playing, asyncio.create_task(deaths.dead.wait())], return_when=asyncio.FIRST_COMPLETED)
+        await play_until_death(scene, deaths)
         died += deaths.dead.is_set()
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
-        scene.outsides["x"].before = lambda outgoing: None
-        await scene.crash(files.crash())
+        await start_again(scene, files.crash())
         await play(scene)
         check(scene)
         await scene.close()
@@ -161,13 +173,9 @@ async def test_a_worker_that_dies_again_and_again_gets_on() -> None:
         scene = await prepared(files, joined if seed % 2 else None)
         for life in range(6):
             deaths = Deaths(scene, 4 + (seed + 3 * life) % 11, is_durable=bool((seed + life) % 2))
-            playing = asyncio.create_task(play(scene))
-            await asyncio.wait([playing, asyncio.create_task(deaths.dead.wait())], return_when=asyncio.FIRST_COMPLETED)
-            playing.cancel()
-            await asyncio.gather(playing, return_exceptions=True)
+            await play_until_death(scene, deaths)
             files = files.crash()
-            scene.outsides["x"].before = lambda outgoing: None
-            await scene.crash(files)
+            await start_again(scene, files)
         await play(scene)
         check(scene)
         await scene.close()
