@@ -107,7 +107,7 @@ def test_the_command_line_adds_to_what_is_declared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [("stdout:", "of which pipeline"), ("three/out=stdout:", "no pipeline 'three'")]
+    ("given", "said"), [("stdout:", "of which pipeline"), ("three/out=stdout:", "pipeline 'three' not found")]
 )
 def test_with_several_pipelines_it_must_be_said_which(given: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:

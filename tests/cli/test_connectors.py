@@ -91,4 +91,4 @@ def test_pages_that_somebody_else_has_written_are_left_alone(tmp_path: Path) -> 
 
 
 def test_of_an_interceptor_it_says_where_it_can_stand() -> None:
-    assert "used under    in, out" in penstock("connectors", "length-prefixed").output
+    assert "used under  in, out" in penstock("connectors", "length-prefixed").output

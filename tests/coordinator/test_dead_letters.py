@@ -111,7 +111,7 @@ class TestLooking:
                 await letters_of(scene).show("p", "err", at)
         with pytest.raises(RequestError, match="port 'out' has no dead letters"):
             await listed(scene, ports=["out"])
-        with pytest.raises(PipelineError, match="no pipeline 'q'"):
+        with pytest.raises(PipelineError, match="pipeline 'q' not found"):
             await letters_of(scene).listed("q", ["err"], 1, oldest=False)
         with pytest.raises(RequestError, match="2000 dead letters"):
             await listed(scene, 2000)
@@ -206,7 +206,7 @@ class TestReplaying:
                 await replay(scene, upto)
         with pytest.raises(RequestError, match="no input 'x'"):
             await letters_of(scene).replay("p", "err", 0, len(letter(1, segment=None)), "x")
-        with pytest.raises(PipelineError, match="no pipeline 'q'"):
+        with pytest.raises(PipelineError, match="pipeline 'q' not found"):
             await letters_of(scene).replay("q", "err", 0, 5)
         assert not scene.store.exists(REPLAYS)
 

@@ -49,8 +49,8 @@ def test_a_cookie_where_none_is_expected_is_refused(serve: Serve) -> None:
 
 def test_program_and_instance_are_checked_where_they_are_given(serve: Serve) -> None:
     with serve(Recorder(), program="penstock", instance="orders") as address:
-        assert refusal(address, hello(program="other")).startswith("HELLO: the program is 'other'")
-        assert refusal(address, hello(instance="other")).startswith("HELLO: the instance is 'other'")
+        assert refusal(address, hello(program="other")).startswith("HELLO: unexpected program 'other'")
+        assert refusal(address, hello(instance="other")).startswith("HELLO: unexpected instance 'other'")
         with ScriptedWorker(address) as worker:
             assert worker.greet() == ()
 

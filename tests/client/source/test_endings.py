@@ -191,8 +191,8 @@ def test_after_a_reconnect_the_worker_says_where_to_go_on(make_source: MakeSourc
 @pytest.mark.parametrize(
     ("frame", "text"),
     [
-        (NotifyAck(True, 1, 0), "none of ours"),
-        (Ack(1, ((Acked(1, 0)),)), "none of ours"),
+        (NotifyAck(True, 1, 0), "is not one of ours"),
+        (Ack(1, ((Acked(1, 0)),)), "is not one of ours"),
         (Ok(1), "OK is not legal"),
         (Migrate("host", 1), "MIGRATE"),
         (Restart("nowhere:at:all"), "RESTART"),

@@ -81,7 +81,7 @@ def test_each_port_goes_on_where_it_was_and_nothing_is_replayed_twice() -> None:
 def test_an_input_that_is_not_there_cannot_be_replayed_into() -> None:
     with pytest.raises(PipelineError, match=r"no input 'x'"):
         apply(started(), Replay("a", "err", 0, 5, {"x": 0}))
-    with pytest.raises(PipelineError, match="no pipeline 'b'"):
+    with pytest.raises(PipelineError, match="pipeline 'b' not found"):
         apply(started(), Replay("b", "err", 0, 5, {}))
 
 

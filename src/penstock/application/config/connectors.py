@@ -226,7 +226,7 @@ class ConnectorCheck:
             return None
         path = (*self._item.path, "type")
         if kind not in self._types.names():
-            self._unknown(path, "type of connector", kind, self._types.names())
+            self._unknown(path, "connector type", kind, self._types.names())
             return None
         try:
             about = self._types.about(kind)
