@@ -309,7 +309,7 @@ async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
     peer.send(Message(gone, 6, 0, b"", b"x"))
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
-    assert "no segment" in frames[-1].text
+    assert "not found" in frames[-1].text
     assert running.gateway.status()["open_sessions"] == 1
     good = await connect(running, "another")
     await good.open(1)

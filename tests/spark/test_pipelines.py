@@ -75,7 +75,7 @@ def one(a: Any) -> None:
         (one, {"mode": "update"}, "mode 'update' is not supported"),
         (one, {"trigger": "soon"}, "not a valid duration"),
         (one, {"starting": "middle"}, "is not a valid starting position"),
-        (one, {"inputs": {"a": "connector/a/0"}}, "no source"),
+        (one, {"inputs": {"a": "connector/a/0"}}, "is not a valid source"),
         (one, {"max_bytes_per_epoch": "lots"}, "not a size"),
     ],
 )
