@@ -268,7 +268,7 @@ class NumPyResults(Plain):
 
 @pytest.mark.parametrize(("kind", "method"), [(NumPyPartials, "add"), (NumPyResults, "result")])
 def test_an_aggregate_that_gives_no_arrow_array_is_refused(kind: type[Plain], method: str) -> None:
-    with pytest.raises(RequestError, match=f"`{method}` of the aggregate {kind.__name__} gives ndarray") as caught:
+    with pytest.raises(RequestError, match=f"`{method}` of the aggregate {kind.__name__} returns ndarray") as caught:
         replace(PLAN, aggregates={"mine": kind(1)})
     assert "pa.array" in caught.value.hint
 

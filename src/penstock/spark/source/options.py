@@ -235,7 +235,7 @@ def _is_control(text: str) -> bool:
             return True
         case "events":
             return False
-    raise RequestError(f"{text!r} is neither events nor control", "Leave it out.")
+    raise RequestError(f"{text!r} is neither events nor control", "Omit it.")
 
 
 def _positive(text: str) -> int:
