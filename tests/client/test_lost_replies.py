@@ -101,5 +101,5 @@ async def test_a_segment_that_another_made_or_removed_before_is_still_an_error(
     async with AsyncSegmentClient(proxy.address) as client:
         with pytest.raises(PenstockError, match="exists already"):
             await client.create("s")
-        with pytest.raises(PenstockError, match="segment .* not found"):
+        with pytest.raises(PenstockError, match=r"segment .* not found"):
             await client.delete("x")

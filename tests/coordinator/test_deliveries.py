@@ -148,7 +148,7 @@ class TestSinks:
         await service_of(scene).park("p", "x", 0)
         attempt = service_of(scene).attempt("p", pipeline(scene))
         await scene.coordinator.lifecycle.drop("p")
-        with pytest.raises(PipelineError, match="pipeline .* not found"):
+        with pytest.raises(PipelineError, match=r"pipeline .* not found"):
             await service_of(scene).decide("p", attempt, 0, {"x": 3})
         assert scene.output(port="parked.x") == b"one"
         await service_of(scene).bind("p", X)
