@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.application.diff import connector_changes, links_of, pipeline_changes, rebinding
-from penstock.application.pipelines import plan_of
+from penstock.application.plan import plan_of
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import connector, deployed, deployments, link, pipeline

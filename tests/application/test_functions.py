@@ -11,8 +11,7 @@ import pytest
 from penstock import dead_letters
 from penstock.application.functions import FUNCTION_COLUMNS, Coded, UserFunction
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.codec import Coding
-from penstock.spark.codecs.outputs import Outlet
+from penstock.spark.codecs.codec import Coding, Outlet
 from penstock.spark.pipelines import Pipeline
 from penstock.spark.run.attempt import _left, _pretended_input, plan_of
 from tests.spark.conftest import spark

@@ -8,12 +8,13 @@ import pytest
 
 from penstock.application.diff import pipeline_changes
 from penstock.application.functions import load_function
-from penstock.application.pipelines import pipeline_of, plan_of
+from penstock.application.pipelines import pipeline_of
+from penstock.application.plan import plan_of
 from penstock.core.errors import RequestError
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import PASSTHROUGH, SYSTEM_STREAMS, Deployment, PipelineSpec
 from penstock.protocol.api.pipelines import AtSegments, AtTime
-from penstock.spark.codecs.outputs import Outlet
+from penstock.spark.codecs.codec import Outlet
 from tests.application.deployments import connector, deployed, link, pipeline
 
 pytest.importorskip("pyspark")

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from penstock.application.diff import rebinding
-from penstock.application.pipelines import starting_in
+from penstock.application.plan import starting_in
 from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import NoRoom, PenstockError

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from penstock.application.plan import OUT
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.codec import Coding, branches
-from penstock.spark.codecs.outputs import Outlet
+from penstock.spark.codecs.codec import Coding, Outlet, branches
 from penstock.spark.pipelines import Pipeline
 from penstock.spark.run.user_code import shown_at_the_users_line
 from penstock.spark.source.schema import COLUMNS
@@ -78,7 +78,6 @@ def _sole(function: Callable[..., Any]) -> str | None:
 
 # What a pipeline of an application does on Spark: decode, the user's function, encode; or nothing but pass on.
 
-OUT = "out"
 
 FUNCTION_COLUMNS = (*COLUMNS, "content_type", "metadata_json")
 PASSING_COLUMNS = (*COLUMNS, "content_type")

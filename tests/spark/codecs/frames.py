@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.codecs.codec import Outlet
 from penstock.spark.codecs.decoder import Decoded
-from penstock.spark.codecs.outputs import Outlet
 from penstock.spark.dead_letters.column import LETTER, has_letters
 from penstock.spark.outputs import with_letters
 from penstock.spark.source.schema import COLUMNS

@@ -8,9 +8,9 @@ import msgpack
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.codec import Branch, Coding, branches
+from penstock.spark.codecs.codec import Branch, Coding, Outlet, branches
 from penstock.spark.codecs.decoder import decode
-from penstock.spark.codecs.outputs import Outlet, attributes, leave, passed
+from penstock.spark.codecs.outputs import attributes, leave, passed
 from tests.spark.codecs.frames import events, left
 
 if TYPE_CHECKING:

@@ -86,3 +86,14 @@ def branches(codings: Mapping[str, Coding]) -> list[Branch]:
         found += [Branch(codec, coding.schema, source, pattern) for pattern, codec in coding.patterns()]
         found.append(Branch(coding.codec, coding.schema, source))
     return found if found and not found[-1].source else [*found, Branch(AS_IT_IS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """A port of the pipeline as people name it, and what is bound to it."""
+
+    port: str
+    targets: tuple[tuple[str, str], ...]
+    """The ports that hold its rows, each with its codec; rows that have a `value` are the same bytes in all of them."""
+    tells_type: bool = False
+    """Whether rows carry the content type of what was encoded: replies need it."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.codec import AS_IT_IS, CODECS
+from penstock.spark.codecs.codec import AS_IT_IS, CODECS, Outlet
 from penstock.spark.codecs.decoder import BRANCH, Decoded
 from penstock.spark.codecs.encoder import DATA, encoded
 from penstock.spark.codecs.expressions import as_json, packed_metadata
@@ -36,17 +35,6 @@ _ENDING = {"segment": ("string",), "offset": ("bigint",)}
 """Where it was read: told to nobody behind the pipeline."""
 
 _ABOUT = ("metadata", "content_type")
-
-
-@dataclass(frozen=True, slots=True)
-class Outlet:
-    """A port of the pipeline as people name it, and what is bound to it."""
-
-    port: str
-    targets: tuple[tuple[str, str], ...]
-    """The ports that hold its rows, each with its codec; rows that have a `value` are the same bytes in all of them."""
-    tells_type: bool = False
-    """Whether rows carry the content type of what was encoded: replies need it."""
 
 
 Encode = Callable[["DataFrame", str], "Column"]
