@@ -109,9 +109,9 @@ def test_sparks_own_sinks_are_left_as_they_are(events: DataFrame) -> None:
 
 def test_what_cannot_leave_is_refused_with_what_to_do(events: DataFrame, spark: SparkSession) -> None:
     mistakes: list[tuple[Any, tuple[str, ...] | None, str]] = [
-        (None, None, "gives NoneType"),
-        ([events], None, "gives list"),
-        ({}, None, "gives dict"),
+        (None, None, "returns NoneType"),
+        ([events], None, "returns list"),
+        ({}, None, "returns dict"),
         (spark.range(1), None, "not a stream"),
         (events.selectExpr("value", "1 as amount"), None, "amount"),
         (events.selectExpr("1 as value"), None, "value"),
