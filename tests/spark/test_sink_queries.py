@@ -171,7 +171,7 @@ def test_an_epoch_without_rows_is_merged_too(sink: Sink) -> None:
     sink.file(0)
     sink.run(lambda lines: lines.where("false"))
     assert segment_names(sink.worker, "pipeline/") == []
-    with pytest.raises(Exception, match="does not follow batch 0"):
+    with pytest.raises(Exception, match="does not follow epoch 0"):
         sink.coordinator.merge("counts", 2, [], generation=sink.generation)
 
 
