@@ -55,7 +55,7 @@ def test_the_result_has_keys_bounds_pane_results_time_and_letter(events: DataFra
     ("change", "options", "why", "hint"),
     [
         (["*"], {"keys": ["strem"]}, "'strem' is not a column of the frame", 'Did you mean "stream"?'),
-        (["*"], {"n": windows.sum("amount")}, "'amount' is not a column", "It has: source, stream"),
+        (["*"], {"n": windows.sum("amount")}, "'amount' is not a column", ", source, "),
         (["value"], {}, "'event_time' is not a column", "It has: value"),
         (["value as event_time"], {}, "`event_time` is binary, not a timestamp", "timestamp_millis"),
         (["cast(event_time as timestamp_ntz) event_time"], {}, "is a timestamp_ntz", "to_utc_timestamp"),
