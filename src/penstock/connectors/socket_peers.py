@@ -1,16 +1,17 @@
-"""The connections of a server: each a stream, and each the place where its replies go."""
+"""Servers whose connections are streams: each connection is also the place where the replies to its events go."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from socket import socket
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from penstock.connectors.api import Host, Outgoing, Stream, StreamGone, StreamLost, StreamRef
+from penstock.connectors.api import Capabilities, Connector, Host, Outgoing, Stream, StreamGone, StreamLost, StreamRef
 from penstock.connectors.interceptors.api import BadBytes
-from penstock.connectors.sockets import ServerOptions
+from penstock.connectors.sockets import ServerOptions, address_of, claims_of, listening_at
 from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
 from penstock.core.errors import PenstockError
 
@@ -255,3 +256,54 @@ class Peers:
 
 async def _send(peer: Peer, values: Sequence[bytes]) -> None:
     await peer.send(values)
+
+
+# A connector that listens.
+
+S = TypeVar("S", bound=ServerOptions)
+
+
+class Listening(NamedTuple):
+    sockets: Sequence[socket]
+    stop: Callable[[], None]
+    """Accept no more connections; those that are open stay. It may be called twice."""
+
+
+class PeerServer(Connector[S]):
+    """What servers of all protocols have in common. A subclass knows how to listen, and begins each connection in
+    `peers`.
+    """
+
+    @classmethod
+    def capabilities(cls, options: S) -> Capabilities:
+        return replace(cls.about.capabilities, claims=claims_of(options.host, options.port))
+
+    def __init__(self, options: S) -> None:
+        super().__init__(options)
+        self.peers = Peers(options)
+        self.addresses: list[str] = []
+        """Where it listens."""
+
+    async def listen(self, host: Host) -> Listening:
+        raise NotImplementedError
+
+    async def run(self, host: Host) -> None:
+        with listening_at(self.options.host, self.options.port):
+            listening = await self.listen(host)
+        self.addresses = [address_of(sock.getsockname()) for sock in listening.sockets]
+        log.info("%s listens on %s", host.name, ", ".join(self.addresses))
+        try:
+            host.connected()
+            await host.draining()
+            listening.stop()
+            self.peers.stop_reading()
+            await self.peers.all_gone()
+        finally:
+            listening.stop()
+            await self.peers.abort()
+
+    async def stream_closed(self, stream: StreamRef, host: Host) -> None:  # noqa: ARG002
+        self.peers.replied(stream)
+
+    async def deliver(self, outgoing: Outgoing, host: Host) -> None:
+        await self.peers.deliver(outgoing, host)

@@ -217,7 +217,7 @@ def _shown(host: str, port: int) -> str:
 
 
 @contextmanager
-def told_where(host: str, port: int) -> Iterator[None]:
+def listening_at(host: str, port: int) -> Iterator[None]:
     """An OSError within is Lost, and says where it could not listen: not all of them do."""
     try:
         yield

@@ -11,8 +11,8 @@ from penstock.connectors.http_server.protocol import protocol_factory
 from penstock.connectors.sockets import (
     address_of,
     claims_of,
+    listening_at,
     server_context,
-    told_where,
 )
 from penstock.core.types import Guarantee
 
@@ -62,7 +62,7 @@ class HttpServer(Connector[HttpServerOptions]):
         clients = self._clients = Clients(host, options)
         factory = protocol_factory(clients, options.head_bytes_max, options.idle, options.dead_peer_after)
         loop, context = asyncio.get_running_loop(), server_context(options.tls)
-        with told_where(options.host, options.port):
+        with listening_at(options.host, options.port):
             server = await loop.create_server(factory, options.host, options.port, ssl=context, backlog=_BACKLOG)
         self.addresses = [address_of(sock.getsockname()) for sock in server.sockets]
         log.info("%s listens on %s", host.name, ", ".join(self.addresses))
