@@ -1,7 +1,7 @@
 """`penstock run`: the pipelines of a Python file, or the application in a YAML file, with all they need."""
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -36,8 +36,6 @@ from penstock.spark.run.session import LOCAL
 from penstock.spark.run.user_code import load_pipelines
 
 _SPARK = "Spark"
-_YAML = (".yaml", ".yml")
-_PYTHON = ".py"
 
 _NOT_FOR_APPLICATIONS = {
     "--pipeline": "All pipelines of its bindings run: remove a link, or change the instances of the binding.",
@@ -97,15 +95,8 @@ def run(
     Starts what is not running: a worker on DATA, and Spark. Each epoch takes
     effect exactly once, however often the run is stopped or killed.
     """
-    is_application = file.suffix.lower() in _YAML
-    if not is_application and file.suffix.lower() != _PYTHON:
-        raise RequestError(
-            f"penstock run takes a .py or a .yaml file, not {file}",
-            "Name a Python file with @pipeline functions, or an application in YAML.",
-        )
-    if is_application:
-        times = {"--max-disorder": max_disorder, "--idle-timeout": idle_timeout, "--when-all-idle": when_all_idle}
-        _refuse({"--pipeline": pipeline, "--sink": sink, **times})
+    times = {"--max-disorder": max_disorder, "--idle-timeout": idle_timeout, "--when-all-idle": when_all_idle}
+    run_it = _runner_of(file, {"--pipeline": pipeline, "--sink": sink, **times})
     set_up_logging()
     check_installed()
     use_java()
@@ -121,17 +112,28 @@ def run(
         conf=conf_of(conf or []),
     )
     signal.signal(signal.SIGTERM, end_by_sigterm)
-    run_it = _run_application if is_application else _run_file
-    number = run_it(file, pipeline or [], sink or [], options)
-    if number == signal.SIGINT:
+    if run_it(file, pipeline or [], sink or [], options) == signal.SIGINT:
         raise typer.Exit(130)
 
 
-def _refuse(given: Mapping[str, object]) -> None:
-    """Raises RequestError for what makes no sense for an application."""
-    for name, value in given.items():
-        if value:
-            raise RequestError(f"{name} is not for an application", _NOT_FOR_APPLICATIONS[name])
+Run = Callable[[Path, Sequence[str], Sequence[str], RunOptions], int | None]
+"""Runs pipelines and sinks of a file, by name. Returns the number of the signal that ended it, if one did."""
+
+
+def _runner_of(file: Path, given: Mapping[str, object]) -> Run:
+    """Raises RequestError for a file that cannot be run, and for an option that makes no sense for an application."""
+    match file.suffix.lower():
+        case ".py":
+            return _run_file
+        case ".yaml" | ".yml":
+            for name, value in given.items():
+                if value:
+                    raise RequestError(f"{name} is not for an application", _NOT_FOR_APPLICATIONS[name])
+            return _run_application
+    raise RequestError(
+        f"penstock run takes a .py or a .yaml file, not {file}",
+        "Name a Python file with @pipeline functions, or an application in YAML.",
+    )
 
 
 def _run_application(file: Path, _: Sequence[str], __: Sequence[str], options: RunOptions) -> int | None:
