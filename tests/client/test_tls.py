@@ -6,32 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trustme
 
 from penstock.client.segments import AsyncSegmentClient, SegmentClient
 from penstock.core.errors import PenstockError, Unavailable
 from tests.support.running_worker import running_worker
+from tests.support.tls import client_context, server_context
 
 EVENTS = [b"%06d" % n * 50 for n in range(20_000)]
-
-CA = trustme.CA()
-
-
-def server_context(*, mutual: bool = False) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    CA.issue_cert("127.0.0.1").configure_cert(context)
-    if mutual:
-        CA.configure_trust(context)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def client_context(*, certificate: bool = False) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    CA.configure_trust(context)
-    if certificate:
-        CA.issue_cert("spark@example.org").configure_cert(context)
-    return context
 
 
 def use_blocking(address: str, context: ssl.SSLContext | None, retry_seconds: float) -> list[bytes]:

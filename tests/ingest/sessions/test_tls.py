@@ -6,30 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import trustme
 
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, EndOfStream, Error, Hello, Message, Ok
 from tests.ingest.conftest import Peer, Serve
+from tests.support.tls import CA, client_context, server_context
 from tests.support.worker_process import WorkerProcess
-
-CA = trustme.CA()
-
-
-def server_context(*, mutual: bool = False) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    CA.issue_cert("127.0.0.1").configure_cert(context)
-    if mutual:
-        CA.configure_trust(context)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def client_context(*, certificate: bool = False) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    CA.configure_trust(context)
-    if certificate:
-        CA.issue_cert("source@example.org").configure_cert(context)
-    return context
 
 
 async def hello(port: int, context: ssl.SSLContext | None) -> Peer:
