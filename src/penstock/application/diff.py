@@ -75,10 +75,10 @@ def links_of(deployment: Deployment, connector: str) -> tuple[frozenset[str], fr
 
 
 def _same_connector(name: str, old: Deployment, new: Deployment) -> bool:
-    return _made_from(old.connectors[name]) == _made_from(new.connectors[name])
+    return _built_from(old.connectors[name]) == _built_from(new.connectors[name])
 
 
-def _made_from(spec: ConnectorSpec) -> ConnectorSpec:
+def _built_from(spec: ConnectorSpec) -> ConnectorSpec:
     """What the connector is built from: neither what Spark decodes its events with, nor what `configure` changes."""
     blank = ConnectorSpec(name=spec.name, id=spec.id, instance=spec.instance, type=spec.type)
     return replace(

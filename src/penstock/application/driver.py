@@ -36,11 +36,11 @@ def carry_by_value(pipeline: Pipeline) -> None:
 class Follower:
     """Stops a runner when `penstock stop` has drained its worker. The runner calls `follow` before every turn."""
 
-    def __init__(self, worker: str, first: Deployed, say: Callable[[str], None]) -> None:
+    def __init__(self, worker: str, first: Deployed, report: Callable[[str], None]) -> None:
         """`first` is the deployment when the runner starts."""
         self._client = ApplicationClient(worker, _ANSWER_SECONDS)
         self._now = first
-        self._say = say
+        self._report = report
         self._looked = 0.0
         self.runner: Runner | None = None
 
@@ -62,7 +62,7 @@ class Follower:
         if old.revision != new.revision:
             self._change(self.runner, old.deployment, new.deployment)
         elif old.state == "running" and new.state == "draining":
-            self._say("draining: sources have stopped, what they sent is processed and delivered …")
+            self._report("draining: sources have stopped, what they sent is processed and delivered …")
         self._start_reset(self.runner, old, new)
         if self.is_drained:
             self.runner.stop()
@@ -79,7 +79,7 @@ class Follower:
             name = running.pipeline.name
             before, now = old.incarnations.get(name), new.incarnations.get(name)
             if running.given_up is not None and before is not None and before != now:
-                self._say(f"{name} was reset and starts from scratch")
+                self._report(f"{name} was reset and starts from scratch")
                 runner.put(running.pipeline)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Driver(Follower):
         todo = pipeline_changes(old, new)
         for name in todo.stop:
             runner.remove(name)
-            self._say(f"{name} is stopped: it is no longer deployed")
+            self._report(f"{name} is stopped: it is no longer deployed")
         for name in todo.start:
             self._start(runner, new, name, again=name in todo.restart)
 
@@ -122,9 +122,9 @@ class Driver(Follower):
                 runner.check(pipeline)
         except RequestError as error:
             continues = f"\n{name} continues as it was" if again else ""
-            self._say(f"{name} cannot be started: {_message(error)}{continues}")
+            self._report(f"{name} cannot be started: {_message(error)}{continues}")
             return
-        self._say(f"{name} is {'restarted: it has changed' if again else 'started'}")
+        self._report(f"{name} is {'restarted: it has changed' if again else 'started'}")
         runner.put(pipeline)
 
     def close(self) -> None:

@@ -127,8 +127,8 @@ class Coded:
             case Mapping() if left and all(isinstance(frame, DataFrame) for frame in left.values()):
                 ports = [leave(frame, self.outlets, self._known(port, frame), given) for port, frame in left.items()]
                 united = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), ports)
-                held = [schemas(frame, self.outlets, port).items() for port, frame in left.items()]
-                return Encoded(united, dict(chain.from_iterable(held)))
+                port_schemas = [schemas(frame, self.outlets, port).items() for port, frame in left.items()]
+                return Encoded(united, dict(chain.from_iterable(port_schemas)))
             case DataStreamWriter():
                 raise RequestError(
                     "the function returns a DataStreamWriter, which an application cannot use",
@@ -143,8 +143,8 @@ class Coded:
 
         from penstock.spark.codecs.decoder import decode
 
-        told = frame.withColumn("metadata", functions.try_parse_json(frame["metadata_json"])).drop("metadata_json")
-        return decode(told, branches(self.codings[port])).public()
+        parsed = frame.withColumn("metadata", functions.try_parse_json(frame["metadata_json"])).drop("metadata_json")
+        return decode(parsed, branches(self.codings[port])).public()
 
     def _known(self, port: str, frame: DataFrame) -> str:
         if "port" in frame.columns:

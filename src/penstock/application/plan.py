@@ -64,11 +64,11 @@ def starting_in(given: Any) -> Starting:
     return AtTime((instant - _EPOCH) // timedelta(microseconds=1))
 
 
-def _made(deployment: Deployment, connector: str, types: Types) -> tuple[type[Connector[Any]], Options]:
+def _type_and_options(deployment: Deployment, connector: str, types: Types) -> tuple[type[Connector[Any]], Options]:
     """The connector's type and options. Secrets are not resolved: they do not decide where events go."""
     spec = deployment.connectors[connector]
-    made = types.get(spec.type)
-    return made, parse_options(made.about.options, spec.config, spec.type)
+    connector_type = types.get(spec.type)
+    return connector_type, parse_options(connector_type.about.options, spec.config, spec.type)
 
 
 class _Read:
@@ -87,8 +87,8 @@ class _Read:
 
     def _source(self, end: End) -> str:
         if end.kind == "connector" and end.port == OUT and end.name in self._deployment.connectors:
-            made, options = _made(self._deployment, end.name, self._types)
-            return made.source_name(options, end.name) or end.source
+            connector_type, options = _type_and_options(self._deployment, end.name, self._types)
+            return connector_type.source_name(options, end.name) or end.source
         return end.source
 
     def _coding(self, end: End) -> Coding:
@@ -131,5 +131,5 @@ def _plain(spec: PipelineSpec, codecs: set[str | None]) -> str:
 
 
 def _is_linked(deployment: Deployment, connector: str, types: Types) -> bool:
-    made, options = _made(deployment, connector, types)
-    return made.capabilities(options).is_linked
+    connector_type, options = _type_and_options(deployment, connector, types)
+    return connector_type.capabilities(options).is_linked

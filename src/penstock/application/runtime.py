@@ -140,7 +140,7 @@ class Runtime:
                     self._fail(name, error)
             await self._perform(connector_changes(_NOTHING, now.deployment), built, now.deployment)
             if now.phase is Phase.DRAINING:
-                self._begin_drain()
+                self._start_drain()
             else:
                 self._gate.open()
 
@@ -187,7 +187,7 @@ class Runtime:
         async with self._changing:
             if self.application.phase is Phase.RUNNING:
                 await self._save(replace(self.application, phase=Phase.DRAINING))
-                self._begin_drain()
+                self._start_drain()
             return {"state": self.application.phase.value}
 
     async def pause(self, connector: str, stream: str | int | None) -> None:
@@ -221,7 +221,7 @@ class Runtime:
         await self._close(todo.stop)
         for name in todo.stop - todo.start:
             self.signals.relink(name, ())
-        begun = [one for name in sorted(todo.start) if name in built and (one := self._make(built[name], new))]
+        started = [one for name in sorted(todo.start) if name in built and (one := self._make(built[name], new))]
         for name in todo.configure & self._instances.keys():
             self._instances[name].configure(new.connectors[name])
         for name in todo.start | todo.relink:
@@ -232,7 +232,7 @@ class Runtime:
         known = self._coordinator.deliveries.state.pipelines
         await register(self._coordinator.lifecycle, known, new, self._source, self.application.revision)
         await self._binding.rebind(new, self.application.sinks, self._votes)
-        for instance in begun:
+        for instance in started:
             instance.start()
         self._running = new
         if self.application.is_deployed:
@@ -305,7 +305,7 @@ class Runtime:
 
     # Drain.
 
-    def _begin_drain(self) -> None:
+    def _start_drain(self) -> None:
         self._drain = Drain(self._instances, self._gateway, self._gate, self._waited_pipelines, self._delivery.sinks)
         self._draining = asyncio.create_task(self._drained(self._drain), name="drain")
 

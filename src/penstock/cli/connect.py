@@ -78,7 +78,7 @@ def worker_to_read(worker: str | None, data: Path | None) -> str:
     if not is_chosen:
         status = worker_status(address)
         if not _serves(status, OWN_DATA):
-            _say(f"no worker runs on ./{OWN_DATA}; this is {_described(address, status)}")
+            _report(f"no worker runs on ./{OWN_DATA}; this is {_described(address, status)}")
     return address
 
 
@@ -90,14 +90,14 @@ def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_
     status = _status(address, retry_seconds)
     described = _described(address, status)
     if is_chosen or yes or _serves(status, OWN_DATA):
-        _say(described)
+        _report(described)
         return address
     if not sys.stdin.isatty():
         raise RequestError(
             f"no worker runs on ./{OWN_DATA}, and this one was not named: {described}",
             f"If you mean it, use --worker {address} or --yes; otherwise --data DIR.",
         )
-    _say(described)
+    _report(described)
     typer.confirm(f"It is not the worker of ./{OWN_DATA}. Change it?", abort=True, err=True)
     return address
 
@@ -119,8 +119,8 @@ def ports_on(data: Path) -> dict[str, int]:
     """
     file, start = data / "ports.json", f"Start it: penstock worker --data {data}"
     try:
-        told = json.loads(file.read_text())
-        ports, identity = {name: int(told[name]) for name in ("connector", "segment", "http")}, told.get("id")
+        content = json.loads(file.read_text())
+        ports, identity = {name: int(content[name]) for name in ("connector", "segment", "http")}, content.get("id")
     except FileNotFoundError:
         raise Unavailable(f"no worker runs on {data}: {file} not found", start) from None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -168,7 +168,7 @@ def _application(status: dict[str, Any]) -> str:
     return f"{'pipeline' if len(names) == 1 else 'pipelines'} {', '.join(names[:_NAMED_MAX])}{more}"
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 

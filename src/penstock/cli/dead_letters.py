@@ -59,15 +59,15 @@ def list_dead_letters(
             console.print(line)
 
 
-def _as_json(letter: DeadLetter) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(letter)
+def _as_json(dead_letter: DeadLetter) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(dead_letter)
     del found["value"]
     return found
 
 
-def _table(letters: Sequence[DeadLetter]) -> Table:
+def _table(dead_letters: Sequence[DeadLetter]) -> Table:
     table = Table("port", "offset", "event time", "event", "size", "replayed", "reason")
-    for one in letters:
+    for one in dead_letters:
         event = f"{one.segment}@{one.offset}" if one.segment is not None else one.source
         replayed = "yes" if one.replayed else ""
         reason = shortened(printable(_reason(one)), _REASON_LISTED)
@@ -76,10 +76,10 @@ def _table(letters: Sequence[DeadLetter]) -> Table:
     return table
 
 
-def _reason(letter: DeadLetter) -> str:
-    if letter.behind_us is None:
-        return letter.reason
-    return f"{letter.reason} (by {letter.behind_us / 1e6:,.3f} s)".lstrip()
+def _reason(dead_letter: DeadLetter) -> str:
+    if dead_letter.behind_us is None:
+        return dead_letter.reason
+    return f"{dead_letter.reason} (by {dead_letter.behind_us / 1e6:,.3f} s)".lstrip()
 
 
 def _waiting(port: DeadLetterPort) -> str:
@@ -108,19 +108,19 @@ def show(
     typer.echo("\n".join(shown(found.value or b"")))
 
 
-def _lines(letter: DeadLetter) -> Iterator[tuple[str, str]]:
-    yield "dead letter", f"{letter.port} {letter.at}{' (replayed)' if letter.replayed else ''}"
-    yield "reason", printable(_reason(letter))
-    if letter.segment is not None:
-        yield "event", printable(f"{letter.segment} at {letter.offset}")
-    source = f"{letter.source} {letter.stream} ({letter.stream_id}), message {letter.message_id}"
+def _lines(dead_letter: DeadLetter) -> Iterator[tuple[str, str]]:
+    yield "dead letter", f"{dead_letter.port} {dead_letter.at}{' (replayed)' if dead_letter.replayed else ''}"
+    yield "reason", printable(_reason(dead_letter))
+    if dead_letter.segment is not None:
+        yield "event", printable(f"{dead_letter.segment} at {dead_letter.offset}")
+    source = f"{dead_letter.source} {dead_letter.stream} ({dead_letter.stream_id}), message {dead_letter.message_id}"
     yield "source", printable(source)
-    yield "event time", show_time(letter.event_time) or "none"
-    if letter.watermark is not None:
-        yield "watermark", show_time(letter.watermark)
-    if letter.key:
-        yield "key", " ".join(shown(letter.key))
-    yield "value", show_size(letter.size)
+    yield "event time", show_time(dead_letter.event_time) or "none"
+    if dead_letter.watermark is not None:
+        yield "watermark", show_time(dead_letter.watermark)
+    if dead_letter.key:
+        yield "key", " ".join(shown(dead_letter.key))
+    yield "value", show_size(dead_letter.size)
 
 
 def shown(data: bytes) -> list[str]:
@@ -171,8 +171,8 @@ def replay(
         if end <= max(about.replayed, about.start):
             raise _nothing(pipeline, about, upto)
         found = client.replay(pipeline, port, about.replayed, end, input=input_)
-    letters = "1 dead letter" if found.count == 1 else f"{found.count:,} dead letters"
-    typer.echo(f"replayed {letters} of {pipeline}/{port}: they arrive with its next epoch")
+    dead_letters = "1 dead letter" if found.count == 1 else f"{found.count:,} dead letters"
+    typer.echo(f"replayed {dead_letters} of {pipeline}/{port}: they arrive with its next epoch")
     if found.left_out:
         typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads what they came from")
 

@@ -137,8 +137,8 @@ def _wait_for_ports(data: Path, process: "subprocess.Popen[bytes]") -> dict[str,
     deadline = time.monotonic() + _START_SECONDS_MAX
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(FileNotFoundError):
-            told = json.loads((data / "ports.json").read_text())
-            return {name: told[name] for name in _DEFAULT_PORTS}
+            content = json.loads((data / "ports.json").read_text())
+            return {name: content[name] for name in _DEFAULT_PORTS}
         time.sleep(0.02)
     log = data / "worker.log"
     words = log.read_text(errors="replace")[-_LAST_WORDS_CHARS:].strip()

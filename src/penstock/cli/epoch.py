@@ -41,8 +41,8 @@ def list_epochs(
         names = [one.name for one in client.pipelines()] if pipeline is None else [pipeline]
         found = {name: client.epochs(name) for name in names}
     if as_json:
-        told: list[dict[str, Any]] = [{"pipeline": name} | asdict(one) for name, all_ in found.items() for one in all_]
-        typer.echo(json.dumps(told))
+        rows: list[dict[str, Any]] = [{"pipeline": name} | asdict(one) for name, all_ in found.items() for one in all_]
+        typer.echo(json.dumps(rows))
         return
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -34,11 +34,11 @@ def _closing(pipeline: PipelineStatus, them: str) -> str:
     return f" until the next run{close}"
 
 
-def say_staying_open(worker: str, names: Collection[str], say: Callable[[str], None]) -> None:
+def say_staying_open(worker: str, names: Collection[str], report: Callable[[str], None]) -> None:
     """At the end of a command that has run these pipelines. A worker that does not answer is not waited for."""
     with (
         suppress(PenstockError),
         CoordinatorClient(worker, 0, timeout_seconds=_ANSWER_SECONDS_MAX) as client,
     ):
         for sentence in staying_open(one for one in client.pipelines() if one.name in names):
-            say(sentence)
+            report(sentence)

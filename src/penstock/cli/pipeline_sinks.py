@@ -110,13 +110,13 @@ def check_sinks(pipelines: Sequence["Pipeline"], *, worker_is_here: bool) -> Non
         raise RequestError("\n".join(map(str, mistakes)), " ".join(hints))
 
 
-def wait_for_delivery(worker: str, names: Sequence[str], say: Callable[[str], None]) -> None:
+def wait_for_delivery(worker: str, names: Sequence[str], report: Callable[[str], None]) -> None:
     """Until all that the pipelines have put out is at their sinks, or nothing moves; then it says what is left."""
     with CoordinatorClient(worker) as client:
         for name in names:
             left = _left(client, name)
             if left:
-                say(f"{name}: {left} epochs are not delivered yet; see penstock epoch list {name}")
+                report(f"{name}: {left} epochs are not delivered yet; see penstock epoch list {name}")
 
 
 def _left(client: CoordinatorClient, name: str) -> int:

@@ -40,7 +40,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
         if stdio and worker.process is None:
             say("stdio is the input and output of the worker, which was there before: not of this command")
         with ApplicationClient(worker.http) as client:
-            _say_replaced(client.status()["application"], file.name)
+            _report_replaced(client.status()["application"], file.name)
             client.apply(deployment, file.name)
             first = client.application()
         number = _run(worker, pipelines, first, options)
@@ -50,7 +50,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
     return number
 
 
-def _say_replaced(running: dict[str, Any] | None, name: str) -> None:
+def _report_replaced(running: dict[str, Any] | None, name: str) -> None:
     """A worker that runs already may run something else."""
     if running is not None and running["revision"] and running["name"] not in ("", name):
         say(f"{name} replaces {running['name']} (revision {running['revision']}), which is deployed there")

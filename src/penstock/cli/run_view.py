@@ -90,7 +90,7 @@ class RunView:
         self._ready: Collection[str] = ()
         self._is_stopping = False
         self._asked = self._printed = 0.0
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -107,10 +107,10 @@ class RunView:
     def show(self, pipelines: Sequence[RunningPipeline]) -> None:
         self._ask()
         for pipeline in pipelines:
-            self._tell_start(pipeline)
-            self._tell_failure(pipeline)
-            self._tell_sinks(pipeline.pipeline.name)
-        self._tell_ready([pipeline.pipeline.name for pipeline in pipelines if pipeline.is_running])
+            self._report_start(pipeline)
+            self._report_failure(pipeline)
+            self._report_sinks(pipeline.pipeline.name)
+        self._report_ready([pipeline.pipeline.name for pipeline in pipelines if pipeline.is_running])
         if self._live is not None:
             self._live.update(self._table(pipelines), refresh=True)
         elif time.monotonic() - self._printed >= _LINE_SECONDS or not any(p.is_running for p in pipelines):
@@ -121,20 +121,20 @@ class RunView:
     def _ask(self) -> None:
         if time.monotonic() - self._asked >= _ASK_SECONDS:
             with suppress(PenstockError):
-                told = self._coordinator.status()
-                self._known = {one.name: one for one in msgspec.convert(told["pipelines"], list[PipelineStatus])}
-                self._sinks = [SinkStatus(**one) for one in told.get("sinks", [])]
-                self._connectors = told.get("connectors", [])
-                self._is_stopping = (told.get("application") or {}).get("state", "running") != "running"
+                status = self._coordinator.status()
+                self._known = {one.name: one for one in msgspec.convert(status["pipelines"], list[PipelineStatus])}
+                self._sinks = [SinkStatus(**one) for one in status.get("sinks", [])]
+                self._connectors = status.get("connectors", [])
+                self._is_stopping = (status.get("application") or {}).get("state", "running") != "running"
             self._asked = time.monotonic()
 
     def _say(self, about: str, line: str, level: int = logging.INFO) -> None:
         """Nothing twice."""
-        if line and self._said.get(about) != line:
-            self._said[about] = line
+        if line and self._reported.get(about) != line:
+            self._reported[about] = line
             report(self._console, line, level)
 
-    def _tell_start(self, running: RunningPipeline) -> None:
+    def _report_start(self, running: RunningPipeline) -> None:
         if running.moved_aside is not None:
             text = f"{running.pipeline.name} was reset: its old checkpoint is now {running.moved_aside}"
             self._say(f"reset of {running.pipeline.name}", text)
@@ -144,7 +144,7 @@ class RunView:
             puts = ", ".join(f"pipeline:{name}/{port}" for port in _shown(running)) or "a sink of Spark's"
             self._say(f"start of {name}", f"{name}: {reads} → {puts}")
 
-    def _tell_failure(self, running: RunningPipeline) -> None:
+    def _report_failure(self, running: RunningPipeline) -> None:
         if (error := running.given_up) is not None:
             name = running.pipeline.name
             self._say(f"end of {name}", f"{error}\n{error.hint}\n{_STAYS.format(name)}", logging.ERROR)
@@ -155,7 +155,7 @@ class RunView:
         if failure is not None and failure.cause is None:  # one in the user's code is reported when it fails again
             self._say(f"failure of {name}", f"{name} failed, and is restarted: {failure.text}", logging.WARNING)
 
-    def _tell_sinks(self, name: str) -> None:
+    def _report_sinks(self, name: str) -> None:
         """Where it goes to, once; and what keeps a sink from taking it, until it does."""
         for sink in self._sinks:
             if sink.pipeline == name:
@@ -164,11 +164,11 @@ class RunView:
                 self._say(f"sink {sink.sink} of {name}", f"{what}{where} ({sink.guarantee})")
                 if sink.state in _IN_TROUBLE:
                     self._say(trouble, f"{what} {sink.state}: {sink.reason}", logging.WARNING)
-                elif sink.state == "READY" and trouble in self._said:
+                elif sink.state == "READY" and trouble in self._reported:
                     self._say(trouble, f"{what} READY again")
-                    del self._said[trouble]
+                    del self._reported[trouble]
 
-    def _tell_ready(self, names: Collection[str]) -> None:
+    def _report_ready(self, names: Collection[str]) -> None:
         """Again after a restart: what was ready was not in between. Never after `penstock stop`."""
         lines = [] if self._is_stopping else ready_lines(names, self._known.values(), self._connectors)
         for line in lines:

@@ -101,17 +101,17 @@ def rendered(section: Section, shown: int, width: int) -> list[Text]:
 def _rest(section: Section, count: int, more: str) -> Text:
     """Of those that are not shown. What needs a look is shown first, so these are the last ones of it."""
     troubled = min(count, section.troubled - (len(section.rows) - count))
-    said = f"{troubled} need a look (--all)" if troubled > 0 else section.fine
-    return Text(f"… {count} {more}{section.noun}{'' if count == 1 else 's'}: {said}", "dim")
+    rest = f"{troubled} need a look (--all)" if troubled > 0 else section.fine
+    return Text(f"… {count} {more}{section.noun}{'' if count == 1 else 's'}: {rest}", "dim")
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[Text]:
     cells = [[printable(cell) for cell in row.cells] for row in rows]
-    kept, widths = fitted(columns, [[column.title for column in columns], *cells], width)
-    header = _line([columns[i].title for i in kept], [columns[i] for i in kept], widths)
+    shown, widths = fitted(columns, [[column.title for column in columns], *cells], width)
+    header = _line([columns[i].title for i in shown], [columns[i] for i in shown], widths)
     lines = [Text(header, "bold")]
     for row, texts in zip(rows, cells, strict=True):
-        line = _line([texts[i] for i in kept], [columns[i] for i in kept], widths)
+        line = _line([texts[i] for i in shown], [columns[i] for i in shown], widths)
         lines.append(Text(line, STYLES[row.level]))
     return lines
 
@@ -122,26 +122,26 @@ def fitted(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int)
     """
     texts = [*zip(*rows, strict=True)]
     natural = [max(map(cell_len, column)) for column in texts]
-    kept = [i for i, column in enumerate(columns) if any(texts[i][1:]) or not column.is_optional]
-    while _least(columns, natural, kept) > width:
-        optional = [i for i in kept if columns[i].is_optional]
+    shown = [i for i, column in enumerate(columns) if any(texts[i][1:]) or not column.is_optional]
+    while _least(columns, natural, shown) > width:
+        optional = [i for i in shown if columns[i].is_optional]
         if not optional:
             break
-        kept.remove(optional[-1])
-    widths = [natural[i] for i in kept]
-    names = [at for at, i in enumerate(kept) if columns[i].is_name]
-    while names and sum(widths) + _GAP * (len(kept) - 1) > width:
+        shown.remove(optional[-1])
+    widths = [natural[i] for i in shown]
+    names = [at for at, i in enumerate(shown) if columns[i].is_name]
+    while names and sum(widths) + _GAP * (len(shown) - 1) > width:
         widest = max(names, key=lambda at: widths[at])
         if widths[widest] <= 1:
             break
         widths[widest] -= 1
-    return kept, widths
+    return shown, widths
 
 
-def _least(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int]) -> int:
+def _least(columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int]) -> int:
     """The width of a table whose names are as short as they should ever be."""
-    widths = (min(natural[i], _NAME_MIN) if columns[i].is_name else natural[i] for i in kept)
-    return sum(widths) + _GAP * (len(kept) - 1)
+    widths = (min(natural[i], _NAME_MIN) if columns[i].is_name else natural[i] for i in shown)
+    return sum(widths) + _GAP * (len(shown) - 1)
 
 
 def _line(texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:

@@ -268,10 +268,10 @@ def _is_stored(name: str) -> bool:
 
 def _as_json(event: StoredEvent) -> bytes:
     """Bytes that are no text are shown as well as it goes."""
-    told: dict[str, object] = {"stream_id": event.stream_id, "message_id": event.event_id}
-    told |= {"event_time": event.event_time, "key": event.key.decode(errors="replace"), **event.metadata}
-    told["value"] = event.payload.decode(errors="replace")
-    return json.dumps(told, ensure_ascii=False, default=repr).encode()
+    fields: dict[str, object] = {"stream_id": event.stream_id, "message_id": event.event_id}
+    fields |= {"event_time": event.event_time, "key": event.key.decode(errors="replace"), **event.metadata}
+    fields["value"] = event.payload.decode(errors="replace")
+    return json.dumps(fields, ensure_ascii=False, default=repr).encode()
 
 
 def _print_bytes(client: SegmentClient, name: str, start: int, follow: bool, out: BinaryIO) -> None:

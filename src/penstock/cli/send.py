@@ -62,21 +62,21 @@ def _stalled(pipeline: Mapping[str, Any]) -> str:
     return f"waiting for {name}, which is {pipeline['held']}" if pipeline["held"] else ""
 
 
-def wait_for_start(http: str, source: str, say: Callable[[str], None]) -> None:
+def wait_for_start(http: str, source: str, report: Callable[[str], None]) -> None:
     """Return when no pipeline on the source is starting any more. What is sent before one is registered would be
     acknowledged without its result. Returns at once where acknowledgements do not wait for pipelines. Raises
     Unavailable.
     """
-    said: set[str] = set()
+    reported: set[str] = set()
     while True:
         status = get_json(http, "/status")
         starting = {} if _acks_at_once(status, source) else starting_on(status, source)
-        for name in starting.keys() - said:
-            say(starting[name])
+        for name in starting.keys() - reported:
+            report(starting[name])
         if not starting:
-            _say_unread(status, source, say)
+            _report_unread(status, source, report)
             return
-        said |= starting.keys()
+        reported |= starting.keys()
         time.sleep(_LOOK_SECONDS)
 
 
@@ -84,17 +84,17 @@ def _acks_at_once(status: Mapping[str, Any], source: str) -> bool:
     return bool(status["gateway"]["sources"].get(source, {}).get("ack") == "durable")
 
 
-def _say_unread(status: Mapping[str, Any], source: str, say: Callable[[str], None]) -> None:
+def _report_unread(status: Mapping[str, Any], source: str, report: Callable[[str], None]) -> None:
     inputs = [name for one in status.get("pipelines", ()) for sources in one["inputs"].values() for name in sources]
     if source not in inputs:
-        say(f"no pipeline reads {source}: lines are acknowledged when they are stored")
+        report(f"no pipeline reads {source}: lines are acknowledged when they are stored")
 
 
 @contextmanager
-def watching(http: str | None, source: str, say: Callable[[str], None]) -> Iterator[None]:
+def watching(http: str | None, source: str, report: Callable[[str], None]) -> Iterator[None]:
     """Meanwhile it is said what acknowledgements wait for, in a thread, whenever that is something new."""
     over = threading.Event()
-    thread = threading.Thread(target=_watch, args=(http, source, say, over), name="what send waits for", daemon=True)
+    thread = threading.Thread(target=_watch, args=(http, source, report, over), name="what send waits for", daemon=True)
     if http is not None:
         thread.start()
     try:
@@ -105,8 +105,8 @@ def watching(http: str | None, source: str, say: Callable[[str], None]) -> Itera
             thread.join()
 
 
-def _watch(http: str, source: str, say: Callable[[str], None], over: threading.Event) -> None:
-    said: dict[str, str] = {}
+def _watch(http: str, source: str, report: Callable[[str], None], over: threading.Event) -> None:
+    reported: dict[str, str] = {}
     while not over.wait(_WATCH_SECONDS):
         try:
             status = get_json(http, "/status")
@@ -114,9 +114,9 @@ def _watch(http: str, source: str, say: Callable[[str], None], over: threading.E
             continue
         now = {} if _acks_at_once(status, source) else starting_on(status, source) | stalled_on(status, source)
         for name, sentence in now.items():
-            if name not in said:
-                say(sentence)
-        said = now
+            if name not in reported:
+                report(sentence)
+        reported = now
 
 
 # The event times of lines that `penstock send` sends: the time of sending, or a field of each line.
@@ -247,16 +247,16 @@ def send(
     target = address or connector_address(cast("str", http))
     times = line_times(event_time, EventTimeUnit.MS) if http is None else _times(http, source, event_time)
     with _progress() as progress:
-        say = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
+        report = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
         lines = _Lines(file, times, progress, whole=whole or end)  # what is not sent before the end would be late
         lines.check_first()
         if http is not None:
-            wait_for_start(http, source, say)
+            wait_for_start(http, source, report)
         tls, secret = tls_context(), cookie.encode()
         sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)
         try:
-            with watching(http, source, say):
+            with watching(http, source, report):
                 sender.run()
         finally:  # after Ctrl-C or an error as well
             progress.stop()

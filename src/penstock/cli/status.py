@@ -147,10 +147,10 @@ def view(
     """
     height = None if is_all else height
     troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status)]
-    said = [*troubles, *((printable(note), "") for note in notes)]
-    if not said and status.get("pipelines"):
-        said = [(_NOTHING_BLOCKED, "green")]
-    top = [*_worker(address, status, width), *_limited(said, width, height)]
+    sentences = [*troubles, *((printable(note), "") for note in notes)]
+    if not sentences and status.get("pipelines"):
+        sentences = [(_NOTHING_BLOCKED, "green")]
+    top = [*_worker(address, status, width), *_limited(sentences, width, height)]
     sections = _sections(status, segments, is_all=is_all)
     room = None if height is None else height - len(top)
     parts: list[RenderableType] = [*top]
@@ -164,7 +164,7 @@ def _sections(
 ) -> tuple[Section, Section, Section, Section]:
     rates = status.get("rates", {})
     pipelines = msgspec.convert(status.get("pipelines", []), list[PipelineStatus])
-    sinks = [SinkStatus(**told) for told in status.get("sinks", [])]
+    sinks = [SinkStatus(**sink) for sink in status.get("sinks", [])]
     shown = [one for one in segments if is_all or not one["name"].startswith(INTERNAL)]
     return (
         _pipelines(pipelines, rates.get("pipelines", {})),
@@ -284,7 +284,7 @@ def _source(
     source = source or {"has_room": True, "streams": 0, "held_bytes": 0}
     connector = connector or {"state": "", "paused": False, "blocked_count": 0, "dead_letters": 0, "type": "programs"}
     state, level = _source_state(source, connector)
-    waiting, letters = connector["blocked_count"], connector["dead_letters"]
+    waiting, dead_letters = connector["blocked_count"], connector["dead_letters"]
     cells = (
         *(
             name,
@@ -293,7 +293,7 @@ def _source(
             show_size(round(rates.get("bytes_per_second", 0.0))),
         ),
         *(f"{source['streams']:,}", show_size(source["held_bytes"])),
-        *(connector["type"], f"{waiting:,}" if waiting else "", f"{letters:,}" if letters else ""),
+        *(connector["type"], f"{waiting:,}" if waiting else "", f"{dead_letters:,}" if dead_letters else ""),
     )
     return Row(cells, level)
 
@@ -339,7 +339,7 @@ def _details(status: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield connector_table(status.get("connectors", []), application)
     if pipelines := msgspec.convert(status.get("pipelines", []), list[PipelineStatus]):
         yield watermark_table(pipelines)
-    if sinks := [SinkStatus(**told) for told in status.get("sinks", [])]:
+    if sinks := [SinkStatus(**sink) for sink in status.get("sinks", [])]:
         yield sink_table(sinks, "sinks")
 
 

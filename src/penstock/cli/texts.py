@@ -88,9 +88,9 @@ def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:
     columns = ("pipeline", "watermark", "blocked by", "its time", "not moved for")
     table = Table(*columns, title="watermarks", title_justify="left", title_style="bold")
     for each in pipelines:
-        held = each.watermark_held
-        who = "" if held is None else printable(held.text())
-        time = "" if held is None else show_time(held.time)
+        blocker = each.watermark_held
+        who = "" if blocker is None else printable(blocker.text())
+        time = "" if blocker is None else show_time(blocker.time)
         unmoved = show_seconds(each.watermark_unmoved_seconds)
         table.add_row(escape(each.name), show_time(each.watermark) or "not known", escape(who), time, unmoved)
     return table

@@ -114,8 +114,8 @@ def watermarks_held(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector
 
 
 def _stream_id(one: PipelineStatus) -> str:
-    held = one.watermark_held
-    return "" if held is None or held.stream_id is None else str(held.stream_id)
+    blocker = one.watermark_held
+    return "" if blocker is None or blocker.stream_id is None else str(blocker.stream_id)
 
 
 def undelivered_epochs(

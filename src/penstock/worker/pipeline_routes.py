@@ -18,7 +18,7 @@ from penstock.worker.routes import Routed, get, number_of, post
 
 
 def routes(worker: Routed) -> list[Route]:
-    pipelines, readers, sinks, letters = _Pipelines(worker), _Readers(worker), _Sinks(worker), _DeadLetters(worker)
+    pipelines, readers, sinks, dead_letters = _Pipelines(worker), _Readers(worker), _Sinks(worker), _DeadLetters(worker)
     name = "/pipelines/{name}/"
     return [
         get("/pipelines", pipelines.listed),
@@ -49,9 +49,9 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "park", Park, sinks.park),
         get(name + "epochs", sinks.epochs),
         get(name + "sinks/{sink}/ddl", sinks.ddl),
-        get(name + "dead-letters", letters.listed),
-        get(name + "dead-letters/{port}/{at}", letters.show),
-        post(name + "replay", Replay, letters.replay),
+        get(name + "dead-letters", dead_letters.listed),
+        get(name + "dead-letters/{port}/{at}", dead_letters.show),
+        post(name + "replay", Replay, dead_letters.replay),
     ]
 
 
@@ -221,8 +221,8 @@ class _DeadLetters:
         query = request.query_params
         ports = [query["port"]] if "port" in query else list(LETTER_PORTS)
         limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
-        letters = self._worker.coordinator().dead_letters
-        return await letters.listed(request.path_params["name"], ports, limit, oldest=oldest)
+        dead_letters = self._worker.coordinator().dead_letters
+        return await dead_letters.listed(request.path_params["name"], ports, limit, oldest=oldest)
 
     async def show(self, request: Request) -> Any:
         path = request.path_params

@@ -54,7 +54,7 @@ class Worker:
         self.registry = CollectorRegistry()
         self.id = uuid4().hex
         """Of this process: whoever finds our ports in a file can tell us from a worker that listens there since."""
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._failed = False
 
@@ -80,7 +80,7 @@ class Worker:
         return self.settings.data / "ports.json"
 
     def _open(self) -> None:
-        began = time.perf_counter()
+        start = time.perf_counter()
         settings = self.settings.store
         self._journal = FileJournal(RealFiles(self.settings.data / "journal"), settings)
         self._store = SegmentStore(self._journal, settings)
@@ -88,7 +88,7 @@ class Worker:
         self._committer = Committer(self._journal, settings.idle_proof_seconds)
         self._committer.start()
         gc.freeze()  # the table of segments is here to stay: collections need not walk over it
-        self.recovery_seconds = time.perf_counter() - began
+        self.recovery_seconds = time.perf_counter() - start
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
         durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
@@ -275,7 +275,7 @@ class Worker:
             "id": self.id,
             "pid": os.getpid(),
             "data": str(self.settings.data.resolve()),
-            "uptime_seconds": round(time.monotonic() - self._began, 1),
+            "uptime_seconds": round(time.monotonic() - self._started_at, 1),
             "ports": self.ports,
             "tls": self.settings.segment.ssl is not None,
             "problems": self.problems(),
@@ -288,7 +288,7 @@ class Worker:
             "starting": self._starting(),
             "sinks": self._sinks(),
             "windows": self._windows(),
-            "holds": self._holds(),
+            "holds": self._blockages(),
             "rates": flow.rates_as_json(self._rates, self._flow),
         }
 
@@ -310,7 +310,7 @@ class Worker:
     def _window_buckets(self) -> list[BucketStatus]:
         return [] if self._coordinator is None else self._coordinator.windows.buckets()
 
-    def _holds(self) -> list[str]:
+    def _blockages(self) -> list[str]:
         """What blocks progress, in sentences."""
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
         if self._coordinator is None:

@@ -49,8 +49,8 @@ class ConfigErrors(RequestError):
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(sorted(set(mistakes)))
         count = len(self.mistakes)
-        told = "\n".join(map(str, self.mistakes))
-        super().__init__(told, f"{count} {'mistake' if count == 1 else 'mistakes'}: nothing was started.")
+        text = "\n".join(map(str, self.mistakes))
+        super().__init__(text, f"{count} {'mistake' if count == 1 else 'mistakes'}: nothing was started.")
 
 
 FILE_BYTES_MAX = 1 << 20
@@ -216,7 +216,7 @@ class _Reader:
         self._descend(node, path)
         self._open.append(node)
         try:
-            return self._made(node, path)
+            return self._converted(node, path)
         finally:
             self._open.pop()
 
@@ -228,7 +228,7 @@ class _Reader:
             )
             raise ConfigErrors(self._document.mistakes)
 
-    def _made(self, node: yaml.Node, path: KeyPath) -> Any:
+    def _converted(self, node: yaml.Node, path: KeyPath) -> Any:
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
             self._document.complain(path, f'unknown tag "{node.tag}"', "Write the value without one.")
         if isinstance(node, yaml.MappingNode):
@@ -238,7 +238,7 @@ class _Reader:
         return self._scalar(node, path)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:
             if key.tag == _MERGE:
@@ -247,7 +247,7 @@ class _Reader:
             name = self._key(key, path)
             if name is None:
                 continue
-            if name in made:
+            if name in mapping:
                 first = self._document.keys[*path, name]
                 self._document.places[*path, name] = self._document.keys[*path, name] = _place(key)
                 self._document.complain(
@@ -255,12 +255,12 @@ class _Reader:
                 )
                 continue
             self._document.keys[*path, name] = _place(key)
-            made[name] = self._value(value, (*path, name))
+            mapping[name] = self._value(value, (*path, name))
         for other in merged:
-            self._merge(other, path, made)
-        return made
+            self._merge(other, path, mapping)
+        return mapping
 
-    def _merge(self, node: yaml.Node, path: KeyPath, made: dict[str, Any]) -> None:
+    def _merge(self, node: yaml.Node, path: KeyPath, mapping: dict[str, Any]) -> None:
         """What stands in the mapping itself goes before what is merged into it, and that before what it merges."""
         self._descend(node, path)
         if not isinstance(node, yaml.MappingNode):
@@ -271,12 +271,12 @@ class _Reader:
             if key.tag == _MERGE:
                 continue
             name = self._key(key, path)
-            if name is not None and name not in made:
+            if name is not None and name not in mapping:
                 self._document.keys[*path, name] = _place(key)
-                made[name] = self._value(value, (*path, name))
+                mapping[name] = self._value(value, (*path, name))
         self._open.append(node)
         for other in inner:
-            self._merge(other, path, made)
+            self._merge(other, path, mapping)
         self._open.pop()
 
     def _key(self, node: yaml.Node, path: KeyPath) -> str | None:

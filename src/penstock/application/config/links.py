@@ -217,8 +217,8 @@ class _Expansion:
         return ".".join(parts if instance is _DEFAULT else [*parts, instance.name])
 
 
-_BEGINS = ("out", "err")
-_ENDS = ("in",)
+_SOURCE_PORTS = ("out", "err")
+_SINK_PORTS = ("in",)
 
 
 class Linking:
@@ -261,12 +261,12 @@ class Linking:
         port = reached.url.port
         if reached.url.kind == "connector" and reached.name in self._connectors:
             capabilities = self._connectors[reached.name].capabilities
-            if port in _ENDS:
+            if port in _SINK_PORTS:
                 text = f'Unable to link from "{reached.shown}". Events leave the system through port "{port}"'
                 self._complain(reached, text, "It can only be used on the right of a link.")
-            elif port in _BEGINS and capabilities.source is None:
+            elif port in _SOURCE_PORTS and capabilities.source is None:
                 self._complain(reached, _unable(reached, "sink"))
-            elif port not in _BEGINS:
+            elif port not in _SOURCE_PORTS:
                 self._complain(reached, *_no_port(reached, _ports(capabilities)))
         pipeline = self._pipelines.get(reached.name) if reached.url.kind == "pipeline" else None
         if pipeline is not None and port not in pipeline.outputs:
@@ -278,12 +278,12 @@ class Linking:
             self._complain(reached, "system/streams can only be read", "It can only be used on the left of a link.")
         if reached.url.kind == "connector" and reached.name in self._connectors:
             capabilities = self._connectors[reached.name].capabilities
-            if port in _BEGINS:
+            if port in _SOURCE_PORTS:
                 text = f'Unable to link to "{reached.shown}". Events enter the system through port "{port}"'
                 self._complain(reached, text, "It can only be used on the left of a link.")
-            elif port in _ENDS and capabilities.sink is None:
+            elif port in _SINK_PORTS and capabilities.sink is None:
                 self._complain(reached, _unable(reached, "source"))
-            elif port not in _ENDS:
+            elif port not in _SINK_PORTS:
                 self._complain(reached, *_no_port(reached, _ports(capabilities)))
         pipeline = self._pipelines.get(reached.name) if reached.url.kind == "pipeline" else None
         if pipeline is not None and pipeline.inputs is not None and port not in pipeline.inputs:
@@ -335,7 +335,10 @@ def _unable(reached: Reached, role: str) -> str:
 
 
 def _ports(capabilities: Capabilities) -> list[str]:
-    return [*(_BEGINS if capabilities.source is not None else ()), *(_ENDS if capabilities.sink is not None else ())]
+    return [
+        *(_SOURCE_PORTS if capabilities.source is not None else ()),
+        *(_SINK_PORTS if capabilities.sink is not None else ()),
+    ]
 
 
 def _no_port(reached: Reached, ports: Sequence[str] | frozenset[str]) -> tuple[str, str]:

@@ -48,7 +48,7 @@ def validated(document: Document, model: type[M], value: Any, item: KeyPath, wit
     except ValidationError as error:
         lint = _Lint(document, model, what, item, len(item) + len(within))
         for where, errors in _by_place(document, (*item, *within), error.errors(include_url=False)).items():
-            lint.tell(where, errors)
+            lint.report(where, errors)
         return None
 
 
@@ -74,7 +74,7 @@ class _Lint:
     item: KeyPath
     depth: int
 
-    def tell(self, where: KeyPath, errors: Errors) -> None:
+    def report(self, where: KeyPath, errors: Errors) -> None:
         inner, key = where[self.depth :], str(where[-1]) if where else ""
         if errors[0]["type"] == "extra_forbidden":
             text = f'unknown key "{key}" in {self._named(where[:-1])}'
@@ -83,9 +83,9 @@ class _Lint:
             text = f'the key "{key}" is missing in {self._named(where[:-1])}'
             self.document.complain(where, text, described(self.model, inner))
         else:
-            self._tell_value(where, inner, errors)
+            self._report_value(where, inner, errors)
 
-    def _tell_value(self, where: KeyPath, inner: KeyPath, errors: Errors) -> None:
+    def _report_value(self, where: KeyPath, inner: KeyPath, errors: Errors) -> None:
         if self.document.is_outside(where):
             self.document.complain(where, f"{self._named(where)}: {self._outside(where, errors)}")
             return

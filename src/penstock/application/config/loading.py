@@ -45,10 +45,10 @@ def from_environment(text: str, environ: Mapping[str, str], folder: Path) -> str
             return ""
         return found
 
-    made = REFERENCE.sub(put, text)
+    substituted = REFERENCE.sub(put, text)
     if "${" in REFERENCE.sub("", text):
         unset.append(Unset(f'"{text}" has a "${{" that does not start a variable', _EXPECTED))
-    return unset[0] if unset else made
+    return unset[0] if unset else substituted
 
 
 def _reference(inside: str, environ: Mapping[str, str], folder: Path) -> str | Unset:

@@ -57,8 +57,8 @@ class KnownTypes:
         return INTERCEPTORS.get(name).about
 
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
-        made = INTERCEPTORS.get(name)(options)
-        ways = {"in": made.incoming(), "out": made.outgoing()}
+        built = INTERCEPTORS.get(name)(options)
+        ways = {"in": built.incoming(), "out": built.outgoing()}
         return frozenset(way for way, found in ways.items() if found is not None)
 
     def codecs(self) -> tuple[str, ...]:

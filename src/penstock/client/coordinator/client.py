@@ -146,8 +146,8 @@ class CoordinatorClient(WorkerClient):
         """Say that Spark reads this range, if it has not just asked for the cut. Gives where it really begins: also in
         segments that `start` does not name, as those of a source that was linked since.
         """
-        told = api.Reading(generation=generation, input=input, start=start, end=end)
-        return dict(self._pipeline(name, "reading", told, api.SegmentOffsets).segments)
+        request = api.Reading(generation=generation, input=input, start=start, end=end)
+        return dict(self._pipeline(name, "reading", request, api.SegmentOffsets).segments)
 
     def running(self, name: str, generation: int | None = None) -> Running:
         """The epochs of Spark's current batch and the watermarks at both ends, for the tasks that work on it."""
@@ -296,8 +296,8 @@ class CoordinatorClient(WorkerClient):
         """Say that no more events before this time come on the stream, given by its id or its name, behind the message
         `after`, for which the worker waits; without a stream, on all that the connector has now. Returns on how many.
         """
-        told = api.DeclareWatermark(time_us=time_us, stream=stream, after=after)
-        return self._source(source, "watermark", told, api.StreamCount).streams
+        request = api.DeclareWatermark(time_us=time_us, stream=stream, after=after)
+        return self._source(source, "watermark", request, api.StreamCount).streams
 
     def end_source(self, source: str) -> None:
         """Say that the connector has ended for good: where all that a pipeline reads has, its windows close."""

@@ -29,7 +29,7 @@ def error_of(status: int, body: Any) -> PenstockError:
     """The error that a worker tells of; Interrupted if it may be over in a moment."""
     match body:
         case {"error": str(text), "hint": str(hint), "kind": str(kind)}:
-            return _made(_kind(kind), text, hint)
+            return _build(_kind(kind), text, hint)
     return ProtocolError(f"the worker answered {status} with {body!r:.200}", "Is it a worker of this version?")
 
 
@@ -40,7 +40,7 @@ def _kind(name: str) -> type[PenstockError]:
     return kind if known else errors.RequestError  # type: ignore[return-value]  # `known` says that it is one
 
 
-def _made(kind: type[PenstockError], text: str, hint: str) -> PenstockError:
+def _build(kind: type[PenstockError], text: str, hint: str) -> PenstockError:
     if issubclass(kind, SegmentTruncated):
         return kind(text, 0, hint)
     return (Interrupted if kind is Unavailable else kind)(text, hint)
@@ -63,11 +63,11 @@ class Connection:
         """The answer's JSON. Raises the error that the worker tells of, Interrupted when it cannot be reached or
         does not answer. `wait_seconds`: how long the worker was asked to wait.
         """
-        kept = self._http is not None
+        was_open = self._http is not None
         try:
             return self._exchange(method, path, body, wait_seconds)
         except Interrupted:
-            if not kept:
+            if not was_open:
                 raise
         # The worker closes connections that are idle, and a restarted one knows none: that says nothing of it now.
         return self._exchange(method, path, body, wait_seconds)

@@ -51,11 +51,13 @@ def error_of(reply: Failure) -> PenstockError:
         case ErrorMessage():
             return _coded(reply)
         case NoSuchSegment():
-            return _said(errors.NoSuchSegment, reply.stack_trace, f"segment {reply.segment!r} not found")
+            return _with_server_text(errors.NoSuchSegment, reply.stack_trace, f"segment {reply.segment!r} not found")
         case SegmentAlreadyExists():
-            return _said(errors.SegmentExists, reply.stack_trace, f"segment {reply.segment!r} exists already")
+            return _with_server_text(
+                errors.SegmentExists, reply.stack_trace, f"segment {reply.segment!r} exists already"
+            )
         case SegmentIsSealed():
-            return _said(errors.SegmentSealed, reply.stack_trace, f"segment {reply.segment!r} is sealed")
+            return _with_server_text(errors.SegmentSealed, reply.stack_trace, f"segment {reply.segment!r} is sealed")
         case SegmentIsTruncated():
             text = reply.stack_trace.removesuffix(errors.SegmentTruncated.hint).strip()
             text = text or f"segment {reply.segment!r} starts at {reply.start_offset}"
@@ -69,7 +71,9 @@ def _rare(reply: Failure) -> PenstockError:
         case ConditionalCheckFailed():
             return errors.ConditionFailed(f"the append of event {reply.event_number} lost its race")
         case InvalidEventNumber():
-            return _said(errors.ConditionFailed, reply.stack_trace, f"event number {reply.event_number} is refused")
+            return _with_server_text(
+                errors.ConditionFailed, reply.stack_trace, f"event number {reply.event_number} is refused"
+            )
         case WrongHost():
             return Unavailable(f"{reply.segment!r} is elsewhere", f"Connect to {reply.correct_host}.")
         case OperationUnsupported():
@@ -84,10 +88,10 @@ def _coded(reply: ErrorMessage) -> PenstockError:
     kind = _CODES.get(reply.error_code)
     if kind is None:  # among them a store that has failed: a restarted worker may do it
         return Interrupted(f"the worker failed: {reply.message}", "Look at the worker's log.")
-    return _said(kind, reply.message, "the server refused")
+    return _with_server_text(kind, reply.message, "the server refused")
 
 
-def _said(kind: type[PenstockError], text: str, otherwise: str) -> PenstockError:
+def _with_server_text(kind: type[PenstockError], text: str, otherwise: str) -> PenstockError:
     """The server's own words. It puts the hint behind them, where it belongs into the error."""
     return kind(text.removesuffix(kind.hint).strip() or otherwise)
 

@@ -236,7 +236,7 @@ class BlockingConnection:
             while self._outgoing.size and not self.is_closed:
                 self._outgoing.sent(self._socket.send(self._outgoing.next()[0]))
             if self.session.is_over and not self.is_closed:
-                self._say_no_more()
+                self._end_sending()
         except _NOT_NOW:
             pass
         except OSError:
@@ -249,7 +249,7 @@ class BlockingConnection:
         self.session.close()
         self._socket.close()
 
-    def _say_no_more(self) -> None:
+    def _end_sending(self) -> None:
         if self._tls is None:
             self._socket.shutdown(socket.SHUT_WR)
         else:
@@ -320,7 +320,7 @@ class Loop:
             while not is_stopped():
                 self._turn()
         except Exception as error:
-            self._say_farewell(reason_of(error))
+            self._send_farewell(reason_of(error))
             raise
         finally:
             for connection in self._connections:
@@ -358,7 +358,7 @@ class Loop:
             self._selector.unregister(connection)
         return False
 
-    def _say_farewell(self, reason: str) -> None:
+    def _send_farewell(self, reason: str) -> None:
         """The sink has failed: nothing is called any more, but the worker receives the reason."""
         self._selector.unregister(self._entrance.listener)
         self._selector.unregister(self._waker)

@@ -69,12 +69,12 @@ class Desk:
 
     def admit(self, session: "SinkSession", hello: Hello) -> Steps[None]:
         """ProtocolError for a stranger; then the session that there is goes on."""
-        for name, expected, said in (
+        for name, expected, actual in (
             ("program", self.terms.program, hello.program),
             ("instance", self.terms.instance, hello.instance),
         ):
-            if expected is not None and said != expected:
-                raise ProtocolError(f"HELLO: unexpected {name} {said!r:.100}")
+            if expected is not None and actual != expected:
+                raise ProtocolError(f"HELLO: unexpected {name} {actual!r:.100}")
         yield from self.transactions.bind(hello.instance)
         old, self._current = self._current, session
         if old is not None:

@@ -145,7 +145,7 @@ class SourceSession:
         self.offered = 0
         """How many of the source's streams were added, or are done."""
         self._terms = terms
-        self._began = now
+        self._started_at = now
         self._opened_at: float | None = None
         self._moved = False
         self._session = Session(Use.SOURCE, Role.INITIATOR)
@@ -232,7 +232,7 @@ class SourceSession:
         self._session.close()
 
     def _check_answer(self, now: float) -> float:
-        deadline = self._began + self._terms.timeout_seconds
+        deadline = self._started_at + self._terms.timeout_seconds
         if now >= deadline:
             raise no_answer(self.address, self._terms.timeout_seconds)
         return deadline

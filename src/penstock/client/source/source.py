@@ -118,7 +118,7 @@ class SourceBase(ABC, Generic[F]):
     def _wake(self) -> None:
         """Let a `run` that waits look again."""
 
-    def _begin(self) -> None:
+    def _prepare(self) -> None:
         if self._is_running:
             raise RequestError("this source is running already", "Create another one.")
         if not self._streams and self._find is None:
@@ -167,7 +167,7 @@ class SourceBase(ABC, Generic[F]):
         with self._worker() as worker:
             worker.end_source(self.name)
 
-    def _tell_acks(self, session: SourceSession) -> None:
+    def _report_acks(self, session: SourceSession) -> None:
         acked, session.acked = session.acked, {}
         if self._on_ack is not None:
             for stream, point_of_reference in acked.items():
@@ -214,7 +214,7 @@ class Source(SourceBase[Factory]):
         """Send every stream until its iterator ends and its last message is acknowledged. Ctrl-C closes the connection,
         ends the iterators and goes on as KeyboardInterrupt.
         """
-        self._begin()
+        self._prepare()
         self._waker = waker = Waker()
         try:
             while not self._is_over():
@@ -287,7 +287,7 @@ class Source(SourceBase[Factory]):
         try:
             connection.exchange(wait_seconds)
         finally:
-            self._tell_acks(connection.session)
+            self._report_acks(connection.session)
 
     def _advance(self, connection: BlockingConnection, outflow: Outflow) -> float | None:
         """Give the connection what may be sent, and say how long it may wait for more to do."""
@@ -320,7 +320,7 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
 
     async def run(self) -> None:
         """As `Source.run`. When it is cancelled it closes the connection and ends the iterators."""
-        self._begin()
+        self._prepare()
         self._changed = asyncio.Event()
         self._threads: dict[SourceStream, PumpThread] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -391,7 +391,7 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
             while not self._is_over():
                 self._changed.clear()
                 await self._wait(self._advance(connection, outflow, loop), loop)
-                self._tell_acks(connection.session)
+                self._report_acks(connection.session)
                 if connection.lost is not None:
                     raise connection.lost
             await connection.farewell()
