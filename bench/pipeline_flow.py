@@ -28,8 +28,7 @@ from penstock.connectors.file import read_committed_parts
 from penstock.connectors.file.parts import STATE
 from penstock.spark import Generation, begin
 from penstock.spark.python_worker import hinted
-from penstock.spark.sink.options import SinkOptions
-from penstock.spark.sink.writer import StreamSink
+from penstock.spark.sink.writer import SinkOptions, StreamSink
 
 PORT, SINK = "out", "results"
 

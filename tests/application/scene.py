@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment, InterceptorSpec, ReconnectSpec
 from tests.application.deployments import connector
 from tests.application.stand_in import StandIn, standing_in

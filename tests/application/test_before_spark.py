@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.stand_in import standing_in

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import Deployment, End, Link
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Sender

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.application.diff import connector_changes, links_of, pipeline_changes, rebinding
+from penstock.application.deployments import connector_changes, links_of, pipeline_changes, rebinding
 from penstock.application.plan import plan_of
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import dialling, listening

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker
 from tests.support.running_worker import RunningWorker, running_worker

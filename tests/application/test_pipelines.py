@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.application.diff import pipeline_changes
+from penstock.application.deployments import pipeline_changes
 from penstock.application.functions import load_function
 from penstock.application.pipelines import pipeline_of
 from penstock.application.plan import plan_of

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
 from tests.application.peers import Sender, Taker

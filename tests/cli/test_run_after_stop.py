@@ -7,7 +7,7 @@ import pytest
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.run import _open_for_programs
 from penstock.client import Message, Source
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import deployed
 from tests.application.scene import listening

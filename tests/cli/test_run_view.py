@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineStatus, SinkSpec
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
 from penstock.spark import pipeline

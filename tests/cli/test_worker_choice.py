@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli import connect
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, InputSpec
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.protocol.api.deployment import Deployment

@@ -17,7 +17,7 @@ from penstock.application.config import load
 from penstock.application.config.types import KnownTypes
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from tests.application.peers import Sender
 from tests.support.running_runner import running
 from tests.support.running_worker import RunningWorker

@@ -14,9 +14,8 @@ from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced, RequestError
 from penstock.protocol.stored.bulk import decode
 from penstock.spark.sink import writer
-from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.staging import StagedPort
-from penstock.spark.sink.writer import StagedOutput, StreamSink, Task, in_order, stage
+from penstock.spark.sink.writer import SinkOptions, StagedOutput, StreamSink, Task, in_order, stage
 from tests.spark.asking import segment_names
 from tests.spark.kept import kept_for
 from tests.support.running_worker import RunningWorker

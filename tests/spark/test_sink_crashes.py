@@ -10,8 +10,7 @@ import pytest
 
 from penstock.client.segments import SegmentClient
 from penstock.protocol.stored.bulk import decode
-from penstock.spark.sink.options import SinkOptions
-from penstock.spark.sink.writer import Task, stage
+from penstock.spark.sink.writer import SinkOptions, Task, stage
 from tests.spark.kept import kept_for
 from tests.support.worker_process import WorkerProcess
 

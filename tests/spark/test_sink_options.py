@@ -14,8 +14,8 @@ from pyspark.sql.types import (
 )
 
 from penstock.core.errors import RequestError
-from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.schema import check_schema
+from penstock.spark.sink.writer import SinkOptions
 
 TYPES: dict[str, DataType] = {
     "binary": BinaryType(),

@@ -12,10 +12,10 @@ from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, NoSuchSegment, RequestError, SegmentExists
 from penstock.protocol.segment import frame_events
 from penstock.spark.sink.staging import PORTS_MAX, Link, Staging, segment_address
-from tests.client.test_tls import client_context, server_context
 from tests.spark.asking import connections, segment_names
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.tls import client_context, server_context
 
 PREFIX = "staging/counts/3/7/0-12"
 BLOCKS = [[b"%d %d" % (block, n) * (1 + n % 20) for n in range(20)] for block in range(200)]

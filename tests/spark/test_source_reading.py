@@ -14,10 +14,10 @@ from penstock.spark.sink.staging import Link
 from penstock.spark.source.arrow import SegmentBatches
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges, read_events, read_partition
-from tests.client.test_tls import CA, server_context
 from tests.protocol.stored.events import raw, stored
 from tests.spark.stored_data import store_events, truncate
 from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.tls import CA, server_context
 
 SEGMENT = "connector/a/0"
 STORED = [stored(n % 5, n, n, b"%d" % n, b"value %d" % n * (n % 50)) for n in range(9000)]

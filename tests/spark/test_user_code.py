@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark.run.user_code import load_pipelines, shown_at_the_users_line, silence_spark
+from penstock.spark.run.failures import load_pipelines, shown_at_the_users_line, silence_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,7 @@ from penstock.core.errors import Damaged
 from penstock.core.types import Position, SegmentId
 from penstock.store.chapters import chapter_name, file_offset
 from penstock.store.reader import pieces
-from penstock.store.record import CHAPTER_HEADER_BYTES
-from penstock.store.scan import Entry
+from penstock.store.record import CHAPTER_HEADER_BYTES, Entry
 from penstock.store.segment import Segment
 from penstock.store.verify import verify
 from tests.store import model

@@ -2,7 +2,7 @@
 
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset
-from penstock.store.scan import Entry, Flaw, scan
+from penstock.store.record import Entry, Flaw, scan
 from penstock.testing.faulty_files import FaultyFiles
 from tests.store.small import commit, entries, flip, open_store
 

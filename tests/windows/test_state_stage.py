@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.windows import state_stage as states
-from penstock.windows.state_stage import SparkState
+from penstock.windows import stages as states
+from penstock.windows.stages import SparkState
 
 
 class Handle:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.application.deployments import FILE
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.support.running_worker import RunningWorker, running_worker

@@ -17,8 +17,7 @@ from penstock.protocol.segment import DOCUMENT, ReadSegment
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.files import RealFile, RealFiles
 from penstock.store.settings import StoreSettings
-from penstock.worker.settings import WorkerSettings
-from penstock.worker.worker import Worker
+from penstock.worker.worker import Worker, WorkerSettings
 
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from penstock.application.diff import rebinding
+from penstock.application.deployments import rebinding
 from penstock.application.plan import starting_in
 from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.machine.state import Pipeline

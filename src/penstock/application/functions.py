@@ -17,7 +17,7 @@ from penstock.application.plan import OUT
 from penstock.core.errors import RequestError
 from penstock.spark.codecs.codec import Coding, Outlet, branches
 from penstock.spark.pipelines import Pipeline
-from penstock.spark.run.user_code import shown_at_the_users_line
+from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.source.schema import COLUMNS
 
 if TYPE_CHECKING:

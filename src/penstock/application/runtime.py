@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.application.binding import Binding, register
-from penstock.application.deployments import Application, DeploymentFile, Phase
-from penstock.application.diff import ConnectorChanges, connector_changes, pipeline_changes
+from penstock.application.deployments import (
+    Application,
+    ConnectorChanges,
+    DeploymentFile,
+    Phase,
+    connector_changes,
+    pipeline_changes,
+)
 from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all

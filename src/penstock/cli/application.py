@@ -14,7 +14,7 @@ from penstock.application.config.types import KnownTypes
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
 from penstock.cli.open_windows import staying_open
 from penstock.client.coordinator import PipelineStatus
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 
 _LOOK_SECONDS = 0.2

@@ -17,7 +17,7 @@ from penstock.cli.texts import printable
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import PASSTHROUGH
 from penstock.protocol.stored.names import Form, Source
-from penstock.spark.run.user_code import load_pipelines
+from penstock.spark.run.failures import load_pipelines
 
 if TYPE_CHECKING:
     from penstock.application.config import Loaded

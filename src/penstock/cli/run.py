@@ -25,15 +25,15 @@ from penstock.cli.run_setup import (
     stopped_by_signals,
     worker_of,
 )
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 from penstock.core.logs import set_up_logging
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.api.deployment import Deployed, Deployment
 from penstock.spark.pipelines import Pipeline
+from penstock.spark.run.failures import load_pipelines
 from penstock.spark.run.java import check_installed, use_java
 from penstock.spark.run.session import LOCAL
-from penstock.spark.run.user_code import load_pipelines
 
 _SPARK = "Spark"
 

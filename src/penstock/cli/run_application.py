@@ -17,7 +17,7 @@ from penstock.cli.open_windows import say_staying_open
 from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, say_drained, stopped_by_signals, worker_of
 from penstock.cli.run_view import announced
-from penstock.client.coordinator.application import ApplicationClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import PASSTHROUGH, Deployed, Deployment
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from penstock.connectors.api import Lost, Options
-from penstock.connectors.interceptors.records import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.interceptors.api import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 from penstock.connectors.values import SecondsOrOff, SomeSeconds
 from penstock.core.errors import RequestError
 from penstock.core.keepalive import find_dead_peers

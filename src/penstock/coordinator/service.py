@@ -17,7 +17,7 @@ from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.machine.commands import Effect, Release, Retain, Sweep, Truncate
 from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.merger import Merger, Sweeper
-from penstock.coordinator.open_windows import ClockDemand, OpenWindows
+from penstock.coordinator.open_windows import ClockDemand, OpenWindows, WindowReports
 from penstock.coordinator.readers import Readers
 from penstock.coordinator.readiness import Readiness
 from penstock.coordinator.records import Records, Sources, normalised
@@ -26,7 +26,6 @@ from penstock.coordinator.retention import RetentionTask
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.coordinator.shared import News, Shared
 from penstock.coordinator.watermark.watermarks import Watermarks
-from penstock.coordinator.window_reports import WindowReports
 from penstock.core.errors import PenstockError, StoreFailed
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.names import Form, Source, check_pipeline_name

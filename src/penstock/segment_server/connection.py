@@ -44,8 +44,7 @@ from penstock.protocol.segment import (
     UpdateAttribute,
 )
 from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
-from penstock.segment_server.appends import Appending, failure
-from penstock.segment_server.protection import attributes_of_new, check_change
+from penstock.segment_server.appends import Appending, attributes_of_new, check_change, failure
 from penstock.segment_server.state import ServerState
 from penstock.store.plan import AttributeUpdate
 from penstock.store.reader import Located

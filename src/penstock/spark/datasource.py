@@ -58,8 +58,7 @@ class PenstockDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         from penstock.spark.python_worker import hinted
-        from penstock.spark.sink.options import SinkOptions
-        from penstock.spark.sink.writer import StreamSink
+        from penstock.spark.sink.writer import SinkOptions, StreamSink
 
         with hinted():
             return StreamSink(SinkOptions.parse(self.options), schema)

@@ -14,6 +14,7 @@ from penstock.store.record import (
     FORMAT,
     RECORD_HEADER_BYTES,
     TRAILER_BYTES,
+    Found,
     NotAChapter,
     OtherFormat,
     checksum,
@@ -21,8 +22,8 @@ from penstock.store.record import (
     parse_chapter_header,
     parse_record_header,
     parse_trailer,
+    scan,
 )
-from penstock.store.scan import Found, scan
 
 _NAME = re.compile(r"(\d{20})\.journal")
 

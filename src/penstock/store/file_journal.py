@@ -17,13 +17,13 @@ from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     TRAILER_BYTES,
+    Found,
     chapter_header,
     checksum,
     record_head,
     trailer,
 )
 from penstock.store.recovery import Opened, recover
-from penstock.store.scan import Found
 from penstock.store.settings import StoreSettings
 from penstock.store.spares import OUT_OF_SPACE, Spare, Spares
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.core.types import Buffer, Position
-from penstock.store.scan import Entry, Found
+from penstock.store.record import Entry, Found
 
 
 class Damage(NamedTuple):

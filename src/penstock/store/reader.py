@@ -12,8 +12,7 @@ from penstock.core.types import Offset, Position
 from penstock.store.index import ChapterIndex, ClosedIndex, OpenIndex, Row, row_of
 from penstock.store.journal import Journal
 from penstock.store.operations import Append, Move, data_length
-from penstock.store.record import HEAD_CHECKSUM_BYTES, head_checksum
-from penstock.store.scan import Entry
+from penstock.store.record import HEAD_CHECKSUM_BYTES, Entry, head_checksum
 from penstock.store.segment import Segment
 
 # Small records lie close together: read them, with the heads between them, in one go.

@@ -7,7 +7,7 @@ from penstock.core.types import Position
 from penstock.store.chapters import chapter_bases, chapter_name, file_offset, read_header
 from penstock.store.files import File, Files
 from penstock.store.journal import Damage, Recovered
-from penstock.store.scan import Entry, Found, is_sound, scan
+from penstock.store.record import Entry, Found, is_sound, scan
 from penstock.store.spares import OUT_OF_SPACE, spare_names
 
 _BLOCK_BYTES = 1 << 18

@@ -12,7 +12,7 @@ from penstock.store.index import OpenIndex
 from penstock.store.journal import Damage as Found
 from penstock.store.journal import Recovered
 from penstock.store.operations import Append, Index, Merge, Move, Operation, Snapshot, data_length
-from penstock.store.scan import Entry
+from penstock.store.record import Entry
 from penstock.store.segment import Damage, Segment
 from penstock.store.table import SegmentTable
 

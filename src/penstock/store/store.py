@@ -51,8 +51,8 @@ from penstock.store.reader import (
     info_of,
     pieces,
 )
+from penstock.store.record import Entry
 from penstock.store.replay import replay
-from penstock.store.scan import Entry
 from penstock.store.segment import Segment
 from penstock.store.settings import StoreSettings
 from penstock.store.table import SegmentTable

@@ -14,10 +14,9 @@ from penstock.store.files import File, Files
 from penstock.store.index import ClosedIndex, OpenIndex, Row
 from penstock.store.journal import Damage
 from penstock.store.reader import add_rows
-from penstock.store.record import TRAILER_BYTES
+from penstock.store.record import TRAILER_BYTES, Entry, Found, is_sound, scan
 from penstock.store.recovery import SoundRecords, sound_records
 from penstock.store.replay import replay
-from penstock.store.scan import Entry, Found, is_sound, scan
 from penstock.store.table import SegmentTable
 
 # The last chapter grows while it is read: what is wrong with it each time is damage.

@@ -353,15 +353,15 @@ def _stages(
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from penstock.windows.state_stage import WindowProcessor
+    from penstock.windows.stages import WindowProcessor
 
     def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from penstock.windows.map_stage import map_rows
+        from penstock.windows.stages import map_rows
 
         return map_rows(operator, batches)
 
     def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from penstock.windows.output_stage import unpack
+        from penstock.windows.stages import unpack
 
         return unpack(operator, batches)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.windows.buckets import bucket_ids
 from penstock.windows.engine import TIME, Plan
-from penstock.windows.engine.keys import codes_of, grouped
+from penstock.windows.engine.plan import codes_of, grouped
 from penstock.windows.engine.tables import one_array, pieces_of
 
 

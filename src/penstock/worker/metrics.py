@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.application.report import ConnectorStatus
-from penstock.coordinator.window_reports import BucketStatus
+from penstock.coordinator.open_windows import BucketStatus
 from penstock.protocol.api.delivery import EpochStatus, SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.connectors.connector_protocol import connection as connector_connection
+from penstock.connectors.connector_protocol import sink as connector_connection
 from tests.connectors.connector_protocol.scripted_sink import ScriptedSink, scripted_sink
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.connectors.connector_protocol import connection as connector_connection
+from penstock.connectors.connector_protocol import sink as connector_connection
 from penstock.connectors.connector_protocol import sink as connector_sink
 from penstock.connectors.sink_api import YES, SinkLost, Transaction
 from penstock.protocol.connector import (

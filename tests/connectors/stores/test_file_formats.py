@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.file import kernel as file_kernel
-from penstock.connectors.file.formats import FileFormat, encode
+from penstock.connectors.file import sink as file_kernel
+from penstock.connectors.file.sink import FileFormat, encode
 from penstock.protocol.stored.bulk import Bytes
 from tests.connectors.stores import plain_formats as file_plain
 from tests.delivery.fake_epoch import column

@@ -13,9 +13,8 @@ import pytest
 from penstock.client.sink import DataFile
 from penstock.client.sink.log import TransactionLog
 from penstock.connectors.file import read_committed_parts
-from penstock.connectors.file.formats import FileFormat
 from penstock.connectors.file.options import FileOptions
-from penstock.connectors.file.sink import FileSink
+from penstock.connectors.file.sink import FileFormat, FileSink
 from penstock.connectors.sink_api import SinkLost, Transaction
 from penstock.core.errors import RequestError
 from tests.connectors.stores.contract import StoreContract

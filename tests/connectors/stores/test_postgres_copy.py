@@ -5,8 +5,8 @@ from struct import Struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.postgres.copy import EPOCH_US, HEADER, OUT_OF_RANGE, TIME_US_MIN, TRAILER, message_out_of_range
 from penstock.connectors.postgres.copy_kernel import compiled
+from penstock.connectors.postgres.sink import EPOCH_US, HEADER, OUT_OF_RANGE, TIME_US_MIN, TRAILER, message_out_of_range
 from penstock.connectors.sink_api import Block
 from penstock.protocol.stored import NO_TIME
 from tests.delivery.fake_epoch import Row, block_of

@@ -5,7 +5,7 @@ import asyncio
 import msgpack
 
 from penstock.coordinator.settings import Connectors
-from penstock.coordinator.watermark import table_log
+from penstock.coordinator.watermark import source_table
 from penstock.coordinator.watermark.source_table import SourceTable
 from penstock.protocol.api.codec import decode_reply, encode
 from penstock.protocol.api.pipelines import AtSegments, InputSpec, Limits, PipelineStatus, WatermarkHeld
@@ -68,14 +68,14 @@ async def test_the_table_is_written_down_every_so_many_bytes() -> None:
         await scene.durable()
         at = (await scene.cut(at)).offset
         await scene.durable()
-        written = table_log.read(scene.store, "p", 1)
+        written = source_table.read(scene.store, "p", 1)
         assert written is not None
         assert written.table.sources["s"].active == {1: 10}
-        assert table_log.read(scene.store, "p", 2) is None, "it is of another incarnation"
+        assert source_table.read(scene.store, "p", 2) is None, "it is of another incarnation"
 
 
 async def test_a_table_of_many_streams_comes_back_as_it_was(scene: Scene) -> None:
-    table_log._ROWS_PER_PART, before = 3, table_log._ROWS_PER_PART
+    source_table._ROWS_PER_PART, before = 3, source_table._ROWS_PER_PART
     try:
         await scene.ingest(A, {number: number * 7 for number in range(10)})
         await scene.ingest(A, {}, [Mark(4, MarkKind.IDLE), Mark(2**63 + 5, MarkKind.STARTED)])
@@ -83,11 +83,11 @@ async def test_a_table_of_many_streams_comes_back_as_it_was(scene: Scene) -> Non
         await scene.cut(await scene.initial())
         kept = scene.coordinator._shared.watermarks._kept["p"]
         for _ in range(2):
-            table_log.write(scene.store, "p", 1, table_log.Written(kept.table, kept.offsets))
+            source_table.write(scene.store, "p", 1, source_table.Written(kept.table, kept.offsets))
         await scene.durable()
-        written = table_log.read(scene.store, "p", 1)
+        written = source_table.read(scene.store, "p", 1)
     finally:
-        table_log._ROWS_PER_PART = before
+        source_table._ROWS_PER_PART = before
     assert written is not None
     assert vars(written.table) == vars(kept.table)
     assert written.offsets == kept.offsets
@@ -204,14 +204,14 @@ async def test_a_disorder_that_is_set_anew_counts_from_the_next_cut_on(scene: Sc
 
 
 async def test_a_table_that_was_written_with_one_highest_time_is_read(scene: Scene) -> None:
-    segment = table_log.table_segment("p")
+    segment = source_table.table_segment("p")
     scene.store.create(segment)
     for kind, stream_id, is_last in ((0, 4, False), (1, 5, True)):
         rows = ["s", kind, u64s([stream_id]), u64s([30 * stream_id])]
         packed = msgpack.packb([1, not is_last, is_last, {A: 8}, 200, {"pipeline/q/out": 7}, *rows])
         scene.store.append(segment, [len(packed).to_bytes(4, "big"), packed])
     await scene.durable()
-    written = table_log.read(scene.store, "p", 1)
+    written = source_table.read(scene.store, "p", 1)
     assert written is not None
     assert written.table.sources == {"s": SourceTable({4: 120}, {5: 150}, highest=200)}
     assert written.table.outputs == {"pipeline:q/out": 7}

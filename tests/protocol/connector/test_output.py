@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import LimitExceeded
 from penstock.protocol.connector import OUTPUT_STREAM, Decoder, Message, Use
 from penstock.protocol.connector import output as compiled
-from penstock.protocol.connector import output_kernel as kernel
+from penstock.protocol.connector import output as kernel
 from penstock.protocol.connector.codec import FIXED_SIZE, MESSAGE_HEAD
 from penstock.protocol.connector.output import KEY_SIZE_MAX, encode_output
 from penstock.protocol.stored import NO_TIME

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.core.types import Buffer
 from penstock.protocol.segment.frame import EVENT, HEADER, HEADER_SIZE
-from penstock.protocol.stored.bulk.columns import (
+from penstock.protocol.stored.bulk.codec import (
     ALL,
     BUFFER_SIZE_MAX,
     Bytes,

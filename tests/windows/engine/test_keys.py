@@ -10,7 +10,7 @@ import pytest
 from penstock.core.errors import RequestError
 from penstock.windows.aggregates import Count
 from penstock.windows.engine import Plan
-from penstock.windows.engine.keys import codes_of, combined, grouped
+from penstock.windows.engine.plan import codes_of, combined, grouped
 from penstock.windows.kinds import Session, Tumbling
 from tests.windows.engine.driving import Driver
 

@@ -10,11 +10,15 @@ Readers learn from `read_committed_parts` what is committed.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import types
 
 from penstock.client.sink.log import Aborted, Applied, Bound, Committed, TransactionLog, Voted, open_log
 from penstock.client.sink.target import NO_ROOM
-from penstock.connectors.file.formats import FileFormat, encode
 from penstock.connectors.file.options import FileOptions
 from penstock.connectors.file.parts import (
     STATE,
@@ -24,6 +28,85 @@ from penstock.connectors.file.parts import (
 )
 from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.types import Buffer
+from penstock.protocol.intrinsics import BYTES, I64S, U8S, compiled, copy, store8, store32
+from penstock.protocol.stored.bulk import Bytes
+
+# The kernels of the file sink's formats, compiled by numba: loops over rows of a column of bytes.
+#
+# They have no bounds checks: they trust the offsets, which the decoder has made.
+
+NEWLINE = 10
+
+
+@compiled(types.void(I64S, BYTES, U8S))
+def fill_lines(offsets: Any, data: Any, out: Any) -> Any:
+    """Each row, and a newline. `out` has a byte more for each row than the rows have."""
+    to = 0
+    for row in range(offsets.shape[0] - 1):
+        start = offsets[row]
+        size = offsets[row + 1] - start
+        copy(out, to, data, start, size)
+        store8(out, to + size, NEWLINE)
+        to += size + 1
+
+
+@compiled(types.void(I64S, BYTES, U8S))
+def fill_frames(offsets: Any, data: Any, out: Any) -> Any:
+    """A u32 with the length, and the row. `out` has four bytes more for each row than the rows have."""
+    to = 0
+    for row in range(offsets.shape[0] - 1):
+        start = offsets[row]
+        size = offsets[row + 1] - start
+        store32(out, to, size)
+        copy(out, to + 4, data, start, size)
+        to += size + 4
+
+
+def lines(values: Bytes) -> memoryview:
+    return _filled(fill_lines, values, 1)
+
+
+def frames(values: Bytes) -> memoryview:
+    return _filled(fill_frames, values, 4)
+
+
+def _filled(fill: Any, values: Bytes, extra: int) -> memoryview:
+    offsets = np.ascontiguousarray(values.offsets, np.int64)
+    out = np.empty(int(offsets[-1] - offsets[0]) + extra * len(values), np.uint8)
+    data = values.data if len(values.data) else b"\0"  # numpy takes no empty buffer
+    fill(offsets, np.frombuffer(data, np.uint8), out)
+    return out.data
+
+
+# How messages lie in the files of a file sink: whole blocks at a time, by compiled kernels.
+
+
+class FileFormat(Enum):
+    """Keys and event times are not in any of them."""
+
+    LINES = "lines"
+    """Payload and newline. A newline inside a payload is not escaped: use `frames` for such."""
+    RAW = "raw"
+    """The payloads, one right behind the other."""
+    FRAMES = "frames"
+    """A u32, big-endian, with the length of the payload, and the payload."""
+
+    @property
+    def suffix(self) -> str:
+        """How the names of such files end."""
+        return _SUFFIXES[self]
+
+
+_SUFFIXES = {FileFormat.LINES: ".txt", FileFormat.RAW: ".bin", FileFormat.FRAMES: ".frames"}
+
+
+def encode(values: Bytes, form: FileFormat) -> Buffer:
+    """The bytes of these payloads, in order. At most four bytes for each are added; RAW copies nothing."""
+    if form is FileFormat.RAW:
+        return memoryview(values.data)[int(values.offsets[0]) : int(values.offsets[len(values)])]
+    return lines(values) if form is FileFormat.LINES else frames(values)
+
 
 _OWNER = "delivery"
 """Whose the log is: it is bound when the sink has begun to own its directory."""

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from penstock.connectors.api import Options
-from penstock.connectors.interceptors.api import AboutInterceptor, Interceptor, OutgoingInterceptor
-from penstock.connectors.interceptors.records import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX, Delimiter, delimiter_bytes
+from penstock.connectors.interceptors.api import (
+    RECORD_BYTES_LIMIT,
+    RECORD_BYTES_MAX,
+    AboutInterceptor,
+    Delimiter,
+    Interceptor,
+    OutgoingInterceptor,
+    delimiter_bytes,
+)
 
 
 class JoinOptions(Options):

@@ -8,13 +8,14 @@ from pydantic import Field
 
 from penstock.connectors.api import Options
 from penstock.connectors.interceptors.api import (
+    RECORD_BYTES_LIMIT,
+    RECORD_BYTES_MAX,
     AboutInterceptor,
     BadBytes,
     Incoming,
     Interceptor,
     OutgoingInterceptor,
 )
-from penstock.connectors.interceptors.records import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 

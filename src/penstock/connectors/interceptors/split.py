@@ -5,8 +5,16 @@ from typing import Literal
 from pydantic import Field
 
 from penstock.connectors.api import Options
-from penstock.connectors.interceptors.api import AboutInterceptor, BadBytes, Incoming, Interceptor
-from penstock.connectors.interceptors.records import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX, Delimiter, delimiter_bytes
+from penstock.connectors.interceptors.api import (
+    RECORD_BYTES_LIMIT,
+    RECORD_BYTES_MAX,
+    AboutInterceptor,
+    BadBytes,
+    Delimiter,
+    Incoming,
+    Interceptor,
+    delimiter_bytes,
+)
 
 
 class SplitOptions(Options):

@@ -11,9 +11,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from penstock.connectors.sink_api import Block, SinkLost
-from penstock.connectors.sqlite import ddl
-from penstock.connectors.sqlite.ddl import find_columns, folded, quoted, row_identity
-from penstock.connectors.sqlite.options import SqliteOptions
+from penstock.connectors.sqlite.options import SqliteOptions, ddl_statements, find_columns, folded, quoted, row_identity
 from penstock.connectors.tables import (
     BOUNDS,
     MISSING_TABLE_HINT,
@@ -107,7 +105,7 @@ class JsonRows:
     def _create(self, database: sqlite3.Connection) -> None:
         schema = self._schema() if self._options.create else None
         if schema is not None:
-            for statement in ddl.statements(database, self._options, schema):
+            for statement in ddl_statements(database, self._options, schema):
                 database.execute(statement)
 
     def _not_an_object(self, database: sqlite3.Connection) -> str:

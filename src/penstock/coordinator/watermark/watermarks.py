@@ -7,10 +7,9 @@ from typing import NamedTuple
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
-from penstock.coordinator.watermark import table_log
+from penstock.coordinator.watermark import source_table
 from penstock.coordinator.watermark.output_log import OutputLog, Row
-from penstock.coordinator.watermark.source_table import Held, StreamTable, Terms, advanced
-from penstock.coordinator.watermark.table_log import Written
+from penstock.coordinator.watermark.source_table import Held, StreamTable, Terms, Written, advanced
 from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer
 from penstock.protocol.api.pipelines import Segments
@@ -170,7 +169,7 @@ class Watermarks:
         """Bring a pipeline's table back: as it was written down, and the heads behind that up to the last cut."""
         pipeline = state.pipelines[name]
         offsets = pipeline.segments(pipeline.planned)
-        written = table_log.read(self._store, name, pipeline.incarnation)
+        written = source_table.read(self._store, name, pipeline.incarnation)
         table, start = written or Written(StreamTable(), {})
         start = {**_beginning(pipeline), **start}
         await self._begin(table, pipeline, start)
@@ -283,8 +282,8 @@ class Watermarks:
     def forget(self, name: str, *, outputs: bool) -> None:
         """The pipeline is gone; with `outputs` what it has put out is, too."""
         self._kept.pop(name, None)
-        if self._store.exists(table_log.table_segment(name)):
-            self._store.delete(table_log.table_segment(name))
+        if self._store.exists(source_table.table_segment(name)):
+            self._store.delete(source_table.table_segment(name))
         if outputs:
             self.outputs.forget(name)
 
@@ -295,7 +294,7 @@ class Watermarks:
                 self._write(name, kept)
 
     def _write(self, name: str, kept: _Kept) -> None:
-        table_log.write(self._store, name, kept.incarnation, Written(kept.table, kept.offsets))
+        source_table.write(self._store, name, kept.incarnation, Written(kept.table, kept.offsets))
         kept.is_written, kept.folded_bytes = True, 0
 
 

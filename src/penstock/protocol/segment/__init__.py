@@ -14,7 +14,7 @@ from penstock.protocol.segment.append import (
     encode_append,
 )
 from penstock.protocol.segment.decoder import CHUNK_SIZE, Decoder
-from penstock.protocol.segment.dialect import Dialect, Role
+from penstock.protocol.segment.dialect import VERSIONED, Dialect, Role
 from penstock.protocol.segment.document import DOCUMENT
 from penstock.protocol.segment.frame import (
     FRAME_SIZE_MAX,
@@ -81,7 +81,6 @@ from penstock.protocol.segment.messages import (
     UpdateAttribute,
     WrongHost,
 )
-from penstock.protocol.segment.versioned import VERSIONED
 
 __all__ = [
     "BLOCK_SIZE_MAX",

@@ -5,13 +5,13 @@ from typing import TypeAlias
 
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import Buffer
+from penstock.protocol.segment.dialect import VERSIONED
 from penstock.protocol.segment.messages import (
     NO_REQUEST,
     AppendBlockEnd,
     ConditionalBlockEnd,
     Message,
 )
-from penstock.protocol.segment.versioned import VERSIONED
 
 BLOCK_SIZE_MAX = 9 * 2**20
 """Bytes between a block's begin and its end, and after it: they wait in memory until the block is complete.

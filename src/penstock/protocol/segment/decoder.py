@@ -7,7 +7,18 @@ from typing import ClassVar, TypeAlias
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
 from penstock.protocol.segment.append import BLOCK_SIZE_MAX, AppendByNumber, AppendByOffset, Incoming
-from penstock.protocol.segment.dialect import Dialect, Role
+from penstock.protocol.segment.dialect import (
+    APPEND_BLOCK,
+    APPEND_BLOCK_END,
+    CONDITIONAL_APPEND,
+    CONDITIONAL_BLOCK_END,
+    HELLO,
+    PADDING,
+    PARTIAL_EVENT,
+    VERSIONED,
+    Dialect,
+    Role,
+)
 from penstock.protocol.segment.document import DOCUMENT, END_APPEND_BLOCK, PARTIAL_MESSAGE
 from penstock.protocol.segment.frame import HEADER_SIZE, unpack_header
 from penstock.protocol.segment.messages import (
@@ -23,16 +34,6 @@ from penstock.protocol.segment.messages import (
     PartialEvent,
     PartialMessage,
     PartialMessages,
-)
-from penstock.protocol.segment.versioned import (
-    APPEND_BLOCK,
-    APPEND_BLOCK_END,
-    CONDITIONAL_APPEND,
-    CONDITIONAL_BLOCK_END,
-    HELLO,
-    PADDING,
-    PARTIAL_EVENT,
-    VERSIONED,
 )
 
 # What the readers of both dialects share: a reader turns a stream of bytes into messages and appends.

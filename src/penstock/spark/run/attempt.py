@@ -11,10 +11,10 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.core.retry import RetryPolicy
 from penstock.spark.outputs import Leaving, leaving
 from penstock.spark.run.checkpoints import PLAN, checkpoint_of, is_fresh, opened
+from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
 from penstock.spark.run.session import SHUFFLE_PARTITIONS
 from penstock.spark.run.state_plan import StatePlan, check_compatible, state_plan_of
-from penstock.spark.run.user_code import shown_at_the_users_line
 from penstock.spark.source.control import pretend
 from penstock.spark.source.schema import ASKED_COLUMNS, COLUMNS
 

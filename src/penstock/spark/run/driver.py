@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.core.errors import RequestError
+from penstock.spark.run.failures import silence_spark
 from penstock.spark.run.session import prepare_environment, spark_settings
-from penstock.spark.run.user_code import silence_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

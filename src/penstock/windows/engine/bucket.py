@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.core.errors import Damaged, RequestError
 from penstock.windows.engine import tables
-from penstock.windows.engine.keys import CODES_MAX, Codes, Grouping
-from penstock.windows.engine.plan import Plan
+from penstock.windows.engine.plan import CODES_MAX, Codes, Grouping, Plan
 from penstock.windows.engine.tables import END, REPLACES, REVISION, START, key_names, one_array, results
 from penstock.windows.kinds import TIME_MAX_US
 

@@ -19,8 +19,7 @@ from penstock.windows.engine.bucket import (
     waiting_in,
     write_state,
 )
-from penstock.windows.engine.keys import Codes, codes_of, codes_of_integers, combined, grouped
-from penstock.windows.engine.plan import Plan
+from penstock.windows.engine.plan import Codes, Plan, codes_of, codes_of_integers, combined, grouped
 from penstock.windows.engine.tables import (
     END,
     REVISION,

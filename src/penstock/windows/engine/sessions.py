@@ -22,8 +22,7 @@ from penstock.windows.engine.bucket import (
     waiting_in,
     write_state,
 )
-from penstock.windows.engine.keys import Grouping, codes_of
-from penstock.windows.engine.plan import BOUNDS, TIME, Plan
+from penstock.windows.engine.plan import BOUNDS, TIME, Grouping, Plan, codes_of
 from penstock.windows.engine.tables import (
     END,
     REPLACES,

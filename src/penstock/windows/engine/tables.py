@@ -10,8 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.core.errors import RequestError
-from penstock.windows.engine.keys import Grouping, normalized
-from penstock.windows.engine.plan import BUCKET, TIME, Plan
+from penstock.windows.engine.plan import BUCKET, TIME, Grouping, Plan, normalized
 
 # Tables as bytes: a header, then an Arrow stream for each table.
 

@@ -7,7 +7,16 @@ Compiled kernels do the work. The columns are laid out as Arrow lays out its own
 them without copying.
 """
 
-from penstock.protocol.stored.bulk.codec import decode, encode, encode_events
-from penstock.protocol.stored.bulk.columns import ALL, Bytes, Column, Encoded, Events, Wanted
+from penstock.protocol.stored.bulk.codec import (
+    ALL,
+    Bytes,
+    Column,
+    Encoded,
+    Events,
+    Wanted,
+    decode,
+    encode,
+    encode_events,
+)
 
 __all__ = ["ALL", "Bytes", "Column", "Encoded", "Events", "Wanted", "decode", "encode", "encode_events"]

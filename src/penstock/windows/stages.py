@@ -1,0 +1,465 @@
+"""What Spark runs of a window: partials before the shuffle, a bucket's state behind it, rows of the result at last."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments.range_reader import Connected, read_range
+from penstock.core.errors import Damaged, PenstockError, PipelineError, SegmentTruncated
+from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import BucketNumbers, Range
+from penstock.spark.dead_letters.column import ERR, LETTER, LETTER_FIELDS, NO_EVENT_TIME, letter_arrow
+from penstock.spark.dead_letters.column import LATE as LATE_PORT
+from penstock.spark.python_worker import coordinator, freeze, hinted, link
+from penstock.spark.source.arrow import SegmentBatches
+from penstock.spark.source.partitions import lost, read_events, stream_names
+from penstock.windows.engine import TIME, advance, prepare
+from penstock.windows.operator import CARRIED, PLACE, Kind, Operator, as_batch, distinct, parted, read, written
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import (
+        ExpiredTimerInfo,
+        MapState,
+        StatefulProcessorHandle,
+        TimerValues,
+        ValueState,
+    )
+
+# A bucket's state in Spark's state store: blobs in parts that it can bear.
+
+PART_BYTES = 4 << 20
+"""Of a blob in one value: the state server and RocksDB hold several copies of a value, each in one piece."""
+
+_PARTS = struct.Struct("<I")
+
+
+class SparkState:
+    """The state of whichever bucket is being handled: Spark knows which."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._index: ValueState = handle.getValueState("index", "data binary")
+        self._blobs: MapState = handle.getMapState("blobs", "number bigint, part int", "data binary")
+
+    def index(self) -> bytes | None:
+        found = self._index.get()
+        return None if found is None else bytes(found[0])
+
+    def put_index(self, data: bytes) -> None:
+        self._index.update((data,))
+
+    def get(self, window: int) -> bytes | None:
+        found = self._blobs.getValue((window, 0))
+        if found is None:
+            return None
+        (parts,) = _PARTS.unpack_from(found[0])
+        first = found[0][_PARTS.size :]
+        if parts == 1:
+            return bytes(first)
+        rest = (self._blobs.getValue((window, part)) for part in range(1, parts))
+        return b"".join((first, *(piece[0] for piece in rest if piece is not None)))
+
+    def put(self, window: int, data: bytes) -> None:
+        pieces = [data[start : start + PART_BYTES] for start in range(0, max(len(data), 1), PART_BYTES)]
+        self._blobs.updateValue((window, 0), (_PARTS.pack(len(pieces)) + pieces[0],))
+        for part, piece in enumerate(pieces[1:], 1):
+            self._blobs.updateValue((window, part), (piece,))
+        self._remove_from(window, len(pieces))
+
+    def remove(self, window: int) -> None:
+        self._blobs.removeKey((window, 0))
+        self._remove_from(window, 1)
+
+    def _remove_from(self, window: int, part: int) -> None:
+        """What a longer blob has left."""
+        while self._blobs.containsKey((window, part)):
+            self._blobs.removeKey((window, part))
+            part += 1
+
+
+log = logging.getLogger(__name__)
+
+_REPORT_SECONDS_MAX = 2.0
+"""How long a task waits for a worker that does not accept its numbers: the next epoch reports them again."""
+
+_RETRY_SECONDS = 1.0
+"""A connection that was closed because it was not used for long is made again."""
+
+_TWO_QUERIES = "Only one query of a pipeline may run at a time: stop the others, and start it again."
+
+
+@dataclass(slots=True)
+class _Received:
+    """A bucket's rows of one batch."""
+
+    partials: list[bytes] = field(default_factory=list)
+    passing: list[tuple[Kind, bytes]] = field(default_factory=list)
+    """Letters and rows without an event time, which leave as they came."""
+    control: tuple[int, int | None, int | None] | None = None
+    """The last epoch of the batch, and the watermarks at its two ends."""
+    judged: set[int | None] = field(default_factory=set)
+    """The watermarks that the tasks before the shuffle have taken for the first of them."""
+
+
+class WindowProcessor(StatefulProcessor):
+    """Spark makes one for each task; groups come one after the other."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._numbers = {number: place for place, number in enumerate(operator.ids)}
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        freeze()
+        self._state = SparkState(handle)
+        self._reported: list[BucketNumbers] = []
+        self._epoch = NO_EPOCH
+
+    def handleInputRows(  # noqa: N802  Spark's names, here and below
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: TimerValues,  # noqa: ARG002, N803
+    ) -> Iterator[Row]:
+        """Applies the batch's partials, fires and purges by its watermarks; returns rows for `unpack`."""
+        with hinted():
+            bucket, received = self._numbers[int(key[0])], _read(rows)
+            epoch, before, after = _checked(received)
+            advanced = advance(self._operator.plan, bucket, self._state, received.partials, before, after)
+            self._epoch = max(self._epoch, epoch)
+            self._reported.append(BucketNumbers(bucket=bucket, **asdict(advanced.stats)))
+        yield from (_leaving(kind, data, bucket) for kind, data in received.passing)
+        yield from (_leaving(Kind.PANES, data, bucket) for data in written(advanced.panes))
+        for part, table in parted(self._operator, advanced.late, bucket):
+            yield from (_leaving(Kind.LATE, data, part) for data in written(table))
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,  # noqa: ARG002
+        timerValues: TimerValues,  # noqa: ARG002, N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803
+    ) -> Iterator[Row]:
+        """There are no timers: control rows carry the time."""
+        return iter(())
+
+    def close(self) -> None:
+        if getattr(self, "_reported", None):
+            report(self._operator, self._epoch, self._reported)
+
+
+def report(operator: Operator, epoch: int, buckets: list[BucketNumbers]) -> None:
+    """Once for each task. A report that fails is logged: it is not worth failing the batch."""
+    try:
+        worker = _reporter(operator.worker)
+        worker.report_windows(operator.pipeline, operator.name, epoch, buckets, generation=operator.generation)
+    except PenstockError as error:
+        log.warning("the numbers of the windows %s were not reported: %s", operator.name, error)
+
+
+@cache
+def _reporter(worker: str) -> CoordinatorClient:
+    """A client of its own, since it gives up sooner than others; its connection is kept."""
+    return CoordinatorClient(worker, _RETRY_SECONDS, timeout_seconds=_REPORT_SECONDS_MAX)
+
+
+def _read(rows: Iterator[Row]) -> _Received:
+    received = _Received()
+    for row in rows:
+        match Kind(row["kind"]):
+            case Kind.CONTROL:
+                if received.control is not None:
+                    raise PipelineError("a bucket has two control rows in one batch", _TWO_QUERIES)
+                received.control = row["epoch"], row["before"], row["watermark"]
+            case Kind.PARTIALS:
+                received.partials.append(row["data"])
+                received.judged.add(row["before"])
+            case kind:
+                received.passing.append((kind, row["data"]))
+    return received
+
+
+def _checked(received: _Received) -> tuple[int, int | None, int | None]:
+    """The batch's epoch and watermarks. Raises PipelineError unless all of its tasks go by the same ones."""
+    if received.control is None:
+        raise PipelineError("a batch without control rows", _TWO_QUERIES)
+    _, before, _ = received.control
+    if received.judged - {before}:
+        raise PipelineError(f"the batch starts at watermark {before}, its tasks used {received.judged}", _TWO_QUERIES)
+    return received.control
+
+
+def _leaving(kind: Kind, data: bytes, part: int) -> Row:
+    return Row(kind=int(kind), data=data, part=part)
+
+
+# The stage before the shuffle: rows become partials, one for each key and slice of time.
+
+ROWS_AT_ONCE = 1 << 20
+"""Rows that are brought down to partials together: the more of them, the fewer partials a key has."""
+
+BYTES_AT_ONCE = 128 << 20
+"""The same for wide rows: a task holds a few copies of them."""
+
+_ENTERING = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("kind", pa.int32()),
+        ("data", pa.binary()),
+        ("epoch", pa.int64()),
+        ("before", pa.int64()),
+        ("watermark", pa.int64()),
+    ]
+)
+
+
+def map_rows(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one task reads, as rows for the state."""
+    freeze()
+    with hinted():
+        mapper = _Mapper(operator)
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+                yield from mapper.entering(pa.Table.from_batches(waiting))
+                waiting, rows, size = [], 0, 0
+        if rows:
+            yield from mapper.entering(pa.Table.from_batches(waiting))
+
+
+class _Mapper:
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    @cached_property
+    def _before(self) -> int | None:
+        """The watermark that decides which of the batch's events are late: the same for all of its tasks."""
+        worker = coordinator(self._operator.worker)
+        return worker.running(self._operator.pipeline, self._operator.generation).before
+
+    def entering(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        if LETTER in table.column_names:
+            letters, table = _parted(table, table.column(LETTER).is_valid())
+            passing = letters.column(LETTER).cast(letter_arrow())
+            yield from self._passing(Kind.LETTERS, pa.table({LETTER: passing}))
+        if table.column(TIME).null_count:
+            timeless, table = _parted(table, table.column(TIME).is_null())
+            names = [f"{CARRIED}{number}" for number in range(len(self._operator.carried))]
+            yield from self._timeless(timeless.select(names))
+        if table.num_rows:
+            partials = prepare(self._operator.plan, table, self._before).partials
+            for bucket, blob in partials.items():
+                yield self._row(bucket, Kind.PARTIALS, blob)
+
+    def _passing(self, kind: Kind, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Through whichever bucket: with the state's rows they are part of the batch once, however often it is run."""
+        for number, data in enumerate(written(table.combine_chunks())):
+            yield self._row(number % self._operator.plan.buckets, kind, data)
+
+    def _timeless(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        if not self._operator.repeats:
+            yield from self._passing(Kind.TIMELESS, table)
+            return
+        for bucket, piece in parted(self._operator, table, 0):
+            yield from (self._row(bucket, Kind.TIMELESS, data) for data in written(piece))
+
+    def _row(self, bucket: int, kind: Kind, data: bytes) -> pa.RecordBatch:
+        return as_batch(_ENTERING, [(self._operator.ids[bucket], int(kind), data, None, self._before, None)])
+
+
+def _parted(table: pa.Table, chosen: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
+    """Those rows, and the others."""
+    return table.filter(chosen), table.filter(pc.invert(chosen))
+
+
+# The stage behind the state: what it emits, as rows of the result; late rows become dead letters.
+
+# Late events as they are stored, read again from their place in the journal.
+
+COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "offset")
+"""The columns of an event that a letter has."""
+
+GAP_BYTES = 64 << 10
+"""What lies between two events that are wanted is read with them: a request costs more than so many bytes."""
+
+_HEADER = struct.Struct(">ii")
+
+
+def originals(worker: str, link: Connected, places: pa.Table) -> pa.Table:
+    """COLUMNS of the events at `segment` and `offset`, row by row. Raises DataLoss for one that is gone."""
+    segments = places.column("segment").combine_chunks().dictionary_encode()
+    offsets = places.column("offset").to_numpy()
+    numbers = segments.indices.to_numpy()
+    rows: list[NDArray[np.int64]] = []
+    tables: list[pa.Table] = []
+    for number, segment in enumerate(segments.dictionary.to_pylist()):
+        mine = np.flatnonzero(numbers == number)
+        mine = mine[np.argsort(offsets[mine], kind="stable")]
+        rows.append(mine)
+        tables.append(_of_segment(worker, link, segment, offsets[mine]))
+    found = pa.concat_tables(tables)
+    back = np.empty(len(offsets), np.int64)
+    back[np.concatenate(rows)] = np.arange(len(offsets))
+    return found.take(pa.array(back))
+
+
+def _of_segment(worker: str, link: Connected, segment: str, offsets: NDArray[np.int64]) -> pa.Table:
+    """`offsets` ascend; one may be there several times."""
+    batches = SegmentBatches(segment, COLUMNS, lambda name: stream_names(worker, name))
+    wanted = np.unique(offsets)
+    found = []
+    for start, last in _stretches(wanted):
+        piece = Range(segment, start, _end_of(link, segment, last))
+        for events in read_events(link, piece, batches, fail_on_data_loss=True):
+            batch = batches.batch(events)
+            found.append(batch.filter(pc.is_in(batch.column("offset"), pa.array(wanted))))
+    table = pa.Table.from_batches(found)
+    if not np.array_equal(table.column("offset").to_numpy(), wanted):
+        raise Damaged(f"segment {segment!r} has no events at some of the offsets that rows refer to")
+    return table.take(pa.array(np.searchsorted(wanted, offsets)))
+
+
+def _stretches(wanted: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where to read: from one event to another, with no long gap between those that are wanted."""
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(wanted) > GAP_BYTES)))
+    ends = [*(starts[1:] - 1), len(wanted) - 1]
+    for start, end in zip(starts, ends, strict=True):
+        yield int(wanted[start]), int(wanted[end])
+
+
+def _end_of(link: Connected, segment: str, offset: int) -> int:
+    data = bytearray()
+    try:
+        with closing(read_range(link, segment, offset, offset + _HEADER.size)) as pieces:
+            for piece in pieces:
+                data += piece.data
+    except SegmentTruncated as error:
+        raise lost(segment, offset, error.start) from error
+    _, length = _HEADER.unpack(data)
+    return offset + _HEADER.size + int(length)
+
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+def unpack(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One task's rows from the state, as rows of the operator's result."""
+    freeze()
+    with hinted():
+        for kind, table in _once(operator, _tables(batches)):
+            yield from _unpacked(operator, kind, table).combine_chunks().to_batches()
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]]:
+    for batch in batches:
+        for kind, data in zip(batch.column("kind").to_pylist(), batch.column("data"), strict=True):
+            yield Kind(kind), read(data.as_buffer())
+
+
+def _once(operator: Operator, tables: Iterator[tuple[Kind, pa.Table]]) -> Iterator[tuple[Kind, pa.Table]]:
+    """Late and timeless events once each, at the end, if an event may have several rows: all are in this task."""
+    waiting: dict[Kind, list[pa.Table]] = {}
+    for kind, table in tables:
+        if operator.repeats and kind in (Kind.LATE, Kind.TIMELESS):
+            waiting.setdefault(kind, []).append(table)
+        else:
+            yield kind, table
+    for kind, repeated in waiting.items():
+        yield from ((kind, read(data)) for data in written(distinct(repeated, operator.carried)))
+
+
+def _unpacked(operator: Operator, kind: Kind, table: pa.Table) -> pa.Table:
+    match kind:
+        case Kind.PANES:
+            return _panes(operator, table)
+        case Kind.LETTERS:
+            return _lettered(operator, table.column(LETTER).combine_chunks())
+        case Kind.LATE:
+            return _lettered(operator, _late(operator, table))
+        case Kind.TIMELESS:
+            return _lettered(operator, _letters(table.num_rows, _carried(operator, table), ERR, NO_EVENT_TIME))
+    raise AssertionError(f"the state emits no rows of kind {kind.name}")
+
+
+def _panes(operator: Operator, table: pa.Table) -> pa.Table:
+    """The engine's panes: keys, bounds, pane, revision, results, replaced panes; times as timestamps from here on."""
+    ends = table.column("window_end")
+    columns = [_cast(column, field.type) for column, field in zip(table.columns, operator.output, strict=False)]
+    columns.append(pc.subtract(ends, 1).cast(_TIMESTAMP))
+    columns.append(pa.nulls(table.num_rows, letter_arrow()))
+    return pa.Table.from_arrays(columns, schema=operator.output)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _lettered(operator: Operator, letters: pa.StructArray) -> pa.Table:
+    """Rows that are nothing else."""
+    *others, _ = operator.output
+    columns = [pa.nulls(len(letters), field.type) for field in others]
+    return pa.Table.from_arrays([*columns, letters], schema=operator.output)
+
+
+def _late(operator: Operator, table: pa.Table) -> pa.StructArray:
+    missed = {
+        "event_time": table.column(TIME).cast(_TIMESTAMP),
+        "watermark": table.column("watermark").cast(_TIMESTAMP),
+        "behind_us": table.column("behind"),
+    }
+    reason = "event time is behind the watermark, and its windows are closed"
+    if operator.plan.late_rule == "strict":
+        reason = "event time is behind the watermark"
+    carried = _carried(operator, table)
+    if "event_time" in carried:
+        carried["event_time"] = pc.coalesce(carried["event_time"], missed["event_time"])
+    return _letters(table.num_rows, missed | carried, LATE_PORT, reason)
+
+
+def _carried(operator: Operator, table: pa.Table) -> dict[str, Any]:
+    """Fields of letters: those that the rows have brought along, or what is stored where they say."""
+    fields = {name: table.column(f"{CARRIED}{number}") for number, name in enumerate(operator.carried)}
+    if not set(PLACE) <= fields.keys():
+        return fields
+    found = _stored(operator, pa.table({name: fields[name] for name in PLACE}))
+    return {name: found.column(name) for name in found.column_names} | {
+        name: pc.coalesce(found.column(name), column) if name in found.column_names else column
+        for name, column in fields.items()
+    }
+
+
+def _stored(operator: Operator, places: pa.Table) -> pa.Table:
+    """The events at these places; nulls where a row names none."""
+    known = pc.and_(*(column.is_valid() for column in places.columns)).to_numpy()
+    if not known.any():
+        return pa.table({})
+    found = originals(operator.worker, link(operator.worker, *operator.tls), places.filter(pa.array(known)))
+    return found if known.all() else found.take(pa.array(np.cumsum(known) - 1, mask=~known))
+
+
+def _letters(count: int, fields: dict[str, Any], port: str, reason: str) -> pa.StructArray:
+    given = fields | {"port": pa.repeat(port, count), "reason": pa.repeat(reason, count)}
+    kinds = letter_arrow()
+    columns = [
+        _one(given[name]).cast(kinds.field(name).type) if name in given else pa.nulls(count, kinds.field(name).type)
+        for name in LETTER_FIELDS
+    ]
+    return pa.StructArray.from_arrays(columns, fields=[*kinds])
+
+
+def _one(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
