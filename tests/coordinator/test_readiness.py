@@ -121,7 +121,7 @@ def test_the_first_epoch_is_over_when_events_were_merged(heartbeats: Heartbeats)
     assert heartbeats.is_on_first_epoch("p")
     heartbeats.merged("p", 0)
     assert heartbeats.is_on_first_epoch("p"), "Spark has run a batch without an epoch"
-    heartbeats.gave("p", 2)
+    heartbeats.got_epoch("p", 2)
     heartbeats.merged("p", 1)
     assert heartbeats.is_on_first_epoch("p"), "and then one without events"
     heartbeats.merged("p", 2)

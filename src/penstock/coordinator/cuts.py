@@ -37,17 +37,19 @@ class Query:
 
 
 class Queries:
-    """All loads of a query attach before the first of them asks for a cut; a later one is of a new query."""
+    """All loads of a query attach before the first of them asks for a cut; a later one belongs to a new query."""
 
     def __init__(self) -> None:
         self._queries: dict[str, Query] = {}
 
-    def attach(self, name: str, generation: int, key: str, load: str, sources: Sequence[str], *, begins: bool) -> None:
-        """`begins`: a query of this generation has asked already, so this is another one. Raises PipelineError for a
-        second load of the same input with other sources: only one of the two would be read.
+    def attach(
+        self, name: str, generation: int, key: str, load: str, sources: Sequence[str], *, is_new_query: bool
+    ) -> None:
+        """`is_new_query`: an earlier query of this generation has asked already. Raises PipelineError for a second load
+        of the same input with other sources: only one of the two would be read.
         """
         query = self.of(name, generation)
-        if begins:
+        if is_new_query:
             query = self._queries[name] = Query(generation, past=query.past | query.loads)
         known = query.sources.setdefault(key, tuple(sources))
         if known != tuple(sources):
@@ -98,7 +100,7 @@ class Cuts:
         *,
         upto: Segments | None = None,
     ) -> None:
-        """Registers a load of a query that begins; all its loads attach before the first of them asks for a cut. If
+        """Registers a load of a query that starts; all its loads attach before the first of them asks for a cut. If
         another query of this generation has asked before, that one is over. Raises PipelineError if the input has
         other sources.
         """
@@ -108,7 +110,7 @@ class Cuts:
             given = normalised(sources)
             _check_sources(name, pipeline, key, given)
             self._queries.keep(shared.state.pipelines)
-            self._queries.attach(name, generation, key, load, given, begins=pipeline.leader is not None)
+            self._queries.attach(name, generation, key, load, given, is_new_query=pipeline.leader is not None)
             self._queries.of(name, generation).upto.pop(key, None)
             self._remember(name, generation, key, upto)
             shared.keeper.commit(Attach(name, generation))
@@ -144,28 +146,28 @@ class Cuts:
                 self._remember(name, generation, key, upto)
                 self._queries.of(name, generation).state |= {state} if state is not None else set()
                 epoch = check_offset(pipeline, key, start)
-                end, held = await self._next(name, pipeline, asker, epoch, limits)
+                end, blocked_by = await self._next(name, pipeline, asker, epoch, limits)
                 pipeline = shared.state.pipelines[name]
                 leads = pipeline.leader == asker
             # A load that does not lead gains nothing by waiting: the leader's request decides the cut.
             if end > epoch or not leads or loop.time() >= deadline:
                 await shared.keeper.settled()
-                return Cut(_offset(pipeline, key, end), held)
+                return Cut(_offset(pipeline, key, end), blocked_by)
             await shared.news.wait(seen, deadline - loop.time())
 
     async def _next(
         self, name: str, pipeline: Pipeline, asker: str, start: int, limits: Limits | None
     ) -> tuple[int, str | None]:
         """The epoch to return, and what the pipeline is blocked by, if it is."""
-        shared, held = self._shared, None
+        shared, blocked_by = self._shared, None
         end = answer(pipeline, asker, start)
         if end is None:
-            held = shared.reports.held(shared.state, name)
-            if held is None and await self._plan(name, pipeline, asker, limits or pipeline.limits):
+            blocked_by = shared.reports.held(shared.state, name)
+            if blocked_by is None and await self._plan(name, pipeline, asker, limits or pipeline.limits):
                 return shared.state.pipelines[name].planned, None
             end = start
         shared.keeper.commit(Ask(name, pipeline.generation, asker, start, end))
-        return end, held
+        return end, blocked_by
 
     async def _plan(self, name: str, pipeline: Pipeline, asker: str, limits: Limits) -> bool:
         """Decide the next cut, if there is anything new."""
@@ -186,7 +188,7 @@ class Cuts:
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)
         shared.flow.cut(name, pipeline, ends, folded.events)
         if folded.events:
-            shared.heartbeats.gave(name, shared.state.pipelines[name].planned)
+            shared.heartbeats.got_epoch(name, shared.state.pipelines[name].planned)
         return True
 
     def _plan_watermark(self, name: str, pipeline: Pipeline, asker: str) -> bool:
@@ -213,7 +215,7 @@ class Cuts:
                 )
 
     def _remember(self, name: str, generation: int, key: str, upto: Segments | None) -> None:
-        """A query with an end includes what was replayed before it began."""
+        """A query with an end includes what was replayed before it started."""
         if upto is not None:
             query = self._queries.of(name, generation)
             replays = str(replay_source(name, key).segment)
@@ -230,7 +232,7 @@ class Cuts:
         return {segment: limits[segment] for segment in segments if segment in limits}
 
     async def reading(self, name: str, generation: int, key: str, start: InputOffset, end: InputOffset) -> Segments:
-        """Spark runs a batch of its offset log again, between these offsets. Returns where the input begins, also in
+        """Spark runs a batch of its offset log again, between these offsets. Returns where the input starts, also in
         segments that `start` does not name because their source was added since.
         """
         shared = self._shared
@@ -238,14 +240,14 @@ class Cuts:
             pipeline = shared.living(name, generation)
             epochs = check_offset(pipeline, key, start), check_offset(pipeline, key, end)
             shared.heartbeats.asked(name)
-            shared.heartbeats.gave(name, epochs[1])
+            shared.heartbeats.got_epoch(name, epochs[1])
             shared.keeper.commit(Read(name, generation, *epochs))
             await shared.keeper.settled()
             return pipeline.offset(key, epochs[0])
 
     def running(self, name: str, generation: int | None) -> Running:
         """What the tasks of Spark's current batch read. It is already durable, so this does not wait. `generation` None
-        stands for the newest one; raises Fenced for an older one.
+        means the newest one; raises Fenced for an older one.
         """
         shared = self._shared
         pipeline = known(shared.state, name) if generation is None else shared.living(name, generation)

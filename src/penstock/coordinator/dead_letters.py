@@ -27,23 +27,23 @@ from penstock.protocol.stored.names import (
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """Original events of dead letters, encoded, by the input that they came by."""
+    """Original events of dead letters, encoded, by the input that read them."""
 
     events: dict[str, bytes] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
-    """Dead letters without an input: they were made from rows, or no input reads their source any more."""
+    """Dead letters without an input: they were created from rows, or no input reads their source any more."""
 
 
-def sort_letters(name: str, pipeline: Pipeline, letters: Sequence[Letter], key: str | None) -> Sorted:
-    """Raises RequestError if several inputs read the source of a dead letter, and `key` is none of them."""
+def sort_by_input(name: str, pipeline: Pipeline, dead_letters: Sequence[Letter], key: str | None) -> Sorted:
+    """Raises RequestError if several inputs read the source of a dead letter, and `key` is not one of them."""
     events: dict[str, list[StoredEvent]] = {}
-    for letter in letters:
-        found = input_of(name, pipeline, letter.segment, key)
+    for dead_letter in dead_letters:
+        found = input_of(name, pipeline, dead_letter.segment, key)
         if found is not None:
-            events.setdefault(found, []).append(letter.event)
+            events.setdefault(found, []).append(dead_letter.event)
     count = sum(map(len, events.values()))
-    return Sorted({found: encode_events(parts) for found, parts in events.items()}, count, len(letters) - count)
+    return Sorted({found: encode_events(parts) for found, parts in events.items()}, count, len(dead_letters) - count)
 
 
 def input_of(name: str, pipeline: Pipeline, segment: str | None, key: str | None) -> str | None:
@@ -74,7 +74,7 @@ _COPIES_PREFIX = f"{COORDINATOR_PREFIX}replaying/"
 _STEP_BYTES = 4 << 20
 """Read and copied at a time, if no single record is longer."""
 _UNWRITTEN_BYTES_MAX = 16 << 20
-"""Of copies: what is not durable yet is in memory."""
+"""Limit for copies that are not durable yet: they are in memory."""
 
 
 class DeadLetters:
@@ -91,19 +91,19 @@ class DeadLetters:
             about = self._port(name, pipeline, port)
             found.append(about)
             segment = output_segment(name, port)
-            letters = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
-            infos += [DeadLetter.of(port, one, replayed=one.end <= about.replayed) for one in letters]
+            dead_letters = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
+            infos += [DeadLetter.of(port, one, replayed=one.end <= about.replayed) for one in dead_letters]
         return DeadLetterList(found, infos)
 
     async def show(self, name: str, port: str, at: int) -> DeadLetter:
-        """The dead letter that begins there. Raises PipelineError if there is none."""
+        """The dead letter that starts there. Raises PipelineError if there is none."""
         about = self._port(name, known(self._shared.state, name), _checked_port(port))
         segment = output_segment(name, port)
         if about.start <= at < about.end and self._shared.records.begins_an_event(segment, at):
             record = self._shared.store.record(segment, at)
             data = await self._shared.records.data(segment, at, record.end - at)
-            for letter in letters_in(data, at):
-                return DeadLetter.of(port, letter, replayed=letter.end <= about.replayed, with_value=True)
+            for dead_letter in letters_in(data, at):
+                return DeadLetter.of(port, dead_letter, replayed=dead_letter.end <= about.replayed, with_value=True)
         raise PipelineError(
             f"no dead letter of port {port!r} starts at {at}", f"List them: penstock dead-letters list {name}"
         )
@@ -114,8 +114,8 @@ class DeadLetters:
 
     async def _first(self, segment: str, about: DeadLetterPort, limit: int) -> list[Letter]:
         found: list[Letter] = []
-        async for letters in self._read(segment, about.start, about.end if limit else about.start):
-            found += letters
+        async for dead_letters in self._read(segment, about.start, about.end if limit else about.start):
+            found += dead_letters
             if len(found) >= limit:
                 break
         return found[:limit]
@@ -132,18 +132,18 @@ class DeadLetters:
         return found[max(0, len(found) - limit) :]
 
     async def _read(self, segment: str, start: int, end: int) -> AsyncIterator[list[Letter]]:
-        """All dead letters between two offsets at which one begins or ends, some at a time."""
+        """All dead letters between two offsets at which one starts or ends, some at a time."""
         at = start
         while at < end:
             length = max(_STEP_BYTES, self._shared.store.record(segment, at).end - at)
             data = await self._shared.records.data(segment, at, length)
-            letters = await asyncio.to_thread(_parsed, data[: end - at], at)
-            if not letters and len(data) >= end - at:
+            dead_letters = await asyncio.to_thread(_parsed, data[: end - at], at)
+            if not dead_letters and len(data) >= end - at:
                 raise RequestError(
                     f"no dead letter ends at {end} in segment {segment!r}", "Use an end that a list has returned."
                 )
-            at = letters[-1].end if letters else at + len(data)
-            yield letters
+            at = dead_letters[-1].end if dead_letters else at + len(data)
+            yield dead_letters
 
     async def replay(self, name: str, port: str, after: int, upto: int, key: str | None = None) -> Replayed:
         """Replays the dead letters between two offsets: from where the last replay has ended to the end of a dead
@@ -185,8 +185,8 @@ class DeadLetters:
         """Sorted by input, some at a time. What retention by time or size has removed is left out."""
         pipeline = known(self._shared.state, name)
         start = max(after, min(self._shared.records.begin(segment), upto))
-        async for letters in self._read(segment, start, upto):
-            yield await asyncio.to_thread(sort_letters, name, pipeline, letters, key)
+        async for dead_letters in self._read(segment, start, upto):
+            yield await asyncio.to_thread(sort_by_input, name, pipeline, dead_letters, key)
 
     def sweep(self) -> None:
         """Delete unfinished copies that a crash has left."""

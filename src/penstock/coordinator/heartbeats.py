@@ -1,7 +1,8 @@
-"""Which pipelines live, and which of them take events: kept in memory, for a worker that has just started has heard of
-none.
+"""Which pipelines are alive, and which of them take events.
 
-    announced ──start──▶ STARTING ──its query asks for an epoch──▶ RUNNING ──it says so──▶ STOPPED
+In memory only: a worker that has just started knows no pipelines.
+
+    announced ──start──▶ STARTING ──its query asks for an epoch──▶ RUNNING ──it reports so──▶ STOPPED
         (STARTING too)                                                └──silence──▶ FAILING
 """
 
@@ -15,10 +16,10 @@ log = logging.getLogger(__name__)
 State = Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
 
 DEFAULT_START_SECONDS = 20.0
-"""How long a start takes that nobody has measured: Spark on a laptop, and the first Python processes."""
+"""The estimate if no start was measured: Spark on a laptop, and the first Python processes."""
 
 _OVERDUE_SECONDS = 5.0
-"""What is said to be left of a start that takes longer than the last one."""
+"""The reported remaining time of a start that takes longer than the last one."""
 
 
 class StartTimes(Protocol):
@@ -32,7 +33,7 @@ class StartTimes(Protocol):
 
 
 class NoStartTimes:
-    """Nothing was measured, and nothing is kept."""
+    """Nothing was measured, and nothing is stored."""
 
     def seconds(self, name: str) -> float:  # noqa: ARG002
         return DEFAULT_START_SECONDS
@@ -43,7 +44,7 @@ class NoStartTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """Of the pipeline's newest generation."""
+    """What the worker knows about the pipeline's newest generation."""
 
     at: float
     stopped: bool = False
@@ -51,13 +52,13 @@ class _Heard:
     takes_epochs: bool = False
     """It has asked for one, or merged one."""
     first_epoch: int | None = None
-    """The first epoch with events that its query was given; None: it has been given none."""
+    """The first epoch with events that its query got; None: it has got none."""
     is_warm: bool = False
-    """That epoch is through. Spark has compiled what later ones use, and its Python processes run."""
+    """That epoch is merged. Spark has compiled what later epochs use, and its Python processes run."""
 
 
 _SURVIVOR = _Heard(0, takes_epochs=True, is_warm=True)
-"""A generation that this worker has not seen start: it was at work before the worker was."""
+"""A generation that started before this worker did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +78,21 @@ class Heartbeats:
         self._heard: dict[str, _Heard] = {}
         self._announced: dict[str, _Announced] = {}
         self._began: dict[str, float] = {}
-        """When the start that is under way has begun."""
+        """When the start that is in progress began."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a pipeline may be ready that was not, or has its first epoch behind it."""
+        """Called when a pipeline may have become ready, or has finished its first epoch."""
 
     def announce(self, name: str, sources: Sequence[str]) -> None:
-        """A driver is starting Spark for it. Said again until the pipeline itself starts: else it lapses."""
+        """A driver is starting Spark for it. Repeated until the pipeline itself starts; otherwise it lapses."""
         now = self._clock()
-        self._announced = {one: told for one, told in self._announced.items() if self._is_announced(one)}
+        self._announced = {one: announced for one, announced in self._announced.items() if self._is_announced(one)}
         known = self._announced.get(name)
         if known is None and self.state(name) != "STARTING":
             self._began[name] = now
         self._announced[name] = _Announced(now if known is None else known.first_at, now, tuple(sources))
 
     def started(self, name: str) -> None:
-        """By a driver: a new generation."""
+        """A driver has started a new generation."""
         if self.state(name) != "STARTING":
             self._began[name] = self._clock()
         self._heard[name] = _Heard(self._clock())
@@ -103,10 +104,10 @@ class Heartbeats:
         self._hear(name, replace(heard, at=self._clock(), stopped=stopped, failed=failed))
 
     def asked(self, name: str) -> None:
-        """Its query asks for an epoch, or reads one again: what comes now is processed."""
+        """Its query asks for an epoch, or reads one again: events that arrive from now on are processed."""
         self._took(name, replace(self._heard.get(name) or _SURVIVOR, takes_epochs=True))
 
-    def gave(self, name: str, epoch: int) -> None:
+    def got_epoch(self, name: str, epoch: int) -> None:
         """Its query gets an epoch with events."""
         heard = self._heard.get(name) or _SURVIVOR
         if heard.first_epoch is None:
@@ -115,8 +116,8 @@ class Heartbeats:
             self._heard[name] = replace(heard, first_epoch=epoch)
 
     def merged(self, name: str, epoch: int) -> None:
-        """All epochs up to this one are through, or Spark has said so of its own sinks. A query may begin with a batch
-        that holds no epoch, or an epoch without events: those prove nothing about the time the next one takes.
+        """All epochs up to this one are merged, or Spark has reported them done for its own sinks. A query may start
+        with a batch without an epoch, or an epoch without events: these do not show how long the next one takes.
         """
         heard = self._heard.get(name) or _SURVIVOR
         is_warm = heard.is_warm or (heard.first_epoch is not None and heard.first_epoch <= epoch)
@@ -140,12 +141,12 @@ class Heartbeats:
         self.on_change()
 
     def age(self, name: str) -> float | None:
-        """Seconds since the last one; None if there was none."""
+        """Seconds since the last heartbeat; None if there was none."""
         heard = self._heard.get(name)
         return None if heard is None else self._clock() - heard.at
 
     def state(self, name: str) -> State:
-        """A driver that has said nothing since another one was announced is taken for gone."""
+        """A driver without a heartbeat since another one was announced counts as gone."""
         heard, announced = self._heard.get(name), self._announced.get(name) if self._is_announced(name) else None
         if heard is None or heard.stopped:
             return "STOPPED" if announced is None else "STARTING"
@@ -156,7 +157,7 @@ class Heartbeats:
         return "RUNNING" if heard.takes_epochs else "STARTING"
 
     def is_on_first_epoch(self, name: str) -> bool:
-        """No event has come through since its start: the first epoch that holds some takes longer than later ones."""
+        """It has processed no event since its start: the first epoch with events takes longer than later ones."""
         heard = self._heard.get(name)
         return heard is None or not heard.is_warm
 
@@ -168,7 +169,7 @@ class Heartbeats:
         return max(self._starts.seconds(name) - (self._clock() - began), _OVERDUE_SECONDS)
 
     def announced(self) -> dict[str, tuple[str, ...]]:
-        """Those whose driver is starting Spark, with the sources that they will read."""
+        """Pipelines whose driver is starting Spark, with the sources that they will read."""
         return {name: one.sources for name, one in self._announced.items() if self._is_announced(name)}
 
     def _is_announced(self, name: str) -> bool:

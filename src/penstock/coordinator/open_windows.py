@@ -1,4 +1,4 @@
-"""How many windows a pipeline has open, and what they wait for, in one sentence."""
+"""How many windows a pipeline has open, and, in one sentence, what they wait for."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +16,18 @@ from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BucketNumbers, PipelineStatus
 from penstock.protocol.stored.names import Form, Source
 
-# What the tasks of window operators report: how much state each bucket holds, and how many events came too late.
+# What the tasks of window operators report: the size of each bucket's state, and how many events were late.
 
 OPERATORS_MAX = 100
 """Window operators of one pipeline: each is a stateful operator with a shuffle of its own."""
 
 BUCKETS_MAX = 10_000
-"""Of one operator: each is visited in every epoch."""
+"""Buckets of one operator: each is visited in every epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketStatus:
-    """As the worker shows it, with the epoch that was reported last, and the generation that has."""
+    """The last report about a bucket, with the epoch and the generation it is from."""
 
     pipeline: str
     operator: str
@@ -38,7 +38,7 @@ class BucketStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStatus:
-    """All buckets of an operator together; `bucket_bytes` is the largest one's state, which the limit is for."""
+    """Totals over an operator's buckets. `bucket_bytes` is the size of the largest one: the limit applies to it."""
 
     pipeline: str
     operator: str
@@ -55,30 +55,30 @@ class OperatorStatus:
 
 
 class Summary(NamedTuple):
-    """Of all window operators of a pipeline."""
+    """Totals over all window operators of a pipeline."""
 
     epoch: int = NO_EPOCH
-    """The last one that all of them have reported; -1: none."""
+    """The last epoch that all of them have reported; -1: none."""
     waiting: int = 0
     first_end: int | None = None
     next_time: int | None = None
 
 
 class WindowReports:
-    """Kept in memory: after a restart of the worker the next epoch tells everything again. What belongs to a pipeline
-    that was dropped or reset since is no longer shown.
+    """In memory only: after a restart of the worker, the next epoch reports everything again. Reports of a pipeline
+    that was dropped or reset since are discarded.
     """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._reports: dict[tuple[str, int], dict[str, dict[int, BucketStatus]]] = {}
         self._summaries: dict[tuple[str, int], Summary] = {}
-        """Of what is asked for several times a second."""
+        """A cache: summaries are requested several times a second."""
 
     def report(
         self, name: str, generation: int | None, operator: str, epoch: int, buckets: Sequence[BucketNumbers]
     ) -> None:
-        """The newest word of these buckets. Raises Fenced for an older generation; an older epoch changes nothing."""
+        """Store the report about these buckets. Raises Fenced for an older generation; ignores an older epoch."""
         shared = self._shared
         pipeline = known(shared.state, name) if generation is None else shared.living(name, generation)
         self._forget()
@@ -86,48 +86,54 @@ class WindowReports:
         self._summaries.pop((name, pipeline.incarnation), None)
         if operator not in operators and len(operators) >= OPERATORS_MAX:
             raise LimitExceeded(f"pipeline {name!r} has more than {OPERATORS_MAX} window operators")
-        told = operators.setdefault(operator, {})
+        statuses = operators.setdefault(operator, {})
         for one in buckets:
-            if one.bucket in told and told[one.bucket].epoch > epoch:
+            if one.bucket in statuses and statuses[one.bucket].epoch > epoch:
                 continue
-            if one.bucket not in told and len(told) >= BUCKETS_MAX:
+            if one.bucket not in statuses and len(statuses) >= BUCKETS_MAX:
                 raise LimitExceeded(f"operator {operator!r} has more than {BUCKETS_MAX} buckets", "Use fewer.")
-            told[one.bucket] = BucketStatus(
+            statuses[one.bucket] = BucketStatus(
                 pipeline=name, operator=operator, epoch=epoch, numbers=one, generation=pipeline.generation
             )
         self._forget_gone(operators, pipeline.generation)
 
     def buckets(self) -> list[BucketStatus]:
         self._forget()
-        return [one for operators in self._reports.values() for told in operators.values() for one in told.values()]
+        return [
+            one for operators in self._reports.values() for statuses in operators.values() for one in statuses.values()
+        ]
 
     def operators(self) -> list[OperatorStatus]:
         self._forget()
         return [
-            _together(name, operator, [*told.values()])
+            _together(name, operator, [*statuses.values()])
             for (name, _), operators in self._reports.items()
-            for operator, told in operators.items()
-            if told
+            for operator, statuses in operators.items()
+            if statuses
         ]
 
     def summary(self, name: str) -> Summary:
-        """Of what a pipeline has reported since the worker started."""
+        """Summarises what a pipeline has reported since the worker started."""
         pipeline = self._shared.state.pipelines.get(name)
         key = name, 0 if pipeline is None else pipeline.incarnation
         if key not in self._reports:
             return Summary()
         if key not in self._summaries:
-            self._summaries[key] = _summary([one for told in self._reports[key].values() for one in told.values()])
+            self._summaries[key] = _summary(
+                [one for statuses in self._reports[key].values() for one in statuses.values()]
+            )
         return self._summaries[key]
 
     def _forget_gone(self, operators: dict[str, dict[int, BucketStatus]], generation: int) -> None:
-        """Operators that only an older generation has reported: the pipeline's function may no longer have them. One
-        that it has comes back with its own report of the same epoch.
+        """Forget operators that only an older generation has reported: the pipeline's function may no longer have
+        them. If it does have one, that operator's own report of the same epoch adds it again.
         """
-        epochs = [one.epoch for told in operators.values() for one in told.values() if one.generation == generation]
-        first = min(epochs, default=0)  # none: it runs epochs again that an older generation has reported
-        for operator, told in [*operators.items()]:
-            if all(one.generation < generation and one.epoch < first for one in told.values()):
+        epochs = [
+            one.epoch for statuses in operators.values() for one in statuses.values() if one.generation == generation
+        ]
+        first = min(epochs, default=0)  # none: it repeats epochs that an older generation has reported
+        for operator, statuses in [*operators.items()]:
+            if all(one.generation < generation and one.epoch < first for one in statuses.values()):
                 del operators[operator]
 
     def _forget(self) -> None:
@@ -137,13 +143,13 @@ class WindowReports:
             self._summaries.pop(key, None)
 
 
-def _together(name: str, operator: str, told: Sequence[BucketStatus]) -> OperatorStatus:
-    numbers = [one.numbers for one in told]
+def _together(name: str, operator: str, statuses: Sequence[BucketStatus]) -> OperatorStatus:
+    numbers = [one.numbers for one in statuses]
     return OperatorStatus(
         pipeline=name,
         operator=operator,
-        epoch=max(one.epoch for one in told),
-        buckets=len(told),
+        epoch=max(one.epoch for one in statuses),
+        buckets=len(statuses),
         open_windows=sum(one.open_windows for one in numbers),
         keys=sum(one.keys for one in numbers),
         state_bytes=sum(one.state_bytes for one in numbers),
@@ -155,12 +161,12 @@ def _together(name: str, operator: str, told: Sequence[BucketStatus]) -> Operato
     )
 
 
-def _summary(told: Sequence[BucketStatus]) -> Summary:
+def _summary(statuses: Sequence[BucketStatus]) -> Summary:
     return Summary(
-        min((one.epoch for one in told), default=NO_EPOCH),
-        sum(one.numbers.waiting for one in told),
-        _least(one.numbers.first_end for one in told),
-        _least(one.numbers.next_time for one in told),
+        min((one.epoch for one in statuses), default=NO_EPOCH),
+        sum(one.numbers.waiting for one in statuses),
+        _least(one.numbers.first_end for one in statuses),
+        _least(one.numbers.next_time for one in statuses),
     )
 
 
@@ -168,21 +174,21 @@ def _least(times: Iterable[int | None]) -> int | None:
     return min((time for time in times if time is not None), default=None)
 
 
-# Which sources somebody waits for: what the windows of pipelines need of the clock of each source that they read.
+# Clock demand: which times the windows of pipelines wait for, by the source whose clock must reach them.
 #
 # A window waits until its pipeline's watermark reaches its end. Where the watermark of a source follows the worker's
-# clock, that needs a mark in the journal, and an epoch of every pipeline that reads it. So marks are written for
-# those who wait, when the clock has reached what they wait for, and for nobody else.
+# clock, that takes a mark in the journal, and an epoch of every pipeline that reads the source. So a mark is written
+# only if a window waits for it, and only when the clock has reached the time that the window waits for.
 
 
 class Demand(NamedTuple):
-    """What all who read a source wait for."""
+    """What the windows of all pipelines that read a source wait for."""
 
     next_times: frozenset[int] = frozenset()
-    """Of each pipeline that has any, the first time, in microseconds, at which one of its windows fires or is removed.
-    All of them count: a pipeline that lags keeps an old time long after the mark that it needs was written."""
+    """For each pipeline with windows, the first time, in microseconds, at which one of them fires or is removed. All
+    of these times count: a pipeline that lags reports an old time long after the mark that it needs was written."""
     is_unknown: bool = False
-    """Somebody may hold more than he has reported: Spark's own operators, or windows after a restart of the worker."""
+    """There may be unreported state: in Spark's own operators, or in windows after a restart of the worker."""
 
     def __or__(self, other: "Demand") -> "Demand":
         return Demand(self.next_times | other.next_times, self.is_unknown or other.is_unknown)
@@ -192,7 +198,7 @@ NO_DEMAND = Demand()
 
 
 class ClockDemand:
-    """Computed whenever somebody asks, from what pipelines that run have said."""
+    """Computed on request, from the reports of running pipelines."""
 
     def __init__(self, shared: Shared, queries: Queries, windows: WindowReports) -> None:
         self._shared = shared
@@ -200,13 +206,13 @@ class ClockDemand:
         self._windows = windows
 
     def by_source(self) -> dict[str, Demand]:
-        """Of the connectors that somebody waits for, also over the outputs of other pipelines."""
+        """The demand by connector, including the demand of pipelines that read it through other pipelines' outputs."""
         found: dict[str, Demand] = {}
         pipelines = self._shared.state.pipelines
         for name in pipelines:
             demand = self._of(name)
             if demand != NO_DEMAND:
-                for source in connectors_behind(pipelines, name):
+                for source in upstream_connectors(pipelines, name):
                     found[source] = found.get(source, NO_DEMAND) | demand
         return found
 
@@ -217,15 +223,15 @@ class ClockDemand:
         return Demand(frozenset() if time is None else frozenset({time}), self.is_unknown(name))
 
     def is_unknown(self, name: str) -> bool:
-        """Whether a pipeline may hold more than it has reported."""
+        """Whether a pipeline may have state that it has not reported."""
         pipeline = self._shared.state.pipelines[name]
         state, done = self._queries.state(name, pipeline.generation), max(pipeline.merged, pipeline.complete)
         is_behind = "reported" in state and self._windows.summary(name).epoch < done
         return is_behind or ("unreported" in state and done > NO_EPOCH)
 
 
-def connectors_behind(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[str]:
-    """Those that a pipeline reads, and those that the pipelines read whose outputs it reads."""
+def upstream_connectors(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[str]:
+    """The connectors that a pipeline reads, directly or through the outputs of other pipelines."""
     waiting, seen = [name], {name}
     while waiting:
         pipeline = pipelines.get(waiting.pop())
@@ -239,7 +245,7 @@ def connectors_behind(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[
 
 
 class OpenWindows:
-    """As far as pipelines have reported it since the worker started."""
+    """The open windows that pipelines have reported since the worker started."""
 
     def __init__(
         self,
@@ -256,14 +262,14 @@ class OpenWindows:
         self._now_us = now_us
 
     def shown(self, status: PipelineStatus) -> PipelineStatus:
-        """The same, with what is known of its windows."""
+        """The same status, with what is known about the pipeline's windows."""
         summary = self._windows.summary(status.name)
         known = None if summary.epoch < 0 else summary.waiting
         found = replace(status, open_windows=known, open_windows_end=summary.first_end)
         if not summary.waiting and not self._demand.is_unknown(status.name):
             return found
-        behind = connectors_behind(self._shared.state.pipelines, status.name)
-        unfinished = {one: self._connectors.times(one) for one in behind if not self._connectors.has_finished(one)}
+        upstream = upstream_connectors(self._shared.state.pipelines, status.name)
+        unfinished = {one: self._connectors.times(one) for one in upstream if not self._connectors.has_finished(one)}
         to_end = [source for source, times in unfinished.items() if not _closes_by_clock(times)]
         return replace(
             found,
@@ -273,7 +279,7 @@ class OpenWindows:
         )
 
     def _watermarked(self, name: str, *seen: str) -> "Watermarked":
-        """The pipeline, or the first one on the way to its sources that holds it back."""
+        """The pipeline whose own sources block the watermark: this one, or one upstream of it."""
         shared = self._shared
         pipeline, standing = shared.state.pipelines[name], shared.watermarks.standing(shared.state, name)
         held = None if standing is None else standing.held
@@ -300,23 +306,23 @@ class OpenWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermarked:
-    """A pipeline by whose watermark windows close: their own, or the one whose output that reads."""
+    """A pipeline whose watermark closes windows: its own, or those of a pipeline that reads its output."""
 
     name: str
     state: str
     lag_bytes: int
     held: Held | None
-    """What holds its watermark back; None: no stream is active."""
+    """What blocks its watermark; None: no stream is active."""
     stream: str
-    """The name of the stream that does, if it is one."""
+    """The name of the stream that blocks it, if a stream does."""
     sources: Mapping[str, SourceTimes]
     """The connectors that it reads."""
     is_upstream: bool = False
-    """It is not the pipeline that has the windows."""
+    """The windows are not its own, but those of a pipeline that reads its output."""
 
 
 def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
-    """What must happen before the first of the windows closes; it follows "2 windows open, "."""
+    """What must happen before the first of the windows closes; the text follows "2 windows open, "."""
     if pipeline.state != "RUNNING":
         return f"waiting for pipeline {pipeline.name}, which is {pipeline.state}"
     times = pipeline.sources.get(_source_waited_for(pipeline), SourceTimes())
@@ -327,15 +333,15 @@ def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
     if follows_clock and now_us < due_us:
         return f"waiting for the worker's clock to reach {_moment(due_us, now_us)}"
     if pipeline.lag_bytes:
-        behind = f"catching up ({pipeline.lag_bytes:,} bytes)"
-        return f"waiting for pipeline {pipeline.name}, which is {behind}" if pipeline.is_upstream else behind
+        progress = f"catching up ({pipeline.lag_bytes:,} bytes)"
+        return f"waiting for pipeline {pipeline.name}, which is {progress}" if pipeline.is_upstream else progress
     if follows_clock:
         return "waiting for the next epoch: the worker's clock has passed the end of the first one"
     return f"waiting for {_event_awaited(pipeline, times, now_us)}"
 
 
 def _event_awaited(pipeline: Watermarked, times: SourceTimes, now_us: int) -> str:
-    """Where all has been read, and no clock helps."""
+    """Where everything has been read, and no clock moves the watermark."""
     held, source = pipeline.held, _source_waited_for(pipeline)
     if held is not None and held.source not in pipeline.sources:
         return f"the watermark of {held.source}, which is {_moment(held.time, now_us)}"
@@ -349,7 +355,7 @@ def _event_awaited(pipeline: Watermarked, times: SourceTimes, now_us: int) -> st
 
 
 def _source_waited_for(pipeline: Watermarked) -> str:
-    """What holds the watermark back; where nothing does, a source that moves by itself, if there is one."""
+    """The source that blocks the watermark; if none does, preferably one whose watermark follows a clock."""
     if pipeline.held is not None:
         return pipeline.held.source
     following = [name for name, times in pipeline.sources.items() if _follows_clock(times, None)]
@@ -362,7 +368,7 @@ def _follows_clock(times: SourceTimes, held: Held | None) -> bool:
 
 
 def _closes_by_clock(times: SourceTimes) -> bool:
-    """Whether its windows close though nothing more comes."""
+    """Whether windows over it close even if no more events arrive."""
     return times.has_arrival_times or times.follows_clock_when_idle
 
 
@@ -373,14 +379,14 @@ def _silence(times: SourceTimes, now_us: int) -> str:
 
 
 def _setting(times: SourceTimes, held: Held | None) -> str:
-    """Which one decides that it waits."""
+    """The setting that makes the windows wait."""
     if times.idle_timeout_seconds is None:
         return "idle_timeout is off"
     return "when_all_idle is wait" if held is None else f"idle_timeout is {times.idle_timeout_seconds:g} s"
 
 
 def _moment(us: int | None, now_us: int) -> str:
-    """In UTC; with the day, unless it is today."""
+    """The time in UTC, with the date unless it is today."""
     if us is None:
         return "not known yet"
     try:

@@ -114,7 +114,7 @@ async def _run(given_steps: list[Step]) -> None:
                 scene.coordinator._shared.watermarks._before_truncate(SEGMENTS[0])
             if step.reopens:
                 await scene.reopen()
-                table = scene.coordinator._shared.watermarks._kept["p"].table
+                table = scene.coordinator._shared.watermarks._current["p"].table
                 terms = Terms(frozenset(SOURCES), DISORDER.__getitem__)
                 assert advanced(None, table, terms) == now
     finally:

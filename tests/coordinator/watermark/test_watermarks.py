@@ -81,16 +81,16 @@ async def test_a_table_of_many_streams_comes_back_as_it_was(scene: Scene) -> Non
         await scene.ingest(A, {}, [Mark(4, MarkKind.IDLE), Mark(2**63 + 5, MarkKind.STARTED)])
         await scene.start()
         await scene.cut(await scene.initial())
-        kept = scene.coordinator._shared.watermarks._kept["p"]
+        current = scene.coordinator._shared.watermarks._current["p"]
         for _ in range(2):
-            source_table.write(scene.store, "p", 1, source_table.Written(kept.table, kept.offsets))
+            source_table.write(scene.store, "p", 1, source_table.Written(current.table, current.offsets))
         await scene.durable()
         written = source_table.read(scene.store, "p", 1)
     finally:
         source_table._ROWS_PER_PART = before
     assert written is not None
-    assert vars(written.table) == vars(kept.table)
-    assert written.offsets == kept.offsets
+    assert vars(written.table) == vars(current.table)
+    assert written.offsets == current.offsets
 
 
 async def test_a_reset_pipeline_begins_with_an_empty_table(scene: Scene) -> None:

@@ -1,9 +1,9 @@
-"""The watermarks of a pipeline's output, durable: also those of epochs that the ledger has forgotten.
+"""A durable log of the watermarks of a pipeline's output, including those of epochs that the ledger has forgotten.
 
 The ledger has the last merged epochs. Before it forgets them, they are written to a segment of the pipeline, some at a
 time: `u32 length · [incarnation, [port], [[epoch, watermark, [end of each port's output, or -1]]]]`. So a reader
-that begins with the oldest output, or lags by however much, sees the watermark of its own place. What speaks of output
-that retention has taken is given up with it.
+that starts with the oldest output, or lags by any amount, gets the watermark of its own position. Entries about output
+that retention has removed are removed with it.
 """
 
 import logging
@@ -26,7 +26,7 @@ CHUNK_EPOCHS = EPOCHS_MAX // 10
 """Merged epochs that are written at once: long before the ledger forgets the first of them."""
 
 _CHUNKS_IN_MEMORY = 2
-"""The newest: what is not durable cannot be read. Each is written an epoch or more after the one before it."""
+"""The newest, because only durable bytes can be read. Each is written an epoch or more after the one before."""
 
 _LENGTH = struct.Struct(">I")
 _ABSENT = -1
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Where in the segment some rows stand, and where the outputs ended after the last of them."""
+    """The place of some rows in the segment, and where the outputs ended after the last of them."""
 
     start: int
     end: int
@@ -49,8 +49,8 @@ class _Chunk(NamedTuple):
 
 
 class _Log:
-    """Of one pipeline. Chunks are in memory without their rows, but for those that may not be durable yet, and the last
-    one that was looked at.
+    """The log of one pipeline. Chunks are in memory without their rows, except those that may not be durable yet, and
+    the last one that was read.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class OutputLog:
         return [number for number in pipeline.epochs if (pipeline.incarnation, number) > last]
 
     def _give_up(self, name: str) -> None:
-        """Chunks whose following one speaks of nothing but output that is gone. The last two stay in any case."""
+        """Remove chunks whose successor covers only output that is gone. The last two always stay."""
         chunks, gone = self._of(name).chunks, 0
         while gone + 2 < len(chunks) and all(self._is_gone(name, *each) for each in chunks[gone + 1].ends.items()):
             gone += 1
@@ -122,13 +122,13 @@ class OutputLog:
         return not self._store.exists(segment) or self._store.info(segment).start >= end
 
     def forget(self, name: str) -> None:
-        """Its output was deleted."""
+        """The pipeline's output was deleted."""
         self._logs.pop(name, None)
         if self._store.exists(log_segment(name)):
             self._store.delete(log_segment(name))
 
     def find(self, name: str, pipeline: Pipeline | None, port: str, position: int) -> Row | None:
-        """The last epoch whose output in the port ends at this position or before it; None if nobody knows one.
+        """The last epoch whose output in the port ends at this position or before it; None if none is known.
         `pipeline` is None if it is not registered any more.
         """
         for epoch in reversed(pipeline.epochs.values() if pipeline is not None else ()):
@@ -184,7 +184,7 @@ class OutputLog:
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, int], list[Row]]]:
-    """Of each entry its size, incarnation and last epoch, and its rows."""
+    """For each entry: its size, its incarnation and last epoch, and its rows."""
     at = 0
     while at < len(data):
         start = at + _LENGTH.size

@@ -1,7 +1,7 @@
-"""The streams of one connector at a pipeline's place: which are active, and how far each of them has come.
+"""The streams of one connector at a pipeline's position: which are active, and the highest event time of each.
 
-What is kept is what the heads of records say. The connector's disorder is taken off when the watermark is asked for, so
-it may be set again at any time.
+A table contains only what the heads of records contain. The connector's disorder is subtracted when the watermark is
+computed, so it may be changed at any time.
 """
 
 import struct
@@ -26,15 +26,15 @@ from penstock.store.store import SegmentStore
 __all__ = ["SILENT", "Held", "SourceTable", "StreamTable", "Terms", "Times", "advanced"]
 
 SILENT = NO_TIME
-"""In the place of a highest event time: the stream is active, and no event of it has come."""
+"""In place of a highest event time: the stream is active, but no event of it has arrived."""
 
 Times = dict[int, int]
 """Stream id → highest event time."""
 
 
 class Slowest(NamedTuple):
-    """The stream that is farthest behind; None: all of them wait for the clock. `time` is the watermark, SILENT if
-    there is none.
+    """The active stream with the lowest watermark; None: they all follow the clock. `time` is the watermark, SILENT
+    if there is none.
     """
 
     stream_id: int | None
@@ -43,14 +43,14 @@ class Slowest(NamedTuple):
 
 @dataclass(slots=True)
 class Clock:
-    """How far a clock has come in each segment, by number. It counts where every segment has it."""
+    """The time of a clock in each segment, by number. It counts once every segment has one."""
 
     times: Times = field(default_factory=dict)
     segments: int = 0
 
     @property
     def time(self) -> int:
-        """NO_TIME until it is known of every segment."""
+        """The lowest of the segments' times; NO_TIME until every segment has one."""
         return min(self.times.values()) if 0 < self.segments <= len(self.times) else NO_TIME
 
     def fold(self, mark: Mark) -> None:
@@ -64,23 +64,23 @@ class Clock:
 
 @dataclass(slots=True)
 class SourceTable:
-    """`declared` has what somebody has said of streams that are active or idle."""
+    """`declared` has the watermarks that were declared for streams that are active or idle."""
 
     active: Times = field(default_factory=dict)
     idle: Times = field(default_factory=dict)
     declared: Times = field(default_factory=dict)
     highest: int = NO_TIME
-    """Of all events, of whatever stream."""
+    """The highest event time of all streams."""
     promised: int = NO_TIME
     """The highest time that was ever declared."""
     finished: set[int] = field(default_factory=set)
     """Numbers of the segments that have the mark FINISHED."""
     segments: int = 0
-    """In how many segments that mark stands; 0: it was not seen yet."""
+    """How many segments will have that mark; 0: it was not seen yet."""
     clock: Clock = field(default_factory=Clock)
-    """Of arrival: no event of whatever stream comes that is before it."""
+    """The arrival clock: no later event of any stream has a time before it."""
     idle_clock: Clock = field(default_factory=Clock)
-    """It counts while no stream is active."""
+    """Counts while no stream is active."""
 
     def copy(self) -> "SourceTable":
         times = dict(self.active), dict(self.idle), dict(self.declared)
@@ -92,11 +92,11 @@ class SourceTable:
 
     @property
     def has_finished(self) -> bool:
-        """The source has ended for good, and all of it is behind this place."""
+        """The source has ended for good, and all of it has been read."""
         return 0 < self.segments <= len(self.finished)
 
     def watermark(self, disorder_us: int) -> int | None:
-        """The least of the active streams' watermarks, SILENT if one has none yet; or the clock of arrival, if that is
+        """The lowest of the active streams' watermarks, SILENT if one has none yet; or the arrival clock, if that is
         higher. None if no stream is active.
         """
         return max(self._least(disorder_us), self.clock.time) if self.active else None
@@ -104,14 +104,14 @@ class SourceTable:
     def _least(self, disorder_us: int) -> int:
         active, declared = self.active, self.declared
         if not declared:
-            return behind(min(active.values()), disorder_us)
+            return stream_watermark(min(active.values()), disorder_us)
         plain = [time for stream_id, time in active.items() if stream_id not in declared]
-        said = [max(active[i] - disorder_us, time) for i, time in declared.items() if i in active]
-        least = [behind(min(plain), disorder_us)] if plain else []
-        return min([*least, *said, END_OF_TIME])
+        stated = [max(active[i] - disorder_us, time) for i, time in declared.items() if i in active]
+        least = [stream_watermark(min(plain), disorder_us)] if plain else []
+        return min([*least, *stated, END_OF_TIME])
 
     def slowest(self, disorder_us: int) -> Slowest | None:
-        """Whose watermark that is."""
+        """The stream whose watermark `watermark` returns."""
         if not self.active:
             return None
         time = self._least(disorder_us)
@@ -121,35 +121,35 @@ class SourceTable:
         if not declared:
             highest = min(self.active.values())
             return Slowest(next(i for i, each in self.active.items() if each == highest), time)
-        of = (max(behind(each, disorder_us), declared.get(i, NO_TIME)) for i, each in self.active.items())
+        of = (max(stream_watermark(each, disorder_us), declared.get(i, NO_TIME)) for i, each in self.active.items())
         return Slowest(next(i for i, each in zip(self.active, of, strict=True) if each == time), time)
 
     def left(self, disorder_us: int) -> int:
-        """The watermark when no stream is active: the highest that any of them has had. NO_TIME if there was none."""
-        return max(behind(self.highest, disorder_us), self.promised, self.clock.time, self.idle_clock.time)
+        """The watermark when no stream is active: the highest that any stream has had. NO_TIME if there was none."""
+        return max(stream_watermark(self.highest, disorder_us), self.promised, self.clock.time, self.idle_clock.time)
 
     # Folding.
 
     def begin(self, open_before: Iterable[int], finished: Iterable[int], segments: int) -> None:
-        """What was so before the place from which it is folded: streams that are open, segments that have ended."""
+        """The state at the position from which it is folded: streams that are open, segments that have ended."""
         self.active |= dict.fromkeys(open_before, SILENT)
         self.finished |= {*finished}
         self.segments = segments if self.finished else 0
 
     def fold(self, heads: Iterable[Buffer]) -> int:
-        """Take in records of one segment, in order; returns how many events they hold. Raises Damaged."""
+        """Fold records of one segment, in order; returns how many events they contain. Raises Damaged."""
         events = 0
         for run in _runs(head for data in heads if (head := unpack_head(data)) is not None):
             for mark in run[0].marks:
                 self._before(mark)
             self._events(run)
             for mark in run[0].marks:
-                self._behind(mark)
+                self._after(mark)
             events += sum(head.count for head in run)
         return events
 
     def _before(self, mark: Mark) -> None:
-        """What stands before the events of its record."""
+        """Fold a mark that applies before the events of its record."""
         if mark.kind in (MarkKind.STARTED, MarkKind.ACTIVE_AGAIN, MarkKind.WATERMARK):
             before = self.idle.pop(mark.stream_id, SILENT)
             self.active.setdefault(mark.stream_id, before)
@@ -158,8 +158,8 @@ class SourceTable:
             self.declared[mark.stream_id] = max(declared, self.declared.get(mark.stream_id, NO_TIME))
             self.promised = max(declared, self.promised)
 
-    def _behind(self, mark: Mark) -> None:
-        """What stands behind the events of its record."""
+    def _after(self, mark: Mark) -> None:
+        """Fold a mark that applies after the events of its record."""
         match mark.kind:
             case MarkKind.ENDED:
                 for times in (self.active, self.idle, self.declared):
@@ -190,7 +190,7 @@ class SourceTable:
         for stream_id, time in zip(ids, times, strict=True):
             if time == NO_TIME:
                 if active.get(stream_id) == SILENT and stream_id not in self.declared:
-                    del active[stream_id]  # its events have no times: it holds nothing back
+                    del active[stream_id]  # its events have no times: it does not block the watermark
             else:
                 before = idle.pop(stream_id, NO_TIME) if idle else NO_TIME
                 active[stream_id] = max(time, before, active.get(stream_id, NO_TIME))
@@ -198,13 +198,13 @@ class SourceTable:
         self.highest = max(self.highest, highest)
 
 
-def behind(time: int, disorder_us: int) -> int:
-    """The watermark of a stream whose highest event time this is. SILENT stays so."""
+def stream_watermark(time: int, disorder_us: int) -> int:
+    """The watermark of a stream with this highest event time. SILENT stays SILENT."""
     return time if time == NO_TIME else min(max(time - disorder_us, NO_TIME + 1), END_OF_TIME)
 
 
 def _runs(heads: Iterator[PackedHead]) -> Iterator[list[PackedHead]]:
-    """Heads without marks are taken together; one with marks alone: these stand before its events, or behind them."""
+    """Groups heads without marks. One with marks is alone, since marks apply before its events or after them."""
     run: list[PackedHead] = []
     for head in heads:
         if head.marks and run:
@@ -218,20 +218,20 @@ def _runs(heads: Iterator[PackedHead]) -> Iterator[list[PackedHead]]:
         yield run
 
 
-# What a pipeline's watermark is made of: of every active stream the highest event time, at the pipeline's own place.
+# A pipeline's watermark is computed from the highest event time of every active stream, at the pipeline's own position.
 #
-# A stream's watermark is its highest event time less its connector's disorder, or what was declared for it if that is
-# higher. The pipeline's is the least of them, and of the outputs that it reads.
+# A stream's watermark is its highest event time minus its connector's disorder, or the declared one if that is higher.
+# The pipeline's is the lowest of its streams' watermarks and of those of the outputs that it reads.
 #
-# - A stream that has begun and said nothing yet holds it back, for nobody knows where it begins; one whose events
-# have no times does not. Streams that have ended or are idle hold nothing back. - Where the worker's clock gives
-# events their times, its marks say how far that has come: nobody waits for a stream then. - Where no stream is
-# active, it is the highest that any has had, or what the clock's marks say. - A source that has ended for good holds
-# nothing back. When all that is read has ended, it is END_OF_TIME.
+# - A stream that has started but sent no event blocks it, because its first event time is unknown; a stream whose
+#   events have no times does not. Streams that have ended or are idle do not block it.
+# - Where events get their times from the worker's clock, the clock's marks set the watermark: no stream blocks it.
+# - Where no stream is active, it is the highest that any stream has had, or the time of the clock's marks.
+# - A source that has ended for good does not block it. When all sources have ended, it is END_OF_TIME.
 
 
 class Terms(NamedTuple):
-    """What the heads do not say: which connectors are read (None: those that were seen), and their disorder in µs."""
+    """What heads do not contain: which connectors are read (None: those that were seen), and their disorder in µs."""
 
     connectors: frozenset[str] | None = None
     disorder: Callable[[str], int] = lambda _: 0
@@ -241,8 +241,8 @@ NO_DISORDER = Terms()
 
 
 class Held(NamedTuple):
-    """What holds a watermark back: a stream of a connector, the clock by which a connector's events get their times, or
-    an output. These two have no stream.
+    """What blocks a watermark: a stream of a connector, the clock from which a connector's events get their times, or
+    an output. The last two have no stream.
     """
 
     source: str
@@ -252,7 +252,7 @@ class Held(NamedTuple):
 
 
 class StreamTable:
-    """Of each connector its streams. `outputs` has the watermarks of pipelines whose outputs are read, by source."""
+    """The streams of each connector. `outputs` has the watermarks of the pipelines' outputs that are read."""
 
     def __init__(self) -> None:
         self.sources: dict[str, SourceTable] = {}
@@ -268,36 +268,36 @@ class StreamTable:
         return sum(map(len, self.sources.values()))
 
     def of(self, source: str) -> SourceTable:
-        """The connector's part of the table, made if it is new."""
+        """The connector's part of the table, created if it is missing."""
         return self.sources.setdefault(source, SourceTable())
 
     def forget(self, sources: Iterable[str]) -> None:
-        """Those that the pipeline reads no more."""
+        """Forget sources that the pipeline no longer reads."""
         for source in [*sources]:
             self.sources.pop(source, None)
 
     def fold(self, source: str, heads: Iterable[Buffer]) -> int:
-        """Take in records of one segment of the connector, in order; returns the number of events. Raises Damaged."""
+        """Fold records of one segment of the connector, in order; returns the number of events. Raises Damaged."""
         return self.of(source).fold(heads)
 
     def watermark(self, terms: Terms = NO_DISORDER) -> int | None:
-        """None while it is not known, or blocked by a silent stream, or an output that has none."""
-        says = self._says(terms)
-        holding = [time for time in says.values() if time < END_OF_TIME]
-        if holding:
-            found = min(holding)
-        elif says and not self._speechless(terms, says):
+        """None while it is unknown, or blocked by a silent stream or by an output without a watermark."""
+        watermarks = self._watermarks(terms)
+        blocking = [time for time in watermarks.values() if time < END_OF_TIME]
+        if blocking:
+            found = min(blocking)
+        elif watermarks and not self._without_watermark(terms, watermarks):
             found = END_OF_TIME
         else:
-            seen = [name for name in self._speechless(terms, says) if name in self.sources]
+            seen = [name for name in self._without_watermark(terms, watermarks) if name in self.sources]
             found = max((self.sources[name].left(terms.disorder(name)) for name in seen), default=NO_TIME)
         return None if found == NO_TIME else found
 
     def held(self, terms: Terms = NO_DISORDER) -> Held | None:
-        """What blocks the watermark; None if nothing is active, or all has ended."""
-        says = self._says(terms)
-        source = min(says, key=lambda name: says[name], default=None)
-        if source is None or says[source] >= END_OF_TIME:
+        """What blocks the watermark; None if no source is active, or all have ended."""
+        watermarks = self._watermarks(terms)
+        source = min(watermarks, key=lambda name: watermarks[name], default=None)
+        if source is None or watermarks[source] >= END_OF_TIME:
             return None
         if source in self.outputs:
             return Held(source, None, self.outputs[source])
@@ -305,19 +305,19 @@ class StreamTable:
         assert slowest is not None
         return Held(source, slowest.stream_id, None if slowest.time == SILENT else slowest.time)
 
-    def _says(self, terms: Terms) -> dict[str, int]:
-        """The watermark of each source that has a say in it; NO_TIME if it is not known."""
-        says = {name: NO_TIME if time is None else min(time, END_OF_TIME) for name, time in self.outputs.items()}
+    def _watermarks(self, terms: Terms) -> dict[str, int]:
+        """The watermark of each source that is active or has ended; NO_TIME if it is not known."""
+        watermarks = {name: NO_TIME if time is None else min(time, END_OF_TIME) for name, time in self.outputs.items()}
         for name, source in self.sources.items():
             found = END_OF_TIME if source.has_finished else source.watermark(terms.disorder(name))
             if found is not None:
-                says[name] = found
-        return says
+                watermarks[name] = found
+        return watermarks
 
-    def _speechless(self, terms: Terms, says: Mapping[str, int]) -> list[str]:
-        """The connectors without an active stream, that have not ended for good either."""
+    def _without_watermark(self, terms: Terms, watermarks: Mapping[str, int]) -> list[str]:
+        """The connectors without an active stream that have not ended for good."""
         connectors = self.sources.keys() if terms.connectors is None else terms.connectors
-        return [name for name in connectors if name not in says]
+        return [name for name in connectors if name not in watermarks]
 
 
 def advanced(before: int | None, table: StreamTable, terms: Terms = NO_DISORDER) -> int | None:
@@ -326,11 +326,11 @@ def advanced(before: int | None, table: StreamTable, terms: Terms = NO_DISORDER)
     return before if now is None else now if before is None else max(before, now)
 
 
-# A pipeline's table of streams, durable: written down now and then, with the offsets up to which it speaks.
+# A pipeline's table of streams is made durable: it is written from time to time, with the offsets that it reflects.
 #
-# It is written before data are truncated that it was made from, so that a fold never misses a head. An entry is `u32
-# length · msgpack`; a table is one or more of them, the last of which says so. It holds what heads have said, and
-# nothing that settings have a part in.
+# It is also written before data that it was folded from are truncated, so that a fold never misses a head. An entry is
+# `u32 length · msgpack`; a table is one or more entries, the last of which is flagged. It contains what heads contain,
+# and nothing that depends on settings.
 
 _LENGTH = struct.Struct(">I")
 _ROWS_PER_PART = 200_000
@@ -339,7 +339,7 @@ _ACTIVE, _IDLE, _DECLARED = 0, 1, 2
 
 
 class Written(NamedTuple):
-    """A table as it was written down, and where in each segment."""
+    """A table as it was written, and the offset that it reflects in each segment."""
 
     table: StreamTable
     offsets: Segments
@@ -350,7 +350,7 @@ def table_segment(pipeline: str) -> str:
 
 
 def write(store: SegmentStore, pipeline: str, incarnation: int, written: Written) -> None:
-    """The one before is given up: the truncation stands behind this one, so it cannot be durable without it."""
+    """Replaces the one before: the truncation follows this table in the journal, so is never durable without it."""
     segment = table_segment(pipeline)
     if not store.exists(segment):
         store.create(segment, NO_QUOTA, draining=True)
@@ -364,7 +364,7 @@ def write(store: SegmentStore, pipeline: str, incarnation: int, written: Written
 
 
 def _sources(table: StreamTable) -> dict[str, list[Any]]:
-    """Of each source what is not of one stream."""
+    """The fields of each source that do not belong to a single stream."""
     return {
         name: [s.highest, s.promised, s.segments, sorted(s.finished), *map(_clock, (s.clock, s.idle_clock))]
         for name, s in table.sources.items()
@@ -376,7 +376,7 @@ def _clock(clock: Clock) -> list[Any]:
 
 
 def _parts(table: StreamTable) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """(source, active, idle or declared, ids, times); at least one."""
+    """At least one part: source, kind (active, idle or declared), ids, times."""
     any_rows = False
     for source, streams in table.sources.items():
         for kind, times in ((_ACTIVE, streams.active), (_IDLE, streams.idle), (_DECLARED, streams.declared)):
@@ -397,7 +397,7 @@ def _little_endian(code: str, values: list[int]) -> bytes:
 
 
 def read(store: SegmentStore, pipeline: str, incarnation: int) -> Written | None:
-    """The last one that is there as a whole, if it is of this incarnation; call it when the store is durable."""
+    """The last complete table, if it is of this incarnation; call it when the store is durable."""
     segment = table_segment(pipeline)
     if not store.exists(segment):
         return None
@@ -425,17 +425,17 @@ def _add(table: StreamTable, source: str, kind: int, ids: bytes, times: bytes) -
 
 
 def _add_sources(table: StreamTable, sources: dict[str, list[Any]] | int) -> None:
-    if isinstance(sources, int):  # as it was written when there was one highest time for all of them
+    if isinstance(sources, int):  # an older format: one highest time for all sources
         sources = {name: [sources, NO_TIME, 0, []] for name in table.sources}
     for name, (highest, promised, segments, finished, *clocks) in sources.items():
         found = table.of(name)
         found.highest, found.promised, found.segments, found.finished = highest, promised, segments, set(finished)
-        if clocks:  # it was once written without
+        if clocks:  # an older format has none
             found.clock, found.idle_clock = (Clock(dict(times), number) for number, times in clocks)
 
 
 def _by_source(outputs: dict[str, int | None]) -> dict[str, int | None]:
-    """They were once written by segment."""
+    """In an older format the keys are segments."""
     return {source_of(name) if name.startswith(OUTPUT_PREFIX) else name: time for name, time in outputs.items()}
 
 

@@ -1,4 +1,4 @@
-"""The watermark of each pipeline's next cut, folded from the heads of the records that it takes in."""
+"""The watermark of each pipeline's next cut, folded from the heads of the records in the cut."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ from penstock.protocol.stored.head import OF_SEGMENTS, MarkKind, PackedHead, num
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, REPLAY_PREFIX, Form, Source
 from penstock.store.store import SegmentStore
 
-# The watermarks that a reader of pipelines' outputs inherits: each is its pipeline's, at the reader's own place.
+# A reader of a pipeline's output inherits that pipeline's watermark, as it was at the reader's own position.
 
 Find = Callable[[str, Pipeline | None, str, int], Row | None]
 
@@ -31,10 +31,10 @@ def inherited(
     find: Find,
     end: Callable[[str], int],
 ) -> dict[str, int | None]:
-    """By source, of those of these sources that are outputs; None for one that has no watermark yet.
+    """The watermark of each of these sources that is an output; None for one that has no watermark yet.
 
-    Where nothing is known of the place any more, it is as it was `before`. An output whose pipeline is not registered
-    is as a stream that has ended: once it is read to its `end`, it does not count.
+    If nothing is known about the position any more, the watermark is the one in `before`. An output whose pipeline is
+    not registered is treated like a stream that has ended: once it is read to its `end`, it does not count.
     """
     found: dict[str, int | None] = {}
     for source in sorted(sources):
@@ -42,7 +42,7 @@ def inherited(
         producer, _, port = parsed.name.partition("/")
         segment = parsed.segment
         if parsed.form is not Form.OUTPUT or segment is None or port.startswith(REPLAY_PREFIX):
-            continue  # letters that are sent through again are late by nature: nobody waits for them
+            continue  # replayed dead letters are late by nature: no watermark waits for them
         at, pipeline = positions.get(segment, 0), state.pipelines.get(producer)
         row = find(producer, pipeline, port, at)
         if pipeline is None and (row is None or at >= end(segment)):
@@ -51,25 +51,25 @@ def inherited(
     return found
 
 
-# Which streams of a connector are open where a pipeline begins to read it, though they began before that place.
+# Which streams of a connector are already open at the position from which a pipeline starts to read it.
 #
-# A pipeline may begin with the newest data, or with the oldest that retention has left: then streams have begun
-# before. A stream is open there if the first that comes of it is no beginning, or if nothing comes of it and it is
-# open now. How far it has come is not known before its next event, so it holds the watermark back until then, as one
-# does that has just begun: otherwise what it sends next could be late, though all who have read it from its beginning
-# have waited for it.
+# A pipeline may start with the newest data, or with the oldest that retention has left: some streams have started
+# before that. A stream is open at the position if its first mention after it is not a start, or if there is no mention
+# and the stream is open now. Its highest event time is not known before its next event, so it blocks the watermark
+# until then, like a stream that has just started. Otherwise its next events could be late for this pipeline, while
+# pipelines that have read it from its start have waited for it.
 
 _BEGINNINGS = (MarkKind.STARTED, MarkKind.ACTIVE_AGAIN)
 
 
 class FirstMentions:
-    """What comes first of each stream, of the heads of records behind a place, segment by segment."""
+    """The first mention of each stream in the heads of the records after a position, segment by segment."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
         self.open: set[int] = set()
         self.finished: set[int] = set()
-        """Numbers of the segments that have the mark FINISHED behind the place."""
+        """Numbers of the segments that have the mark FINISHED after the position."""
 
     def open_before(self, open_now: Iterable[int]) -> set[int]:
         return self.open.union(open_now) - (self.seen - self.open)
@@ -96,7 +96,7 @@ class FirstMentions:
 
 
 async def first_mentions(records: Records, segments: Iterable[str], at: Segments) -> FirstMentions:
-    """In all that there is of these segments behind a place. Raises Damaged."""
+    """The first mentions in everything that these segments contain after a position. Raises Damaged."""
     first = FirstMentions()
     for segment in segments:
         async for heads in records.heads(segment, at.get(segment, 0), records.end(segment)):
@@ -107,11 +107,11 @@ async def first_mentions(records: Records, segments: Iterable[str], at: Segments
 log = logging.getLogger(__name__)
 
 _BYTES_PER_STREAM = 16 * 1024
-"""A table is written down when so many bytes have come for each of its streams: it costs a thousandth of them."""
+"""Bytes of input per stream between two writes of a table: writing it costs a thousandth of them."""
 
 
 class Folded(NamedTuple):
-    """The table at a cut that is not decided yet, the watermark there, and the number of connectors' events in it."""
+    """The table at a cut that is not decided yet, its watermark, and the number of connectors' events in it."""
 
     table: StreamTable
     watermark: int | None
@@ -119,14 +119,14 @@ class Folded(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What holds a pipeline's watermark back, and for how long it has not moved, as far as this worker knows."""
+    """What blocks a pipeline's watermark, and for how long it has not moved, as far as this worker knows."""
 
     held: Held | None
     unmoved_seconds: float
 
 
-class _Kept:
-    """A pipeline's table, at the place of its last cut."""
+class _CurrentTable:
+    """A pipeline's table at its last cut."""
 
     def __init__(self, incarnation: int, table: StreamTable, offsets: Segments, now: float) -> None:
         self.incarnation = incarnation
@@ -135,14 +135,14 @@ class _Kept:
         self.moved_at = now
         self.folded_bytes = 0
         self.is_written = False
-        self.looked_at: dict[str, int | None] = {}
-        """Watermarks of outputs for which it was found out that they change nothing."""
+        self.without_effect: dict[str, int | None] = {}
+        """Watermarks of outputs that are known not to raise the pipeline's own."""
         self.held: Held | None = None
-        self.held_in: tuple[StreamTable, dict[str, int | None]] | None = None
+        self.held_for: tuple[StreamTable, dict[str, int | None]] | None = None
 
 
 class Watermarks:
-    """Tables are owned by it and never half done: a fold works on a copy, which `keep` puts in its place.
+    """Owns the tables. They are never half updated: a fold works on a copy, with which `keep` replaces the table.
 
     `clock` counts seconds.
     """
@@ -161,12 +161,12 @@ class Watermarks:
         self._clock = clock
         self._connectors = connectors
         self._sources = Sources(store, records)
-        self._kept: dict[str, _Kept] = {}
+        self._current: dict[str, _CurrentTable] = {}
         self.outputs = OutputLog(store)
         store.before_truncate(self._before_truncate)
 
     async def recover(self, state: State, name: str) -> None:
-        """Bring a pipeline's table back: as it was written down, and the heads behind that up to the last cut."""
+        """Restore a pipeline's table: read the written one, and fold the heads after it up to the last cut."""
         pipeline = state.pipelines[name]
         offsets = pipeline.segments(pipeline.planned)
         written = source_table.read(self._store, name, pipeline.incarnation)
@@ -176,10 +176,10 @@ class Watermarks:
         for segment, end in offsets.items():
             await self._fold(table, segment, start.get(segment, 0), end)
         table.outputs = self._inherited(state, pipeline, offsets, table.outputs)
-        self._kept[name] = _Kept(pipeline.incarnation, table, offsets, self._clock())
+        self._current[name] = _CurrentTable(pipeline.incarnation, table, offsets, self._clock())
 
     async def fold(self, state: State, name: str, ends: Segments) -> Folded:
-        """The table and the watermark at a cut whose segments end so. Nothing is changed before `keep`."""
+        """The table and the watermark at a cut with these ends. Nothing changes before `keep`."""
         pipeline = state.pipelines[name]
         table = self._of(name, pipeline).table.copy()
         table.forget(table.sources.keys() - pipeline.sources)
@@ -193,27 +193,28 @@ class Watermarks:
         return Folded(table, advanced(pipeline.watermark, table, self._terms(pipeline)), events)
 
     def moved(self, state: State, name: str) -> Folded | None:
-        """As `fold`, for a pipeline that has nothing new to read: None unless an output that it reads carries a higher
-        watermark by now, so that its own rises. Not so soon after the last rise, but for the end of all time.
+        """As `fold`, for a pipeline that has nothing new to read: None unless an output that it reads has a higher
+        watermark by now and raises the pipeline's own. Soon after the last rise it is None too, except for
+        END_OF_TIME.
         """
         pipeline = state.pipelines[name]
-        kept = self._of(name, pipeline)
-        table = self._with_outputs(state, pipeline, kept)
-        if table.outputs in (kept.table.outputs, kept.looked_at):
+        current = self._of(name, pipeline)
+        table = self._with_outputs(state, pipeline, current)
+        if table.outputs in (current.table.outputs, current.without_effect):
             return None
         watermark = advanced(pipeline.watermark, table, self._terms(pipeline))
         if watermark == pipeline.watermark:
-            kept.looked_at = table.outputs
+            current.without_effect = table.outputs
             return None
-        is_soon = self._clock() - kept.moved_at < self._settings.watermark_seconds
+        is_soon = self._clock() - current.moved_at < self._settings.watermark_seconds
         return None if is_soon and watermark != END_OF_TIME else Folded(table, watermark)
 
-    def _of(self, name: str, pipeline: Pipeline) -> _Kept:
-        kept = self._kept.get(name)
-        if kept is None or kept.incarnation != pipeline.incarnation:
-            kept = _Kept(pipeline.incarnation, StreamTable(), _beginning(pipeline), self._clock())
-            self._kept[name] = kept
-        return kept
+    def _of(self, name: str, pipeline: Pipeline) -> _CurrentTable:
+        current = self._current.get(name)
+        if current is None or current.incarnation != pipeline.incarnation:
+            current = _CurrentTable(pipeline.incarnation, StreamTable(), _beginning(pipeline), self._clock())
+            self._current[name] = current
+        return current
 
     def _terms(self, pipeline: Pipeline) -> Terms:
         sources = {str(source) for source in map(Source.parse, pipeline.sources) if source.form is Form.CONNECTOR}
@@ -225,20 +226,20 @@ class Watermarks:
         return inherited(state, pipeline.sources, positions, before, self.outputs.find, self._records.end)
 
     async def _begin(self, table: StreamTable, pipeline: Pipeline, at: Segments) -> None:
-        """Of connectors that nothing is known of yet, which streams are open where the pipeline begins with them. Where
-        it has all from the beginning, the heads say so.
+        """For connectors that are new to the table, add the streams that are open where the pipeline starts to read.
+        If it reads a connector from its beginning, the heads contain them.
         """
         for source in sorted((self._terms(pipeline).connectors or frozenset()) - table.sources.keys()):
             segments = self._sources.segments(source)
             if any(at.get(segment, 0) for segment in segments):
                 open_now, has_finished = self._connectors.open_streams(source), self._connectors.has_finished(source)
                 first = await first_mentions(self._records, segments, at)
-                has_finished = has_finished and not first.seen  # else it goes on, for whoever begins behind its end
+                has_finished = has_finished and not first.seen  # else it continues, for readers from after its end
                 finished = {*range(len(segments))} - first.finished if has_finished else ()
                 table.of(source).begin(first.open_before(open_now), finished, len(segments))
 
     async def _fold(self, table: StreamTable, segment: str, start: int, end: int) -> int:
-        """How many events of a connector are there. Other segments have no heads."""
+        """Returns how many of a connector's events there are. Other segments have no heads."""
         events = 0
         if segment.startswith(CONNECTOR_PREFIX):
             async for heads in self._records.heads(segment, start, end):
@@ -246,60 +247,60 @@ class Watermarks:
         return events
 
     def keep(self, name: str, folded: Folded, before: int | None, ends: Segments) -> None:
-        """The cut stands in the ledger: its table takes the place of the last one, whose watermark was `before`."""
-        kept = self._kept[name]
+        """The cut is in the ledger: its table replaces the last one, whose watermark was `before`."""
+        current = self._current[name]
         if folded.watermark != before:
-            kept.moved_at = self._clock()
-        kept.folded_bytes += sum(end - kept.offsets.get(segment, 0) for segment, end in ends.items())
-        kept.table, kept.is_written = folded.table, False
-        kept.offsets |= ends
-        if kept.folded_bytes > max(self._settings.table_bytes, _BYTES_PER_STREAM * len(folded.table)):
+            current.moved_at = self._clock()
+        current.folded_bytes += sum(end - current.offsets.get(segment, 0) for segment, end in ends.items())
+        current.table, current.is_written = folded.table, False
+        current.offsets |= ends
+        if current.folded_bytes > max(self._settings.table_bytes, _BYTES_PER_STREAM * len(folded.table)):
             try:
-                self._write(name, kept)
-            except PenstockError as error:  # it can be made from the heads as well, only more slowly
+                self._write(name, current)
+            except PenstockError as error:  # it can also be rebuilt from the heads, only more slowly
                 log.warning("the table of streams of pipeline %r is not written down: %s", name, error)
-                kept.folded_bytes = 0
+                current.folded_bytes = 0
 
     def standing(self, state: State, name: str) -> Standing | None:
-        """At the pipeline's last cut; None if nothing is known of it."""
-        pipeline, kept = state.pipelines[name], self._kept.get(name)
-        if kept is None or kept.incarnation != pipeline.incarnation:
+        """What blocks the watermark at the pipeline's last cut; None if there is no table."""
+        pipeline, current = state.pipelines[name], self._current.get(name)
+        if current is None or current.incarnation != pipeline.incarnation:
             return None
-        table = self._with_outputs(state, pipeline, kept)
-        looked_for = kept.table, table.outputs
-        if kept.held_in != looked_for:  # it is looked for once for each cut, for that takes its time
-            kept.held, kept.held_in = table.held(self._terms(pipeline)), looked_for
-        return Standing(kept.held, self._clock() - kept.moved_at)
+        table = self._with_outputs(state, pipeline, current)
+        inputs = current.table, table.outputs
+        if current.held_for != inputs:  # once for each cut, because the search is slow
+            current.held, current.held_for = table.held(self._terms(pipeline)), inputs
+        return Standing(current.held, self._clock() - current.moved_at)
 
-    def _with_outputs(self, state: State, pipeline: Pipeline, kept: _Kept) -> StreamTable:
-        """The table, with the watermarks that outputs carry by now. It shares the streams: fold a copy."""
+    def _with_outputs(self, state: State, pipeline: Pipeline, current: _CurrentTable) -> StreamTable:
+        """The table with the present watermarks of outputs. It shares the streams: fold a copy."""
         table = StreamTable()
-        table.sources = {name: source for name, source in kept.table.sources.items() if name in pipeline.sources}
+        table.sources = {name: source for name, source in current.table.sources.items() if name in pipeline.sources}
         positions = pipeline.segments(pipeline.planned)
-        table.outputs = self._inherited(state, pipeline, positions, kept.table.outputs)
+        table.outputs = self._inherited(state, pipeline, positions, current.table.outputs)
         return table
 
     def forget(self, name: str, *, outputs: bool) -> None:
-        """The pipeline is gone; with `outputs` what it has put out is, too."""
-        self._kept.pop(name, None)
+        """The pipeline is gone; with `outputs`, its output is gone too."""
+        self._current.pop(name, None)
         if self._store.exists(source_table.table_segment(name)):
             self._store.delete(source_table.table_segment(name))
         if outputs:
             self.outputs.forget(name)
 
     def _before_truncate(self, segment: str) -> None:
-        """The heads below the truncation are lost to a later fold: write down what was made from them."""
-        for name, kept in self._kept.items():
-            if segment in kept.offsets and not kept.is_written:
-                self._write(name, kept)
+        """A later fold cannot read the heads below the truncation: write the table that they were folded into."""
+        for name, current in self._current.items():
+            if segment in current.offsets and not current.is_written:
+                self._write(name, current)
 
-    def _write(self, name: str, kept: _Kept) -> None:
-        source_table.write(self._store, name, kept.incarnation, Written(kept.table, kept.offsets))
-        kept.is_written, kept.folded_bytes = True, 0
+    def _write(self, name: str, current: _CurrentTable) -> None:
+        source_table.write(self._store, name, current.incarnation, Written(current.table, current.offsets))
+        current.is_written, current.folded_bytes = True, 0
 
 
 def _beginning(pipeline: Pipeline) -> Segments:
-    """Where the pipeline began to read."""
+    """Where the pipeline started to read."""
     found: dict[str, int] = {}
     for spec in pipeline.inputs.values():
         for segment, offset in spec.starting.items():
