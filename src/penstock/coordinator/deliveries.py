@@ -20,7 +20,7 @@ _PARKING_PREFIX = f"{COORDINATOR_PREFIX}parking/"
 _COPY_BYTES = 4 << 20
 """Copied at a time, if no single record is longer."""
 _UNWRITTEN_BYTES_MAX = 16 << 20
-"""Of a copy: what is not durable yet is in memory."""
+"""Limit for a copy that is not durable yet: it is in memory."""
 
 
 def parked_port(sink: str) -> str:
@@ -49,7 +49,7 @@ class Deliveries:
         await self._shared.keeper.settled()
 
     async def bind(self, name: str, sinks: Mapping[str, tuple[str, str, bool]]) -> None:
-        """`sinks`: name → port, URL, whether it votes. A new sink begins with the next merged epoch."""
+        """`sinks`: name → port, URL, whether it votes. A new sink starts with the next merged epoch."""
         check_pipeline_name(name)
         given, emptied = {}, set()
         for sink, (port, url, votes) in sinks.items():
@@ -78,14 +78,14 @@ class Deliveries:
 
     async def decide(self, name: str, attempt: int, epoch: int, sent: Mapping[str, int]) -> None:
         """The commit point. Raises PipelineError if the round can no longer be decided and must be aborted. After any
-        other error the outcome is unknown: then the sinks must not be told anything.
+        other error the outcome is unknown: then nothing may be reported to the sinks.
         """
         self._shared.keeper.commit(Decide(name, attempt, epoch, sent))
         await self.settled()
 
     async def follow(self, name: str, seen: Pipeline, sink: str, epoch: int, sent: int) -> None:
         """A non-voting sink has taken an epoch of the pipeline as the caller has `seen` it. Raises PipelineError if the
-        pipeline has changed since: in another incarnation the same number stands for other bytes, and the sink may
+        pipeline has changed since: in another incarnation the same number means other bytes, and the sink may
         have another position or URL.
         """
         now = known(self.state, name)

@@ -19,7 +19,7 @@ SPACING_SECONDS = 0.1
 """Between two samples of a segment: a latency is at most this much too long, and never too short."""
 
 SAMPLES_MAX = 512
-"""Of one segment. When there are more, half of them go, evenly: what is measured stays right within one percent."""
+"""Samples of one segment. Beyond it, every other one is dropped: measurements stay right within one percent."""
 
 
 class _Sample(NamedTuple):
@@ -37,7 +37,7 @@ class _Sample(NamedTuple):
 
 
 class Arrivals:
-    """Of segments, by name. What is not known (it arrived before the worker started, or is pruned) has no time."""
+    """By segment name. Bytes that arrived before the worker started, or whose samples are pruned, have no time."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[_Sample]] = {}
@@ -84,7 +84,7 @@ class Arrivals:
         return sum(sample.rows_before(end) - sample.rows_before(start) for sample in samples[first:last])
 
     def prune(self, segment: str, upto: int) -> None:
-        """Nobody will ask for what ends there or before. With few samples left their spacing is short again."""
+        """Forget what ends there or before. With few samples left, their spacing is short again."""
         samples = self._samples.get(segment, [])
         del samples[: bisect_right(samples, upto, key=lambda sample: sample.end)]
         if len(samples) <= SAMPLES_MAX // 4:
@@ -107,7 +107,7 @@ BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 3
 
 
 class Distribution:
-    """Of seconds: how many are in each of the buckets, and the last one behind them; their sum, and the newest."""
+    """Durations in seconds: the count in each bucket and, last, above all of them; their sum, and the newest."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS) + 1)
@@ -125,7 +125,7 @@ class _Epoch:
     number: int
     cut_at: float
     arrived: float | None
-    """When the first of its input did; None if it has none, or it is not known."""
+    """When the first of its input arrived; None if it has no input, or the time is not known."""
     merged_at: float | None = None
 
 
@@ -147,7 +147,7 @@ class PipelineFlow:
         self.latency = Distribution()
         """From the arrival of an epoch's first input to its completion."""
         self.open: deque[_Epoch] = deque(maxlen=CUTS_MAX)
-        """Those that are not complete: no more are ever cut."""
+        """Epochs that are not complete: no more are ever cut."""
 
     def complete(self, upto: int, now: float) -> None:
         while self.open and self.open[0].number <= upto:
@@ -203,7 +203,7 @@ class Flow:
 
     def merged(self, name: str, pipeline: Pipeline, epoch: MergedEpoch, staged: Iterable[Staged]) -> None:
         """Its output counts as having arrived when its input did: so the latency of a pipeline that reads the output
-        begins with the original events.
+        is measured from the original events.
         """
         now, flow = self.clock(), self.of(name, pipeline)
         merged = [one for one in flow.open if epoch.start < one.number <= epoch.end]
@@ -216,7 +216,7 @@ class Flow:
             self._arrivals.note(output_segment(name, port), end, arrived, begin=end - length, rows=rows)
 
     def delivered(self, name: str, rows: Mapping[str, int]) -> None:
-        """An epoch of a pipeline, to these sinks."""
+        """An epoch of a pipeline was delivered to these sinks."""
         for sink, count in rows.items():
             flow = self.sinks.setdefault((name, sink), SinkFlow())
             flow.rows += count
@@ -247,7 +247,7 @@ class Flow:
         self._unsampled_since = None
 
     def _forget(self, state: State) -> None:
-        """What is dropped or bound no more."""
+        """Forget pipelines that are dropped and sinks that are unbound."""
         bound = {(name, sink) for name, pipeline in state.pipelines.items() for sink in pipeline.sinks}
         self.pipelines = {name: flow for name, flow in self.pipelines.items() if name in state.pipelines}
         self.sinks = {key: flow for key, flow in self.sinks.items() if key in bound}

@@ -136,7 +136,7 @@ _READ_BYTES = 16 << 20
 
 
 class Ledger:
-    """Positions that it returns tell when an entry is durable. Its segment is created with the first entry."""
+    """An entry is durable when the journal is, up to the position returned. The segment is created with the first."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
@@ -207,7 +207,7 @@ class Ledger:
             self.compact(state)
 
     def compact(self, state: State) -> None:
-        """Write a snapshot. An unfinished one is ignored; the truncation comes after it in the journal, so it cannot be
+        """Write a snapshot. An unfinished one is ignored; the truncation follows it in the journal, so it cannot be
         durable without the snapshot.
         """
         start = self._store.length(LEDGER)
@@ -280,7 +280,7 @@ class Keeper:
     def _compact(self) -> None:
         try:
             self._ledger.compact_if_due(self.state)
-        except PenstockError as error:  # the command stands; the ledger just keeps growing
+        except PenstockError as error:  # the command is in the ledger, which just keeps growing
             log.warning("no snapshot of the ledger could be written: %s", error)
 
     def _perform(self, effects: tuple[Effect, ...]) -> None:
@@ -308,7 +308,7 @@ class Keeper:
             self._waiting.discard(done)
 
     def stop(self) -> None:
-        """Everybody who waits gets Unavailable."""
+        """All waiting calls raise Unavailable."""
         self._stopped = True
         for waiting in self._waiting:
             if not waiting.done():

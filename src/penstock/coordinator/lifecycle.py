@@ -56,7 +56,7 @@ class Lifecycle:
         fresh: bool | None,
         request: str,
     ) -> Started:
-        """Begins a new generation. The same request again returns the same generation, with these inputs added."""
+        """Starts a new generation. The same request again returns the same generation, with these inputs added."""
         started = await self._start(name, inputs, outputs, limits, fresh=fresh, request=request)
         self._shared.heartbeats.started(name)
         return started
@@ -92,7 +92,7 @@ class Lifecycle:
 
     async def _input(self, old: Pipeline | None, key: str, spec: InputSpec) -> tuple[tuple[str, ...], Segments]:
         """Resolves where the input starts in those of its sources that it does not read yet. A source that was read
-        before continues where it was, whatever `starting` says.
+        before continues where it was, whatever `starting` is.
         """
         sources = normalised(spec.sources)
         known = old.inputs.get(key) if old is not None else None
@@ -109,7 +109,7 @@ class Lifecycle:
             self._shared.store.create(segment, NO_QUOTA)
 
     async def initial(self, name: str, generation: int, key: str) -> InputOffset:
-        """Where epoch 0 begins. Raises PipelineError if that epoch is over: then the checkpoint is lost."""
+        """Where epoch 0 starts. Raises PipelineError if that epoch is over: then the checkpoint is lost."""
         shared = self._shared
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
@@ -130,7 +130,7 @@ class Lifecycle:
             await shared.keeper.settled()
 
     async def describe(self, name: str, generation: int, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-        """Records the fields of the ports' rows, from which SQL sinks create tables. What is too long is not kept."""
+        """Records the fields of the ports' rows, from which SQL sinks create tables. Too long ones are not recorded."""
         shared = self._shared
         given = {check_pipeline_name(port, "port"): tuple(fields) for port, fields in schemas.items()}
         if sum(len(name) + len(kind) for fields in given.values() for name, kind in fields) > SCHEMAS_CHARACTERS_MAX:
@@ -145,8 +145,8 @@ class Lifecycle:
         self._shared.heartbeats.beat(name, stopped=stopped, failed=failed)
 
     def stored_input(self, name: str) -> StoredInput:
-        """How much of its input a pipeline would read again after a reset, if it began where it first began. Replayed
-        dead letters do not count: it does not read those again.
+        """How much of its input a pipeline would read again after a reset, if it started where it first started.
+        Replayed dead letters do not count: it does not read those again.
         """
         shared, pipeline = self._shared, known(self._shared.state, name)
         declared = [one for key, spec in pipeline.inputs.items() for one in own_sources(name, key, spec)]
@@ -159,7 +159,7 @@ class Lifecycle:
         return StoredInput(stored, total)
 
     async def reset(self, name: str, *, accept_partial: bool = False) -> None:
-        """Begins a new incarnation; the next start decides where to begin. Raises PipelineError if retention has
+        """Starts a new incarnation; the next start decides where it reads from. Raises PipelineError if retention has
         removed some of the pipeline's input, unless `accept_partial`: its results would silently differ.
         """
         shared = self._shared

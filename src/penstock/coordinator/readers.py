@@ -1,4 +1,4 @@
-"""For readers without a pipeline, and for all readers the ranges that their tasks read. Nothing is written down."""
+"""Offsets for readers without a pipeline, and, for all readers, the ranges of their tasks. Nothing is stored."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ from penstock.core.errors import DataLoss, RequestError
 from penstock.protocol.api.pipelines import Limits, Range, Segments, Splits, Starting
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 
-# Connectors' segments, read in the order in which their records came, whichever segment each of them lies in.
+# Connectors' segments are read in the order in which their records arrived, across segments.
 #
-# Where one segment were read ahead of another, a stream that begins in that other one would find the watermark ahead
-# of it, and be late, though it was in time when it came. (Records that compaction has moved count as newer than they
-# are.)
+# If one segment were read ahead of another, the watermark could be past the first events of a stream that starts in
+# the other one: they would be late, although they arrived in time. (Records that compaction has moved count as newer
+# than they are.)
 
 _TURNS = 16
-"""Of each segment in one cut: so much of what a cut may take is given away at most, a sixteenth."""
+"""Turns of each segment in one cut: at most a sixteenth of what the cut may read stays unused."""
 
 
 class Backlog(NamedTuple):
@@ -31,8 +31,8 @@ class Backlog(NamedTuple):
 
 
 def taken_in_order(records: Records, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
-    """How far each of these can be read within so many bytes, one record at least: it is always the turn of the one
-    that is farthest behind.
+    """How far each segment can be read within so many bytes, at least one record: the segment whose next record is
+    the oldest is always next.
     """
     if bytes_max >= sum(backlog.size for backlog in waiting.values()):
         return {name: records.boundary(name, *backlog) for name, backlog in waiting.items()}
@@ -55,8 +55,8 @@ def taken_in_order(records: Records, waiting: Mapping[str, Backlog], bytes_max: 
 
 
 def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str, int]) -> dict[str, int]:
-    """Of what is read up to these ends only what came before the first that is left. Never nothing at all, though
-    records that were moved may say so.
+    """Reduces these ends to the records that arrived before the first one that is left out. Something is always left,
+    even if the positions of moved records suggest otherwise.
     """
     left = {name: records.position(name, end) for name, end in ends.items() if end < waiting[name].end}
     first = min(left, key=lambda name: left[name], default=None)
@@ -73,14 +73,14 @@ def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str,
 
 
 class Allowance(NamedTuple):
-    """What one cut may take, over all segments; rows None: as many as the bytes hold."""
+    """What one cut may take, over all segments; rows None: no limit but the bytes."""
 
     bytes: int
     rows: int | None = None
 
 
 def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str, Backlog]:
-    """What is durable and not read yet, of each segment; `upto` may say that it ends earlier."""
+    """What is durable and not read yet, of each segment; `upto` may end it earlier."""
     found = {}
     for name, start in positions.items():
         end = min(records.end(name), upto.get(name, 1 << 63))
@@ -90,8 +90,8 @@ def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str,
 
 
 async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
-    """Where the parts of segments end that the cut takes in, one record at least: those of connectors in the order in
-    which they came, of each other segment a part in proportion to what waits there.
+    """Where the cut ends in each segment, with at least one record: connectors' records in order of arrival, and of
+    each other segment a part in proportion to its backlog.
     """
     total = sum(backlog.size for backlog in waiting.values())
     connectors = {name: backlog for name, backlog in waiting.items() if name.startswith(CONNECTOR_PREFIX)}
@@ -110,7 +110,7 @@ async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowa
 
 
 async def _rows_end(records: Records, name: str, part: Backlog, rows_max: int) -> int:
-    """The end of the last record with which there are no more than `rows_max` rows; one record at least."""
+    """The end of the last record up to which there are at most `rows_max` rows; at least one record."""
     end, rows = part.start, 0
     async for found in records.walk(name, part.start, part.end):
         for record in found:
@@ -128,7 +128,7 @@ PARTS_MAX = 100_000
 
 
 def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:
-    """Raises DataLoss where bytes are gone, unless `skip_lost` lets them be passed over and told of."""
+    """Raises DataLoss where bytes are gone; with `skip_lost` they are skipped and reported."""
     if not 1 <= parts <= PARTS_MAX:
         raise RequestError(f"{parts} parts", f"Ask for 1 to {PARTS_MAX}.")
     there, lost = [], []
@@ -145,7 +145,7 @@ def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int,
 
 
 def _begin(records: Records, wanted: Range) -> int:
-    """The first byte of it that is there. A segment that is not there has none."""
+    """The first byte that is still stored. A segment that does not exist has none."""
     end = records.end(wanted.segment)
     if not end:
         return wanted.end
@@ -160,7 +160,7 @@ def _gone(lost: Range) -> DataLoss:
 
 
 def _parts(records: Records, whole: Range, size: int) -> Iterator[Range]:
-    """None is smaller than `size`, unless the whole is: what is left at the end goes to the last one."""
+    """No part is smaller than `size`, unless the whole is: the rest at the end goes to the last part."""
     start = whole.start
     for left in range((whole.end - start) // size, 1, -1):
         target = start + max(size, (whole.end - start) // left)

@@ -11,19 +11,19 @@ from penstock.coordinator.machine.state import State
 from penstock.protocol.api.pipelines import StartingPipeline
 
 _LOOK_SECONDS = 1.0
-"""A driver that was killed says nothing: its silence is all there is to notice."""
+"""A driver that was killed reports nothing: only its silence can be noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """Why events would wait. `seconds`: until they would not, where that can be said."""
+    """Why events would wait. `seconds`: for about how long, if that is known."""
 
     text: str
     seconds: int | None = None
 
 
 class Readiness:
-    """Of all pipelines. In the worker's event loop."""
+    """The readiness of all pipelines. Used in the worker's event loop."""
 
     def __init__(self, state: Callable[[], State], heartbeats: Heartbeats) -> None:
         self._state = state
@@ -44,8 +44,8 @@ class Readiness:
         return max(waiting, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
 
     def is_waited_for(self, source: str, *, by_all: bool) -> bool:
-        """Whether events should rather come later: none of the pipelines on the source runs, or `by_all` and one of
-        them is starting. One that failed or was stopped does not keep the others from their events.
+        """Whether events should be sent later: none of the pipelines on the source runs, or `by_all` and one of
+        them is starting. One that failed or was stopped does not keep events from the others.
         """
         states = [*self._states(source).values()]
         return bool(states) and ("RUNNING" not in states or (by_all and "STARTING" in states))
@@ -82,14 +82,14 @@ class Readiness:
         return any(cold) if by_all else bool(cold) and all(cold)
 
     async def warm(self, source: str, *, by_all: bool) -> None:
-        """Return when no first epoch is waited for: it is through, or its pipeline is gone."""
+        """Return when no first epoch is waited for: it is merged, or its pipeline is gone."""
         while self.is_on_first_epoch(source, by_all=by_all):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed.wait()
 
     def starting(self) -> list[StartingPipeline]:
-        """Also those that are not registered yet: their driver is still starting Spark."""
+        """Includes pipelines that are not registered yet, because their driver is still starting Spark."""
         known = {name: sorted(one.sources) for name, one in self._state().pipelines.items()}
         announced = {name: sorted(sources) for name, sources in self._heartbeats.announced().items()}
         return [
@@ -101,7 +101,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class SourceReadiness:
-    """Of the pipelines on one source: what its connector is shown."""
+    """The readiness of the pipelines on one source, as its connector sees it."""
 
     _all: Readiness
     _source: str

@@ -19,7 +19,7 @@ _DATA_BYTES_PER_STEP = 4 << 20
 _READ_AT_ONCE = 32
 """Heads that are read without a thread: the page cache has them, and a thread costs more than that."""
 _TRIES = 10
-"""Compaction may move what is about to be read; that it does so again and again is no accident."""
+"""Compaction may move what is about to be read; if it does so this often, something is wrong."""
 
 _HEADER_SIZE = 8
 
@@ -52,7 +52,7 @@ class Records:
         return self._store.info(name).length if self._store.exists(name) else 0
 
     def boundary(self, name: str, start: int, limit: int) -> int:
-        """The last record end up to `limit`, or the first one after `start` if that is none. Durable bytes only."""
+        """The last record end up to `limit`, or else the first one after `start`. Durable bytes only."""
         end = self.end(name)
         if limit >= end or start >= end:
             return max(end, start)
@@ -64,11 +64,11 @@ class Records:
         return self._store.record(name, offset - 1).end
 
     def position(self, name: str, offset: int) -> int:
-        """Where in the journal the record there lies: in the order of their coming, but for those that were moved."""
+        """Where in the journal the record is: in order of arrival, except for records that were moved."""
         return int(self._store.position(name, max(offset, self.begin(name))))
 
     def came_before(self, name: str, start: int, end: int, position: int) -> int:
-        """The end of those records in [start, end) that lie before this place in the journal; `start` if none does."""
+        """The end of the records in [start, end) that are before this place in the journal; `start` if none is."""
         low, high = start, end
         while low < high:
             at = max((low + high) // 2, self.begin(name))
@@ -79,15 +79,15 @@ class Records:
         return low
 
     def begins_an_event(self, name: str, offset: int) -> bool:
-        """Whether it is a place to read from: where an event begins, or the segment does, or ends."""
+        """Whether a reader may start there: where an event starts, or at the start or end of the segment."""
         if not self.begin(name) < offset < self.end(name):
             return True
         start = max(self._store.record(name, offset).start, self.begin(name))
         return start == offset or ends_with_an_event(self._store.read(name, start, offset - start))
 
     async def heads(self, name: str, start: int, end: int) -> AsyncIterator[Heads]:
-        """The heads of the records in [start, end). What is truncated is passed over. The first step is a short one,
-        and each is longer than the last: most who have a limit need few.
+        """The heads of the records in [start, end). Truncated ones are skipped. The first step is short, and each is
+        longer than the last: most callers with a limit need few heads.
         """
         step = _READ_AT_ONCE
         while (start := max(start, self.begin(name))) < min(end, self.end(name)):
@@ -144,7 +144,7 @@ class Records:
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
 
     async def data(self, name: str, start: int, length: int) -> bytes:
-        """Up to about `length` durable bytes at `start`, one at least. Raises SegmentTruncated, Damaged."""
+        """Up to about `length` durable bytes at `start`, at least one. Raises SegmentTruncated, Damaged."""
         for _ in range(_TRIES):
             located = self._store.locate(name, start, length)
             try:
@@ -176,7 +176,7 @@ def count_events(data: Buffer, *, stored: bool) -> tuple[int, int]:
 
 
 def ends_with_an_event(data: Buffer) -> bool:
-    """Whether these bytes, which begin with an event, end with one."""
+    """Whether these bytes, which start with an event, end with one."""
     at = 0
     while at + _HEADER_SIZE <= len(data):
         at += _HEADER_SIZE + int.from_bytes(data[at + 4 : at + _HEADER_SIZE], "big")
@@ -192,7 +192,7 @@ class Sources:
         self._records = records
 
     def segments(self, source: str) -> list[str]:
-        """Those that are there: a source that does not exist yet is simply empty."""
+        """The segments that exist: a source that does not exist yet is simply empty."""
         parsed = Source.parse(source)
         if parsed.segment is not None:
             return [parsed.segment] if self._store.exists(parsed.segment) else []
@@ -234,7 +234,7 @@ class Sources:
         return {name: self._records.begin(name) for name in names} | dict(given)
 
     async def _at_time(self, name: str, timestamp_us: int) -> int:
-        """Where the first record begins that has an event of this time, or a later one; or the end."""
+        """The start of the first record with an event of this time or later; or the end."""
         at, end = self._records.begin(name), self._records.end(name)
         async for records in self._records.walk(name, at, end):
             for record in records:
@@ -245,5 +245,5 @@ class Sources:
 
 
 def normalised(sources: Iterable[str]) -> tuple[str, ...]:
-    """Each once, written as `Source` does. Raises RequestError for what is no source."""
+    """Each once, written as `Source` does. Raises RequestError for an invalid source."""
     return tuple(dict.fromkeys(str(Source.parse(source)) for source in sources))

@@ -131,7 +131,7 @@ class Coordinator:
         for name in shared.state.pipelines:
             try:
                 await shared.watermarks.recover(shared.state, name)
-            except PenstockError as error:  # its watermark knows fewer streams; nothing else depends on the table
+            except PenstockError as error:  # its watermark misses some streams; nothing else depends on the table
                 log.error("the table of streams of pipeline %r is lost: %s", name, error)
         for source, segments in shared.state.released.items():
             self._releases.perform(Release(source, segments))
@@ -148,7 +148,7 @@ class Coordinator:
         ]
 
     async def stop(self) -> None:
-        """Requests that wait get Unavailable."""
+        """Waiting requests get Unavailable."""
         self._shared.news.end()
         self._shared.keeper.stop()
         for task in self._tasks:

@@ -97,7 +97,7 @@ class OpenChapters:
         return read_index(self.get(base), base)
 
     def scan(self, base: Position) -> Iterator[Found]:
-        """A chapter's records; a damaged header stands in nobody's way."""
+        """A chapter's records; they can be read even if its header is damaged."""
         file = self.get(base)
         try:
             chain: int | None = read_header(file, base)
@@ -112,7 +112,7 @@ _START_OVER = "Start with a new data directory; checkpoints and sinks of the old
 
 
 def read_header(file: File, base: Position) -> int:
-    """The chain that the chapter begins with. Raises Damaged; UnreadableFormat if another version wrote it."""
+    """The chain that the chapter starts with. Raises Damaged; UnreadableFormat if another version wrote it."""
     name = chapter_name(base)
     try:
         header = parse_chapter_header(file.read(0, CHAPTER_HEADER_BYTES))

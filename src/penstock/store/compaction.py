@@ -1,4 +1,4 @@
-"""Gives truncated bytes back to the disk: dead chapters are dropped, the live bytes of nearly dead ones are moved."""
+"""Returns truncated bytes to the disk: dead chapters are dropped, the live bytes of nearly dead ones are moved."""
 
 import logging
 from collections import deque
@@ -13,7 +13,7 @@ from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
 
-# A damaged snapshot is made good from the chapter before: that one must be there.
+# A damaged snapshot is rebuilt from the chapter before, which must therefore exist.
 _KEEP_CLOSED = 2
 _STEP_BYTES = 1 << 20
 
@@ -49,7 +49,7 @@ class Compactor:
         return True
 
     def _drop_settled(self) -> bool:
-        """A chapter goes when the records that made it dead are durable, not before."""
+        """Drop a chapter only when the records that made it dead are durable."""
         journal, dropped = self._store.journal, False
         self._store.indexes.settle(journal.durable)
         while self._dropping and self._dropping[0][0] <= journal.durable:
@@ -63,7 +63,7 @@ class Compactor:
         return dropped
 
     def _candidates(self) -> list[Position]:
-        """Closed chapters that may go once they are dead; those alone that are written and named by now."""
+        """Closed chapters that may be dropped once they are dead; only those that are written and named by now."""
         waiting = {chapter for _, chapter in self._dropping}
         chapters, durable = self._store.journal.chapters, self._store.journal.durable
         closed = list(pairwise(chapters))[:-_KEEP_CLOSED]

@@ -27,7 +27,7 @@ from penstock.store.recovery import Opened, recover
 from penstock.store.settings import StoreSettings
 from penstock.store.spares import OUT_OF_SPACE, Spare, Spares
 
-# What the journal does to its files, step by step: write a group of records, or turn to the next chapter.
+# The journal's steps on its files: write a group of records, or turn to the next chapter.
 
 
 @dataclass(slots=True)
@@ -87,14 +87,14 @@ log = logging.getLogger(__name__)
 # Room beside a chapter's records and its index: the heads of its last ones, the trailer, and the empty records that
 # may follow one of the store's before it asks again (one when the journal falls idle, one when it is opened).
 _SLACK_BYTES = 1024
-# A chapter is this many times as large as the snapshot that it begins with, so that most of it is records.
+# A chapter is this many times as large as the snapshot that it starts with, so that most of it is records.
 _SNAPSHOT_SHARE = 4
 _EMPTY = pack([])
 _UNNAMED = "first-chapter"
 
 
 class FileJournal:
-    """Implements `Journal`. `append` and `turn` queue; `commit` does, in one thread, what was queued."""
+    """Implements `Journal`. `append` and `turn` queue steps, which `commit` performs in one thread."""
 
     def __init__(self, files: Files, settings: StoreSettings) -> None:
         self._files = files
@@ -239,7 +239,7 @@ class FileJournal:
         self._open.put(base, spare.file)
 
     def prove(self) -> None:
-        """Queue an empty record, unless something is queued already: it says that all before it is durable."""
+        """Queue an empty record, unless something is queued already: it proves that everything before it is durable."""
         with self._changed:
             if self._steps or self.proved:
                 return
@@ -277,16 +277,16 @@ class FileJournal:
         with self._changed:
             self.durable = end
             self._changed.notify_all()
-        self._tell()
+        self._notify()
 
     def fail(self, error: Exception) -> None:
-        """From now on nothing is accepted, and whoever waits gets the error."""
+        """From now on nothing is accepted, and all waiting calls raise the error."""
         with self._changed:
             self._failure = f"the disk refused a write or an fsync: {error}"
             self._changed.notify_all()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             try:
                 listener()
@@ -351,7 +351,7 @@ class FileJournal:
         self._spares.fill()
 
     def close(self) -> None:
-        """Let go of the files. What is queued and not committed is not written."""
+        """Close the files. Steps that are queued and not committed are not written."""
         self._open.clear()
         self._spares.close()
         self._file.close()
@@ -370,7 +370,7 @@ def _snapshot_record(
 
 # The thread that writes and syncs what the store has queued: many appends, one fsync.
 
-# How long to wait before a group is tried again that did not fit on the disk.
+# How long to wait before retrying a group that did not fit on the disk.
 _RETRY_SECONDS = 0.2
 
 
@@ -400,7 +400,7 @@ class Committer:
                 self._journal.prove()
                 self._journal.commit()
         except Exception as error:
-            # Without this thread nothing becomes durable: whatever ended it must end the waiting, too.
+            # Without this thread nothing becomes durable: whatever ends it must end all waiting calls too.
             if not self._journal.failed:
                 self._journal.fail(error)
             log.critical("%s", error)

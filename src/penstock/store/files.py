@@ -1,4 +1,4 @@
-"""All disk access of the store stands behind these two small protocols.
+"""All disk access of the store goes through these two small protocols.
 
 `RealFiles` is the disk. `penstock.testing` has two more for tests: `MemoryFiles`, a dict, and `FaultyFiles`, a disk
 that loses what was not synced, tears writes, flips bits, fails fsync and runs out of space. All three pass one
@@ -58,9 +58,9 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def close(self) -> None:
-        """End access through this object: whatever else is asked of it raises OSError (EBADF).
+        """End access through this object: any other call raises OSError (EBADF).
 
-        Syncs nothing. Closing again does nothing. A file that nobody holds any more is closed by itself.
+        Syncs nothing. Closing again does nothing. A file without references is closed by itself.
         """
         ...
 
@@ -106,11 +106,11 @@ class Files(Protocol):
         ...
 
     def lock(self) -> None:
-        """Take the directory for this object until `close`. Raises StoreInUse when it is taken."""
+        """Lock the directory for this object until `close`. Raises StoreInUse if it is locked."""
         ...
 
     def close(self) -> None:
-        """Give up the lock. Open files stay open."""
+        """Release the lock. Open files stay open."""
         ...
 
 
@@ -122,7 +122,7 @@ IOV_MAX = 1024
 LOCK = "lock"
 
 _CLOSED = 0x7FFF_FFFF
-"""No file ever has this number: using it is EBADF. (-1 means "no number given" to some calls.)"""
+"""No file ever has this number: using it is EBADF. (-1 means "no number" to some calls.)"""
 
 # Linux writes a new size with fdatasync too, and leaves out only what a reader does not need.
 _sync_data = getattr(os, "fdatasync", os.fsync)
@@ -208,9 +208,9 @@ class RealFile:
 
 
 class RealFiles:
-    """The plain files of one directory; what else is in it is left alone.
+    """The plain files of one directory; anything else in it is left alone.
 
-    `create` makes the directory, durably, where it is missing. Nobody but the owner may read it or
+    `create` creates the directory, durably, if it is missing. Nobody but the owner may read it or
     what is in it.
     """
 

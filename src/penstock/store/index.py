@@ -1,7 +1,7 @@
 """Where each segment's bytes are inside one chapter: rows by key and offset.
 
 A row is four numbers: offset, position of the head, head length and length in one, checksum. While a chapter is
-written its rows are kept per key; once it is closed they are one sorted block, read from the chapter's index record.
+written its rows are grouped by key; once it is closed they are one sorted block, read from the chapter's index record.
 """
 
 import sys
@@ -22,7 +22,7 @@ INDEX_BYTES_PER_ROW_MAX = _ROW_BYTES + _KEY_BYTES
 
 
 class Row(NamedTuple):
-    """One append's bytes: `length` of them from `offset` on; `position` is where its head begins."""
+    """One append's bytes: `length` of them from `offset` on; `position` is where its head starts."""
 
     offset: Offset
     position: Position
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def row_of(operation: Append | Move, data: Position) -> Row:
-    """The row for an operation whose head begins at `data`."""
+    """The row for an operation whose head starts at `data`."""
     return Row(operation.offset, data, operation.head_length, operation.length, operation.checksum)
 
 
@@ -52,7 +52,7 @@ def _row(rows: "array[int]", number: int) -> Row:
 
 
 def _first(rows: "array[int]", offset: int, low: int, high: int) -> int:
-    """The last row in [low, high) that begins at or before `offset`."""
+    """The last row in [low, high) that starts at or before `offset`."""
     return max(low, bisect_right(range(high), offset, low, high, key=lambda n: rows[n * _WIDTH]) - 1)
 
 

@@ -1,7 +1,8 @@
-"""What the store needs of a journal. Files on a local disk are one (`file_journal.py`), a replicated log can be.
+"""What the store needs from a journal. Files on a local disk are one (`file_journal.py`); a replicated log could be.
 
-A journal is a sequence of records addressed by position alone. It comes in chapters, each beginning with a snapshot
-of the table of segments and ending with an index of its own bytes, so that opening it reads the last chapter alone.
+A journal is a sequence of records addressed by position alone. It is divided into chapters, each starting with a
+snapshot of the table of segments and ending with an index of its own bytes, so that only the last chapter is read to
+open it.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class Journal(Protocol):
 
     @property
     def chapter(self) -> Position:
-        """Where the chapter that is being written begins."""
+        """Where the chapter that is being written starts."""
         ...
 
     @property
@@ -49,7 +50,7 @@ class Journal(Protocol):
 
     @property
     def end(self) -> Position:
-        """Where the next record will begin."""
+        """Where the next record will start."""
         ...
 
     @property
@@ -58,7 +59,7 @@ class Journal(Protocol):
         ...
 
     def take_recovered(self) -> Recovered:
-        """What was found on opening; once, for it may be large."""
+        """What was found on opening; only once, because it may be large."""
         ...
 
     def room_for(self, length: int, *, draining: bool) -> None:
@@ -70,13 +71,13 @@ class Journal(Protocol):
         ...
 
     def append(self, meta: bytes, buffers: Sequence[Buffer], length: int) -> Position:
-        """Queue one record with `length` bytes of data, and say where these begin. The buffers must not change.
+        """Queue one record with `length` bytes of data, and return where they start. The buffers must not change.
         It is durable when `durable` has reached the `end` that this call leaves.
         """
         ...
 
     def turn(self, index: bytes, snapshot: bytes, *, room: int, draining: bool) -> None:
-        """Close the chapter with its index, and begin the next with the snapshot and room for `room` bytes more,
+        """Close the chapter with its index, and start the next with the snapshot and room for `room` bytes more,
         records and their part of the index.
         Raises DiskFull, with nothing changed, when there is no space for it.
         """
@@ -95,7 +96,7 @@ class Journal(Protocol):
         ...
 
     def drop(self, chapter: Position) -> None:
-        """Give a closed chapter's space back."""
+        """Free a closed chapter's space."""
         ...
 
     def chapter_bytes(self, chapter: Position) -> int: ...

@@ -78,9 +78,9 @@ def _check_quota(segment: Segment, length: int, settings: StoreSettings) -> None
         return
     if length > quota:
         raise LimitExceeded(f"an append of {length} bytes can never fit: segment {segment.name!r} may hold {quota}")
-    held = segment.length - segment.start
-    if held + length > quota:
-        raise QuotaReached(f"segment {segment.name!r} has {held} of {quota} bytes: no room for {length} more")
+    used = segment.length - segment.start
+    if used + length > quota:
+        raise QuotaReached(f"segment {segment.name!r} has {used} of {quota} bytes: no room for {length} more")
 
 
 def plan_merges(table: SegmentTable, merges: Sequence[tuple[str, str]]) -> list[Merge]:

@@ -54,7 +54,7 @@ class Indexes:
         return self._put(chapter, self._load(chapter))
 
     def close_chapter(self, encoded: bytes) -> None:
-        """The open chapter has been closed with this index, and the next one begun."""
+        """The open chapter has been closed with this index, and the next one started."""
         chapter = self._journal.chapters[-2]
         self._pinned[chapter] = self._journal.end
         self._put(chapter, ClosedIndex(encoded))
@@ -238,7 +238,7 @@ class Located(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Where one append's bytes begin and end in their segment; what was truncated of them counts."""
+    """Where one append's bytes start and end in their segment, including truncated ones."""
 
     start: Offset
     end: Offset
@@ -248,7 +248,7 @@ class Record(NamedTuple):
 class SegmentInfo:
     name: str
     number: int
-    """Never used again: a segment of the same name that is made later has another one."""
+    """Never used again: a segment that is created later under the same name has another one."""
     start: int
     length: int
     sealed: bool

@@ -19,8 +19,8 @@ from penstock.store.operations import (
 )
 
 FORMAT = 2
-"""Of a whole journal: of its bytes, and of what the worker keeps in them. 1 was written before 0.1, when epochs were
-not numbered as Spark's batches are.
+"""The format version of a whole journal: of its bytes, and of what the worker stores in them. 1 was written before 0.1,
+when epochs were not numbered as Spark's batches are.
 """
 
 _CHAPTER = struct.Struct("<8sIIQII")
@@ -39,7 +39,7 @@ RECORD_HEADER_BYTES = _RECORD.size
 _CHECKED_FROM = RECORD_HEADER_BYTES - _CHECKED.size
 
 HEAD_CHECKSUM_BYTES = 4
-"""In front of a head that is not empty stands its own checksum: so it can be read, and trusted, without the data."""
+"""A head that is not empty is preceded by its own checksum, so that it can be trusted without the data."""
 
 
 class RecordHeader(NamedTuple):
@@ -66,7 +66,7 @@ class ChapterHeader(NamedTuple):
 
 
 class NotAChapter(ValueError):
-    """The file does not begin with a chapter's header."""
+    """The file does not start with a chapter's header."""
 
 
 class OtherFormat(ValueError):
@@ -85,7 +85,7 @@ def checksum(buffers: Iterable[Buffer]) -> int:
 
 
 def head_checksum(head: Buffer) -> bytes:
-    """What stands in front of a head."""
+    """The bytes before a head."""
     return crc32c(head).to_bytes(HEAD_CHECKSUM_BYTES, "little")
 
 
@@ -136,7 +136,7 @@ def trailer(index_position: Position) -> bytes:
 
 
 def parse_trailer(data: bytes) -> Position | None:
-    """Where the index record begins; None where this is not a trailer."""
+    """Where the index record starts; None where this is not a trailer."""
     if len(data) != TRAILER_BYTES:
         return None
     position, magic, value = _TRAILER.unpack(data)
@@ -145,7 +145,7 @@ def parse_trailer(data: bytes) -> Position | None:
     return Position(position)
 
 
-# Reads a chapter's records one after the other, and goes on behind bytes that are not a record.
+# Reads a chapter's records one after the other, and continues after bytes that are not a record.
 
 _WINDOW_BYTES = 1 << 20
 
@@ -158,7 +158,7 @@ class Readable(Protocol):
 
 
 class Entry(NamedTuple):
-    """A record whose header and meta are sound; `sound` says whether its data are too."""
+    """A record whose header and meta are sound; `sound`: its data are too."""
 
     header: RecordHeader
     operations: list[Operation]
@@ -180,7 +180,7 @@ class Entry(NamedTuple):
 
 
 class Flaw(NamedTuple):
-    """Bytes from `position` to `end` that are no record of this chapter."""
+    """Bytes from `position` to `end` that are not a record of this chapter."""
 
     position: Position
     end: Position
@@ -190,7 +190,7 @@ Found: TypeAlias = Entry | Flaw
 
 
 def scan(file: Readable, base: Position, chain: int | None, name: str) -> Iterator[Found]:
-    """The chapter's records in order, until its index record or the zeros behind the last one.
+    """The chapter's records in order, until its index record or the zeros after the last one.
     `chain` is the checksum that the first one must follow, None where it is not known.
     """
     return _Scan(file, base, chain, name).run()
@@ -295,7 +295,7 @@ class _Scan:
         return memoryview(self._window)[start : start + length]
 
     def _load(self, offset: int, length: int) -> int:
-        """See to it that the window holds these bytes, as far as the file does; returns where in it they begin."""
+        """Load these bytes, as far as the file has them, into the window; returns where in it they start."""
         start = offset - self._window_at
         if start < 0 or start + length > len(self._window):
             self._window = self._file.read(offset, max(length, _WINDOW_BYTES))

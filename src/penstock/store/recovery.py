@@ -1,4 +1,4 @@
-"""Opens a journal's files: finds the last good record, tells a torn tail from damage, and makes the tail durable."""
+"""Opens a journal's files: finds the last good record, separates a torn tail from damage, makes the tail durable."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ _BLOCK_BYTES = 1 << 18
 
 
 class Opened(NamedTuple):
-    """A journal as it was found and mended: where to go on writing, and what it holds."""
+    """A journal as it was found and repaired: where to continue writing, and what it contains."""
 
     bases: tuple[Position, ...]
     file: File
@@ -23,7 +23,7 @@ class Opened(NamedTuple):
     chain: int
     term: int
     proved: bool
-    """The last record is an empty one, and says that all before it was durable."""
+    """The last record is an empty one, which proves that everything before it was durable."""
     recovered: Recovered
 
 
@@ -60,12 +60,12 @@ class _Chapter(NamedTuple):
 
 
 class SoundRecords(NamedTuple):
-    """What a journal holds, from its last sound snapshot on."""
+    """What a journal contains, from its last sound snapshot on."""
 
     entries: list[tuple[Position, Entry]]
     damage: list[Damage]
     torn: int | None
-    """File offset at which the last chapter's torn tail begins."""
+    """File offset at which the last chapter's torn tail starts."""
 
     @property
     def recovered(self) -> Recovered:
@@ -73,7 +73,7 @@ class SoundRecords(NamedTuple):
 
 
 def recover(files: Files, capacity: int) -> Opened | None:
-    """None when there is no journal yet. Raises Damaged when what is left cannot tell which segments there are."""
+    """None when there is no journal yet. Raises Damaged if the segments cannot be determined from what is left."""
     bases = chapter_bases(files)
     if not bases:
         return None
@@ -96,7 +96,7 @@ def recover(files: Files, capacity: int) -> Opened | None:
 
 
 def sound_records(files: Files, bases: list[Position]) -> SoundRecords:
-    """As `recover`, but nothing is mended."""
+    """As `recover`, but nothing is repaired."""
     chapters = _read_from_snapshot(files, bases)
     found, chapters[-1] = chapters[-1], _without_torn_tail(chapters[-1])
     last = chapters[-1]
@@ -129,7 +129,7 @@ def _read(files: Files, base: Position) -> _Chapter:
 
 
 def _read_before(files: Files, bases: list[Position], chapter: _Chapter) -> _Chapter:
-    """The chapter before one whose snapshot is damaged; it must end where that one begins."""
+    """The chapter before one whose snapshot is damaged; it must end where that one starts."""
     number = bases.index(chapter.base)
     before = _read(files, bases[number - 1]) if number else None
     if before is None or before.end != chapter.base:
@@ -147,7 +147,7 @@ def _begins_with_snapshot(chapter: _Chapter) -> bool:
 
 def _without_torn_tail(chapter: _Chapter) -> _Chapter:
     """Only bytes that were never acknowledged are a torn tail: what fails at or beyond what is proved durable,
-    and an index that was to close the chapter, since the next one was not begun.
+    and an index that was to close the chapter, since the next one was not started.
     The snapshot was durable before the chapter had a name: it cannot be torn.
     """
     proved = max(chapter.proved, chapter.base + 1)
@@ -159,8 +159,8 @@ def _without_torn_tail(chapter: _Chapter) -> _Chapter:
 
 
 def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int, *, is_torn: bool) -> None:
-    """Make zeros of what is torn, and write again what is not proved: after a failed fsync the kernel may call pages
-    clean that never reached the disk. The names, too, may be known to the kernel alone.
+    """Zero the torn bytes, and rewrite those that are not proved durable: after a failed fsync the kernel may call
+    pages clean that never reached the disk. The names, too, may be known to the kernel alone.
     """
     end = file_offset(chapter.base, chapter.end)
     proved = min(file_offset(chapter.base, chapter.proved), end) if chapter.proved > chapter.base else 0
@@ -182,7 +182,7 @@ def _make_zeros(file: File, start: int) -> None:
 
 
 def _allocate(files: Files, file: File, capacity: int) -> None:
-    """Give the last chapter its room again, if need be that of spares: without it the chapter could not be closed."""
+    """Reserve the last chapter's room again, if necessary from spares: without it the chapter could not be closed."""
     spares = spare_names(files)
     while True:
         try:

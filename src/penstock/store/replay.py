@@ -1,7 +1,7 @@
-"""Brings the table of segments back from the records that were found, and marks the segments that damage touches.
+"""Rebuilds the table of segments from the records that were found, and marks the segments that damage touches.
 
-Without damage this is `table.apply`, record by record. Damage leaves holes, and what stands behind a hole may not fit
-what stands before it: a segment that was never created, bytes that do not join. None of that may pass for whole.
+Without damage this is `table.apply`, record by record. Damage leaves holes, and records after a hole may not fit those
+before it: a segment that was never created, bytes that do not join. None of that may count as intact.
 """
 
 import logging
@@ -61,7 +61,7 @@ class _Replay:
             self._suspects.clear()
 
     def _suspect(self, damage: Found) -> None:
-        """Bytes that name no segment are lost: they may have been the last ones of any that is not sealed."""
+        """Lost bytes whose segment is unknown may have been the last ones of any segment that is not sealed."""
         log.error("%s", damage)
         if damage.entry is None and damage.position < damage.end:
             self._suspects |= {s.id: str(damage) for s in self._table if not s.sealed}
@@ -83,7 +83,7 @@ class _Replay:
         return next(str(damage) for damage in self._damage if damage.position == entry.position)
 
     def _prove(self, operation: Operation) -> None:
-        """Bytes that go on where the segment ends prove it whole; a gap before them shows what was lost."""
+        """Bytes that continue where the segment ends prove it intact; a gap before them shows what was lost."""
         match operation:
             case Append():
                 self._join(operation.segment, operation.offset)

@@ -1,4 +1,4 @@
-"""One segment as it stands in memory, and the runs that say in which chapters its bytes are."""
+"""One segment in memory, and the runs that map its bytes to chapters."""
 
 from array import array
 from bisect import bisect_right
@@ -50,7 +50,7 @@ class Runs:
         return Offset(self._flat[after]) if after < len(self._flat) else length
 
     def add(self, run: Run) -> None:
-        """At the end; a run that goes on where the last one does not need to be told."""
+        """Add a run at the end, unless the last run already covers it."""
         flat = self._flat
         if not (
             flat
@@ -94,7 +94,7 @@ class Damage(NamedTuple):
     reason: str
     end: Offset
     known: bool
-    """Bytes before `end` are lost, and none behind it; otherwise nobody knows whether some were behind it."""
+    """Bytes before `end` are lost, and none after it; otherwise it is unknown whether some after it are."""
 
 
 class Segment:
@@ -131,7 +131,7 @@ class Segment:
         return self.writers.get(writer) if self.writers else None
 
     def remember(self, writer: bytes, number: int, limit: int) -> None:
-        """Keep the writer's number; the writer that has been silent longest makes room for a new one."""
+        """Remember the writer's number; the writer that has been silent longest makes room for a new one."""
         if self.writers is None:
             self.writers = {}
         self.writers.pop(writer, None)

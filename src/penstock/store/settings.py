@@ -17,19 +17,19 @@ class StoreSettings:
     """Records in a journal file: bounds start-up time and the index of the last file when records are tiny."""
 
     reserve_bytes: int = 256 * MIB
-    """Disk space kept for merge, truncate, delete and compaction alone, so that a full store can drain."""
+    """Disk space reserved for merge, truncate, delete and compaction, so that a full store can drain."""
 
     index_cache_bytes: int = 64 * MIB
-    """Indexes of closed chapters held in memory for readers."""
+    """Indexes of closed chapters cached in memory for readers."""
 
     open_files_max: int = 128
-    """Journal files held open; far below the usual limit of 1,024 descriptors."""
+    """Journal files open at a time; far below the usual limit of 1,024 descriptors."""
 
     append_bytes_max: int = 16 * MIB
     """Largest single append: the segment protocol's largest message, and then some."""
 
     segment_quota_bytes: int | None = None
-    """Bytes that a segment may hold before appends to it are refused, unless it has a quota of its own."""
+    """Bytes that a segment may contain before appends to it are refused, unless it has a quota of its own."""
 
     segments_max: int = 1_000_000
     """At about 1 KiB each this bounds the table of segments to 1 GiB."""

@@ -1,4 +1,4 @@
-"""Preallocated files that will be chapters; the reserve is made of them."""
+"""Preallocated files that will be chapters; the reserve consists of them."""
 
 import errno
 import logging
@@ -26,7 +26,7 @@ def spare_names(files: Files) -> list[str]:
 
 
 class Spares:
-    """`reserved` of them are for draining alone; one more is made while there is room, for the next chapter."""
+    """`reserved` of them are only for draining; one more is allocated while there is room, for the next chapter."""
 
     def __init__(self, files: Files, size: int, reserved: int) -> None:
         self._files = files
@@ -39,7 +39,7 @@ class Spares:
             self._adopt(name)
 
     def _adopt(self, name: str) -> None:
-        """Take over a spare of an earlier process. A chapter may have been begun in it: only an empty file is zeros."""
+        """Take over a spare of an earlier process. It may contain part of a chapter: only an empty file is zeros."""
         self._next = max(self._next, int(name.removeprefix("spare-")) + 1)
         spare = Spare(name, self._files.open(name))
         spare.file.truncate(0)
@@ -57,7 +57,7 @@ class Spares:
         return len(self._spares) > self._reserved
 
     def fill(self) -> None:
-        """Make what is missing, as far as the disk lets us. Never raises: `reserve_is_whole` tells."""
+        """Allocate what is missing, as far as the disk has room. Never raises: see `reserve_is_whole`."""
         if len(self._spares) > self._reserved:
             return
         with self._lock:
@@ -98,7 +98,7 @@ class Spares:
             return spare
 
     def close(self) -> None:
-        """Let go of the files; the next process takes them over."""
+        """Close the files; the next process takes them over."""
         with self._lock:
             while self._spares:
                 self._spares.pop().file.close()

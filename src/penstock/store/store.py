@@ -63,9 +63,9 @@ _DAMAGE_KEPT = 100
 
 
 class SegmentStore:
-    """One thread owns a store and makes all calls, except that `fetch` may run in any.
+    """One thread owns a store and makes all calls, except that `fetch` may run in any thread.
 
-    A change is made in memory at once, and is durable when `journal.durable` has reached the position that the call
+    A change is visible in memory at once, and is durable when `journal.durable` has reached the position that the call
     returns; nothing may be acknowledged before. Readers see durable bytes only.
     """
 
@@ -89,7 +89,7 @@ class SegmentStore:
         return self.journal.read(chapter, entry.header.data_position, entry.header.data_length)
 
     def _leave_damage_behind(self) -> None:
-        """The next snapshot says which segments are damaged: so a truncation that ends it differs from older ones."""
+        """The next snapshot records which segments are damaged: a truncation that ends the damage must come later."""
         with suppress(DiskFull):
             self._turn(0, draining=True)
 
@@ -166,7 +166,7 @@ class SegmentStore:
         return self.journal.end
 
     def truncate(self, name: str, offset: int) -> Position:
-        """Give up the bytes below `offset`; past damage, this ends it. Below what is truncated: nothing to do."""
+        """Remove the bytes below `offset`; past damage, this ends it. Does nothing below what is already truncated."""
         segment = self._segment(name)
         if offset > segment.length:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, before {offset}")
@@ -177,14 +177,14 @@ class SegmentStore:
         return self.write([Truncate(segment.id, Offset(offset))])
 
     def before_truncate(self, prepare: Callable[[str], None]) -> None:
-        """Call it with a segment's name before bytes are given up; what it writes is durable if the truncation is."""
+        """Call it with a segment's name before bytes are removed; what it writes is durable if the truncation is."""
         self._before_truncate.append(prepare)
 
     def delete(self, name: str) -> Position:
         return self.write([Delete(self._segment(name).id)])
 
     def update_attributes(self, updates: Sequence[AttributeUpdate]) -> Position:
-        """Set them all, or none. As `merge`, but for the reserve: it is not for these."""
+        """Set all of them, or none. As `merge`, but may not use the reserve."""
         limit = self.settings.attributes_per_segment_max
         return self.write(plan_updates(self.table, updates, limit), draining=False)
 
@@ -195,9 +195,9 @@ class SegmentStore:
         *,
         note: tuple[str, bytes] | None = None,
     ) -> Position:
-        """Make each (target, source): the source's bytes become the target's next ones, and the source is gone.
+        """Merge each (target, source): the source's bytes become the target's next ones, and the source is gone.
         All merges and attribute updates happen in one record, and so does the append of a `note`, a segment and the
-        bytes that tell of them: all or none. Never refused for quota.
+        bytes that record them: all or none. Never refused for quota.
         """
         planned = plan_merges(self.table, merges)
         attributes = plan_updates(self.table, updates, self.settings.attributes_per_segment_max)
@@ -248,7 +248,7 @@ class SegmentStore:
         return self._segment(name).last_number(writer)
 
     def length(self, name: str) -> Offset:
-        """Where the next append to the segment will begin, durable or not what is before it."""
+        """Where the next append to the segment will start, whether what is before it is durable or not."""
         return self._segment(name).length
 
     def attribute(self, name: str, key: bytes) -> int | None:
@@ -259,7 +259,7 @@ class SegmentStore:
         return info_of(self._segment(name))
 
     def segments(self, prefix: str = "", after: str = "", limit: int | None = None) -> list[SegmentInfo]:
-        """In the order of their names: those that begin with `prefix` and come after `after`, the first `limit`."""
+        """The first `limit` segments, by name, whose names start with `prefix` and sort after `after`."""
         self._settle()
         names = (name for name in self.table.names(prefix) if name.startswith(prefix) and name > after)
         chosen = sorted(names) if limit is None else nsmallest(limit, names)
@@ -271,7 +271,7 @@ class SegmentStore:
         return Record(piece.offset, Offset(piece.offset + piece.row.length))
 
     def position(self, name: str, offset: int) -> Position:
-        """Where in the journal that append lies: in the order in which they came, but for those that compaction has
+        """Where in the journal that append is: in order of arrival, except for appends that compaction has
         moved. As `record`.
         """
         return self._piece(name, offset).row.position
@@ -382,7 +382,7 @@ class SegmentStore:
         return segment is not None and (segment.damage is not None or segment.id in self._noted_damage)
 
     def note_damage(self, name: str, error: Damaged) -> None:
-        """A reader has found damage: say so loudly, once for each place."""
+        """A reader has found damage: log it as an error, once for each place."""
         if self.exists(name):
             self._noted_damage.add(self._segment(name).id)
         text = f"segment {name!r}: {error}"

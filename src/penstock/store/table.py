@@ -47,14 +47,14 @@ class SegmentTable:
         return iter(self._by_id.values())
 
     def names(self, prefix: str = "") -> Iterable[str]:
-        """Those that begin with `prefix` are among them, and few others if it is followed."""
+        """All names with this prefix, and others: few of them if `follow` was called for the prefix."""
         for followed, names in self._followed.items():
             if prefix.startswith(followed):
                 return names
         return self._by_name
 
     def follow(self, prefix: str) -> None:
-        """Keep the names that start with `prefix` apart: finding them costs nothing for all the others."""
+        """Index the names that start with `prefix`: the cost of finding them is independent of all other names."""
         if prefix not in self._followed:
             self._followed[prefix] = {name for name in self._by_name if name.startswith(prefix)}
 
@@ -68,11 +68,11 @@ class SegmentTable:
         return SegmentId(self._next_id)
 
     def skip_id(self, segment_id: SegmentId) -> None:
-        """Never give this number to a segment."""
+        """Never assign this number to a segment."""
         self._next_id = max(self._next_id, segment_id + 1)
 
     def apply(self, operations: Sequence[Operation], data: Position, chapter: Position, index: OpenIndex) -> None:
-        """Apply one record's operations; its data begin at `data`, in `chapter`, whose rows go into `index`."""
+        """Apply one record's operations; its data start at `data`, in `chapter`, whose rows go into `index`."""
         for operation in operations:
             self._apply(operation, data, chapter, index)
             data = Position(data + data_length(operation))
@@ -121,7 +121,7 @@ class SegmentTable:
         self._count(segment, move.offset, end, -1)
         run = Run(move.offset, chapter, segment.id, move.offset)
         segment.runs.replace(move.offset, end, run, segment.length)
-        segment.runs.drop_before(segment.start)  # the row may have begun below it
+        segment.runs.drop_before(segment.start)  # the row may have started below it
         self._count(segment, move.offset, end, +1)
         index.add(segment.id, row_of(move, data))
 
@@ -186,7 +186,7 @@ class SegmentTable:
         return packed
 
     def restore(self, data: Buffer) -> None:
-        """Take the place of everything in the table by a snapshot."""
+        """Replace everything in the table by a snapshot."""
         self._by_id.clear()
         self._by_name.clear()
         for names in self._followed.values():

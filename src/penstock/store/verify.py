@@ -1,5 +1,5 @@
-"""Reads every checksum of a journal's files and tells what is damaged. Takes no lock and writes nothing, so it may run
-beside the worker: what a worker is writing or dropping meanwhile is not taken for damage.
+"""Verifies every checksum of a journal's files and reports damage. Takes no lock and writes nothing, so it may run
+beside a worker: what the worker is writing or dropping meanwhile is not reported as damage.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +84,7 @@ class _Verify:
         except FileNotFoundError:
             return 0
 
-    # The last chapter tells which segments there are.
+    # The last chapter names the segments that exist.
 
     def _last_chapter(self) -> SoundRecords:
         base = self._bases[-1]
@@ -200,15 +200,15 @@ def _rows_of(found: Sequence[Found]) -> list[tuple[SegmentId, Row]]:
 
 
 class _Watched:
-    """A file that tells how far it has been read."""
+    """A file that reports how far it has been read."""
 
-    def __init__(self, file: File, tell: Callable[[int], None]) -> None:
+    def __init__(self, file: File, report: Callable[[int], None]) -> None:
         self._file = file
-        self._tell = tell
+        self._report = report
 
     def read(self, offset: int, length: int) -> bytes:
         data = self._file.read(offset, length)
-        self._tell(offset + len(data))
+        self._report(offset + len(data))
         return data
 
     def size(self) -> int:

@@ -54,7 +54,7 @@ from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Limits, Segments
 from penstock.protocol.stored.names import output_segment
 
-# A pipeline may stop reading a source and read it again later. Its position there is kept in `Input.starting`.
+# A pipeline may stop reading a source and read it again later. Its position there stays in `Input.starting`.
 
 
 def unlinked(old: Pipeline, inputs: dict[str, Input]) -> dict[str, Input]:
@@ -79,18 +79,18 @@ def left(pipeline: Pipeline) -> dict[str, int]:
 
 
 def relinked(old: Pipeline, key: str, starting: Segments) -> dict[str, int]:
-    """Where an input begins in sources that it did not read until now. If any input has read one before: where it was,
+    """Where an input starts in sources that it did not read until now. If any input has read one before: where it was,
     or at the first event that is still stored, because nothing was retained for it meanwhile.
     """
     before, known = left(old), old.inputs.get(key)
-    kept = (
+    positions = (
         {} if known is None else {name: at for name, at in known.starting.items() if source_of(name) in known.sources}
     )
-    return {name: kept.get(name, max(at, before.get(name, 0))) for name, at in starting.items()}
+    return {name: positions.get(name, max(at, before.get(name, 0))) for name, at in starting.items()}
 
 
 PIPELINES_MAX = 1000
-"""Each keeps a thousand cuts in memory, and all of them are examined whenever one completes an epoch."""
+"""Each has a thousand cuts in memory, and all pipelines are examined whenever one completes an epoch."""
 
 Applied = tuple[State, tuple[Effect, ...]]
 
@@ -171,7 +171,7 @@ def check_fresh(name: str, pipeline: Pipeline) -> None:
 
 
 def check_initial(name: str, pipeline: Pipeline) -> None:
-    """Spark asks where to begin if it has no checkpoint, and also if it runs its first batch again: the commit log
+    """Spark asks where to start if it has no checkpoint, and also if it runs its first batch again: the commit log
     entry of that batch is durable only after the sync of the second. Raises PipelineError if there were more.
     """
     if len(pipeline.epochs) > 1 or (not pipeline.epochs and pipeline.proved > 0):
@@ -309,7 +309,7 @@ def _reset(state: State, command: Reset) -> Applied:
 
 
 def _begun(pipeline: Pipeline, key: str) -> dict[str, int]:
-    """Where an input first began. What is still stored of that must stay until the next start."""
+    """Where an input first started. What is still stored from there on must stay until the next start."""
     starting = pipeline.inputs[key].starting
     return {segment: starting.get(segment, 0) for segment in pipeline.offset(key, pipeline.floor)}
 

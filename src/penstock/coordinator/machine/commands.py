@@ -16,12 +16,12 @@ from penstock.protocol.api.pipelines import Segments
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begins a new generation, or adds inputs to the one that the same request has begun."""
+    """Starts a new generation, or adds inputs to the one that the same request has started."""
 
     pipeline: str
     request: str
     inputs: Mapping[str, tuple[tuple[str, ...], Segments]]
-    """Input → its sources, and where it begins in those of their segments that it did not read before."""
+    """Input → its sources, and where it starts in those of their segments that it did not read before."""
     outputs: tuple[str, ...] | None
     limits: tuple[int | None, int | None, int | None]
     """Bytes and rows of an epoch; undelivered bytes."""
@@ -54,7 +54,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A query begins in a generation that had another one: the leader is open again."""
+    """A query starts in a generation that had another one: any load may become the leader."""
 
     pipeline: str
     generation: int
@@ -135,7 +135,7 @@ class Bind:
 
     pipeline: str
     sinks: Mapping[str, tuple[str, str, bool, int]]
-    """Name → port, URL, whether it votes, and where in the output segment it begins if it is new."""
+    """Name → port, URL, whether it votes, and where in the output segment it starts if it is new."""
     emptied: tuple[str, ...] = ()
     """Ports whose output segments are empty."""
 
@@ -148,7 +148,7 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A round of two-phase commit begins, under a number that is never used again."""
+    """A round of two-phase commit starts, under a number that is never used again."""
 
     pipeline: str
 
@@ -195,7 +195,7 @@ class Replay:
     """Where the last replay ended."""
     upto: int
     starts: Mapping[str, int]
-    """Input → where its replay segment ended before: an input that has not read it begins there."""
+    """Input → where its replay segment ended before: an input that has not read it starts there."""
     staged: tuple[tuple[str, str], ...] = ()
     """(target, segment): copies of the events. Not in the ledger: the journal record of the entry merges them."""
 
@@ -316,7 +316,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Delete the staged segments whose names begin with this prefix."""
+    """Delete the staged segments whose names start with this prefix."""
 
     prefix: str
 

@@ -87,7 +87,7 @@ def unbind(pipeline: Pipeline, command: Unbind) -> Pipeline:
 
 
 def decide(pipeline: Pipeline, command: Decide) -> Pipeline:
-    """Raises PipelineError if anything about the round has changed since it began: then it is aborted and repeated."""
+    """Raises PipelineError if anything about the round has changed since its start: then it is aborted and repeated."""
     if not command.attempt or command.attempt != pipeline.attempt:
         raise PipelineError(f"round {command.attempt} of pipeline {command.pipeline!r} is no longer open")
     if command.epoch != next_round(pipeline):

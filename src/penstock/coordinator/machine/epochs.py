@@ -1,6 +1,6 @@
 """Epochs of a pipeline, as pure functions of its state: cuts, merges, what completed epochs release, and replays.
 
-A cut says where an epoch ends. The load that leads decides it, once; every other request gets the same answer.
+A cut is where an epoch ends. The load that leads decides it, once; every other request gets the same answer.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from penstock.protocol.api.pipelines import InputOffset, Segments
 from penstock.protocol.stored.names import STAGING_PREFIX, Form, Source, output_segment, replay_source
 
 SEGMENTS_MAX = 1000
-"""Segments of one cut: Spark writes all of them to its log for every batch, and a thousand cuts are kept."""
+"""Segments of one cut: Spark writes all of them to its log for every batch, and a thousand cuts are retained."""
 
 
 def check_offset(pipeline: Pipeline, name: str, offset: InputOffset) -> int:
@@ -321,7 +321,7 @@ def with_replays(
 
 
 def done_replays(name: str, key: str, pipeline: Pipeline) -> dict[str, int]:
-    """Where a pipeline that was reset continues in its replays: behind those that it has processed. It reads the
+    """Where a pipeline that was reset continues in its replays: after those that it has processed. It reads the
     original events again, so it must not read their copies again too.
     """
     source = replay_source(name, key)

@@ -24,10 +24,10 @@ class Retention:
 COMPLETE = Retention()
 
 CUTS_MAX = 1000
-"""Cuts kept per pipeline: Spark's own checkpoint holds far fewer, and asks for none that is older."""
+"""Cuts retained per pipeline. Spark's own checkpoint has far fewer, and it never asks for an older one."""
 
 EPOCHS_MAX = 1000
-"""Merged epochs kept per pipeline, for the same reason."""
+"""Merged epochs retained per pipeline, for the same reason."""
 
 RERUN_EPOCHS = 2
 """Epochs before the last proved one that Spark may read again: a power cut can remove its newest checkpoint files."""
@@ -58,9 +58,9 @@ class Input:
 
     sources: tuple[str, ...]
     starting: Segments
-    """Where its first epoch begins; a segment that is not named begins at 0."""
+    """Where its first epoch starts; in a segment that is not named, at 0."""
     resolved: bool = True
-    """False after a reset, until the next start decides where to begin; until then `starting` is only retained."""
+    """False after a reset, until the next start decides where to start; until then `starting` is only retained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Sink:
     url: str
     votes: bool
     begun: int
-    """Where in the port's output segment it began; also 0 if the segment was retained only for earlier sinks."""
+    """Where in the port's output segment it started; also 0 if the segment was retained only for earlier sinks."""
     at: int
     """Its position in the port's output segment: everything before it is committed at the sink, or parked."""
     sent: int = 0
@@ -92,7 +92,7 @@ class Pipeline:
     generation: int
     """Grows with every start of its query; older generations are fenced."""
     request: str = ""
-    """The id of the start that began this generation: a repeated request begins no other."""
+    """The id of the request that started this generation: repeating the request does not start another."""
     inputs: dict[str, Input] = field(default_factory=dict)
     outputs: tuple[str, ...] | None = None
     """Ports; () for Spark's own sinks, None while they are not known."""
@@ -206,7 +206,7 @@ class Pipeline:
         return (name for name in known if source_of(name) in sources)
 
     def offset(self, name: str, epoch: int) -> dict[str, int]:
-        """As `segments`, for one input, which may begin later in a segment than another input does."""
+        """As `segments`, for one input, which may start later in a segment than another input does."""
         spec = self.inputs[name]
         known = dict.fromkeys([*self.cuts[epoch].segments, *spec.starting])
         return {
@@ -231,7 +231,7 @@ class State:
     retention: Retention = COMPLETE
     marks: tuple[Mark, ...] = ()
     generations: int = 0
-    """The last generation of any pipeline: one that is dropped and created again gets no old number."""
+    """The last generation of any pipeline: one that is dropped and created again gets a new number."""
     incarnations: int = 0
     """The last incarnation of any pipeline."""
     attempts: int = 0
