@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from penstock.core.errors import RequestError
 
 PORT = 7101
-"""The segment port of a worker that was told nothing else."""
+"""The default segment port of a worker."""
 
 
 @dataclass(frozen=True, slots=True)

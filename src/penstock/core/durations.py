@@ -30,32 +30,32 @@ def parse_duration_ms(text: str) -> int:
     return round(length_us / 1000)
 
 
-def parse_duration_us(name: str, given: Duration) -> int:
+def parse_duration_us(name: str, value: Duration) -> int:
     """In microseconds. Raises RequestError, which names the option, unless it is a whole number of them."""
-    if isinstance(given, timedelta):
-        return given // timedelta(microseconds=1)
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
     try:
-        length_us = _parse_us(given)
+        length_us = _parse_us(value)
     except RequestError as error:
         raise RequestError(f"{name}: {error}", error.hint) from None
     if length_us != int(length_us):
-        raise RequestError(f"{name}: {given!r} is not a whole number of microseconds", _HINT)
+        raise RequestError(f"{name}: {value!r} is not a whole number of microseconds", _HINT)
     return int(length_us)
 
 
-def _parse_us(given: object) -> Decimal:
-    text = given.strip().lower() if isinstance(given, str) else ""
+def _parse_us(value: object) -> Decimal:
+    text = value.strip().lower() if isinstance(value, str) else ""
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text):
-        raise RequestError(f"{given!r} is not a valid duration", _HINT)
-    return sum((Decimal(number) * _unit_us(given, unit) for number, unit in parts), Decimal(0))
+        raise RequestError(f"{value!r} is not a valid duration", _HINT)
+    return sum((Decimal(number) * _unit_us(value, unit) for number, unit in parts), Decimal(0))
 
 
-def _unit_us(given: object, unit: str) -> int:
+def _unit_us(value: object, unit: str) -> int:
     if unit.startswith(("month", "year")):
-        raise RequestError(f"{given!r} is not a valid duration: months and years differ in length", "Use days.")
+        raise RequestError(f"{value!r} is not a valid duration: months and years differ in length", "Use days.")
     if unit not in _UNITS_US:
-        raise RequestError(f"{given!r} is not a valid duration: {unit!r} is not a unit", _HINT)
+        raise RequestError(f"{value!r} is not a valid duration: {unit!r} is not a unit", _HINT)
     return _UNITS_US[unit]
 
 

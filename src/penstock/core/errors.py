@@ -10,7 +10,7 @@
     │   ├── LimitExceeded          a named limit would be passed
     │   ├── Fenced                 a newer generation of the pipeline has taken over
     │   ├── DataLoss               bytes that a reader needs were removed
-    │   └── PipelineError          the ledger of a pipeline says otherwise
+    │   └── PipelineError          the ledger of a pipeline contradicts it
     ├── NoRoom                     wait, or make room: nothing was stored
     │   ├── QuotaReached
     │   └── DiskFull
@@ -27,7 +27,7 @@ Each carries a *hint*: what to do next, in one sentence.
 
 
 class PenstockError(Exception):
-    """Base of all; `hint` says what to do next."""
+    """Base of all; `hint` is what to do next."""
 
     hint = ""
 
@@ -84,7 +84,7 @@ class DataLoss(RequestError):
 
 
 class PipelineError(RequestError):
-    """What a pipeline asks for contradicts what the ledger holds of it; nothing was changed."""
+    """The request contradicts the ledger of the pipeline; nothing was changed."""
 
     hint = "Look at the pipeline: penstock pipeline list"
 
@@ -112,7 +112,7 @@ class UnreadableFormat(Damaged):
 
     def __init__(self, what: str, found: int | None, known: int, start_over: str) -> None:
         """`what` names the data and where they are; `found` is None for data without a format version; `start_over`
-        says how to go on without the data.
+        is how to continue without the data.
         """
         format_found = "no format version" if found is None else f"format {found}"
         formats = f"{format_found}; this version reads format {known}"

@@ -1,4 +1,4 @@
-"""Peers that have vanished from the network are found by TCP itself."""
+"""TCP keepalive: detects peers that have vanished from the network."""
 
 import asyncio
 import socket

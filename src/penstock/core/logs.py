@@ -16,19 +16,19 @@ class _Formatter(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes to what sys.stderr is at the time: a live table on a terminal takes its place for a while."""
+    """Writes to the present sys.stderr: a live table on a terminal replaces it for a while."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
-        except (OSError, ValueError):  # it is closed: there is nowhere to say so
+        except (OSError, ValueError):  # it is closed: there is nowhere to report that
             pass
 
 
 def set_up_logging() -> None:
-    """Of this process: warnings and errors go to stderr. This is the handler of last resort: users' code that sets up
-    logging itself, before or later, has its way.
+    """Send warnings and errors of this process to stderr. This is the handler of last resort: user code that sets up
+    logging itself, before or later, takes precedence.
     """
     handler = _Stderr(logging.WARNING)
     handler.setFormatter(_Formatter(_FORMAT))
@@ -36,6 +36,6 @@ def set_up_logging() -> None:
 
 
 def log_line(text: str, name: str, level: int = logging.INFO) -> str:
-    """What a command reports while it runs, as it stands in a log: for output that nobody watches on a terminal."""
+    """What a command reports while it runs, as log lines: for output that is not watched on a terminal."""
     record = logging.LogRecord(name, level, "", 0, text, None, None)
     return _Formatter(_FORMAT).format(record)

@@ -1,6 +1,6 @@
 """When to try again: after a pause that grows with each failure, up to a longest one, and is random in part.
 
-Loops run on tenacity (`retrying`, `async_retrying`). What is driven by events counts its failures and asks `pause`.
+Loops run on tenacity (`retrying`, `async_retrying`). Event-driven code counts its failures and calls `pause`.
 """
 
 import random
@@ -22,10 +22,10 @@ class RetryPolicy:
     max_seconds: float
     factor: float = 2.0
     jitter: float = 0.5
-    """The part of a pause that is random, so that many do not come back at once: 0 for none of it, 1 for all."""
+    """The random part of a pause, so that many clients do not retry at once: 0 for none of it, 1 for all."""
 
     def pause(self, failures: int, uniform: Uniform = random.uniform) -> float:
-        """Seconds to wait after so many failures in a row, one at least."""
+        """Seconds to wait after so many failures in a row, at least one."""
         longest = min(self.first_seconds * self.factor ** min(failures - 1, _POWER_MAX), self.max_seconds)
         return uniform(longest * (1 - self.jitter), longest)
 

@@ -7,11 +7,11 @@ NAMES_SHOWN_MAX = 20
 """A longer list helps nobody."""
 
 _ALIKE_MIN = 0.5
-"""Names are short: at difflib's own 0.6 one slip in a name of four letters finds nothing."""
+"""Names are short: at difflib's own 0.6 one slip in a name of four characters finds nothing."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, whatever the case, if any is alike."""
+    """The known name that is most similar to this one, ignoring case, if any is similar enough."""
     by_lower_case = {each.lower(): each for each in sorted(known)}
     found = get_close_matches(name.lower(), by_lower_case, 1, _ALIKE_MIN)
     return by_lower_case[found[0]] if found else None

@@ -4,10 +4,10 @@ from enum import Enum
 from typing import NewType, TypeAlias
 
 Position = NewType("Position", int)
-"""A place in a journal: bytes of records before it, over all files, since the journal began."""
+"""A place in a journal: bytes of records before it, over all files, since the journal was created."""
 
 Offset = NewType("Offset", int)
-"""A place in a segment: bytes before it since the segment began, truncated ones included."""
+"""A place in a segment: bytes before it since the segment was created, including truncated ones."""
 
 SegmentId = NewType("SegmentId", int)
 """A segment's number inside its journal; never used again, unlike its name."""
@@ -15,20 +15,20 @@ SegmentId = NewType("SegmentId", int)
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-# What a sink promises of every epoch, and a source of every event.
+# What a sink guarantees for every epoch, and a source for every event.
 
 
 class Guarantee(Enum):
     EXACTLY_ONCE = "exactly-once"
     IDEMPOTENT = "idempotent"
-    """It may be told twice, and the result is the same."""
+    """It may get the same thing twice, with the same result."""
     AT_LEAST_ONCE = "at-least-once"
     AT_MOST_ONCE = "at-most-once"
-    """Of a source whose peer cannot send again: what it had not handed over is lost with the connection."""
+    """For a source whose peer cannot send again: what it had not handed over is lost with the connection."""
 
 
 NO_EPOCH = -1
-"""Stands for an epoch where there is none yet. The first epoch is 0, as Spark's first batch is."""
+"""In place of an epoch where there is none yet. The first epoch is 0, as Spark's first batch is."""
 
 # Attributes of segments that have a meaning: 16-byte keys, i64 values.
 
@@ -39,8 +39,8 @@ INCARNATION = b"penstock.incarn\0"
 """Of a connector's table of streams: how often ids have been assigned again to streams that cannot resume."""
 
 OWN_TIMES = b"penstock.owntime"
-"""Of a connector's table of streams: 1 once an event has come with a time of its own; 0 while all that have come since
-this is recorded got the time of their arrival; not there while that is unknown."""
+"""Of a connector's table of streams: 1 once an event has arrived with its own time; 0 while all events since this is
+recorded got their time of arrival; absent while that is unknown."""
 
 NO_VALUE = -(2**63)
-"""Stands for an attribute that is not there. No attribute can have this value."""
+"""Means that an attribute is absent. No attribute can have this value."""

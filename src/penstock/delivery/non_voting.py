@@ -14,10 +14,10 @@ from penstock.delivery.epoch_data import EpochData
 from penstock.delivery.sink_slot import SlotState, SlotStatus, close, reason_of
 
 LOOK_SECONDS = 60.0
-"""A safeguard: news ring, so nothing should ever wait this long without looking again."""
+"""A safeguard: changes wake it, so nothing should ever wait this long without looking again."""
 
 UNSETTLED_EPOCHS_MAX = 64
-"""Epochs that a sink may be given before the oldest is settled; all of them are delivered again if it fails."""
+"""Epochs that a sink may get before the oldest is settled; all of them are delivered again if it fails."""
 
 UNSETTLED_BYTES_MAX = 64 << 20
 """Output of these epochs: a sink may buffer it in memory. One epoch is let in, however large."""
@@ -38,7 +38,7 @@ class UnsettledEpoch:
 
 
 class UnsettledEpochs:
-    """Epochs that a sink was given and has not settled yet, in order."""
+    """Epochs that a sink has got and not settled yet, in order."""
 
     def __init__(self, sink: str) -> None:
         self._sink = sink
@@ -152,7 +152,7 @@ class NonVotingSlot:
         return True
 
     async def _deliver(self, pipeline: Pipeline, batch: int) -> bool:
-        await self._deliveries.settled()  # the decision stands
+        await self._deliveries.settled()  # the decision is durable
         epoch = EpochData.of(self._deliveries.records, self._pipeline, pipeline, batch, pipeline.sinks[self._name])
         self.status.set(SlotState.IN_ROUND, self.status.reason)
         try:

@@ -49,7 +49,7 @@ class Rounds:
 
     async def run(self) -> None:
         try:
-            # Rounds that ran before may have been cancelled at their decision: sinks must learn only what is durable.
+            # Rounds that ran before may have been cancelled at their decision: sinks must get only durable decisions.
             await self._deliveries.settled()
             while not self._stopping:
                 seen = self._deliveries.news.count
@@ -82,8 +82,8 @@ class Rounds:
             await self.slots.pop(name).end()
         for name, sink in bound.items():
             if name not in self.slots:
-                made = self._make(self._name, name, sink)
-                slot = self.slots[name] = SinkSlot(f"sink {name} of pipeline {self._name}", sink.url, made)
+                voting_sink = self._make(self._name, name, sink)
+                slot = self.slots[name] = SinkSlot(f"sink {name} of pipeline {self._name}", sink.url, voting_sink)
                 if self._changed is not None:
                     slot.status.watcher = partial(self._changed, name)
 

@@ -50,7 +50,7 @@ class Delivery:
         """By pipeline and sink; the rounds of a pipeline have the empty name."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
-        """Of parts with a sink that is no longer bound: they are cancelled soon."""
+        """Tasks of parts with a sink that is no longer bound: they are cancelled soon."""
         self._watching: asyncio.Task[None] | None = None
         self._served: Mapping[str, Pipeline] | None = None
 
@@ -58,7 +58,7 @@ class Delivery:
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Open rounds may finish; sinks learn that no more is coming."""
+        """Open rounds may finish; sinks are notified that nothing more follows."""
         if self._watching is not None:
             self._watching.cancel()
         for part, _ in self._parts.values():
@@ -91,8 +91,8 @@ class Delivery:
 
     def _non_voting(self, name: str, key: str, sink: Sink) -> NonVotingSlot:
         backoff = Backoff()
-        made: Any = self._make(name, key, sink, backoff.retry)
-        slot = NonVotingSlot(name, key, sink.url, self._deliveries, made, backoff)
+        non_voting_sink: Any = self._make(name, key, sink, backoff.retry)
+        slot = NonVotingSlot(name, key, sink.url, self._deliveries, non_voting_sink, backoff)
         slot.status.watcher = partial(self._changed, name, key)
         return slot
 
@@ -162,7 +162,7 @@ class Delivery:
         self.retry(name)
 
     def _check_places(self, name: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """Raises PipelineError for a target that another sink has: only one could work, or rows would come twice."""
+        """Raises PipelineError for a target that another sink has: only one could work, or rows would arrive twice."""
         pipeline = self._deliveries.state.pipelines.get(name)
         bound = {} if pipeline is None else {key: SinkSpec(one.port, one.url) for key, one in pipeline.sinks.items()}
         places = [*bound.items(), *sinks.items()]  # also if two swap targets: their histories would be mixed up
@@ -217,8 +217,8 @@ class Delivery:
         except PenstockError:
             raise
         except Exception as error:  # the database's own
-            said = " ".join(str(error).split())
-            raise RequestError(f"{name}/{key}: the database failed: {said}", _SEE_SINKS) from None
+            reason = " ".join(str(error).split())
+            raise RequestError(f"{name}/{key}: the database failed: {reason}", _SEE_SINKS) from None
 
     def sinks(self) -> list[SinkStatus]:
         pipelines = self._deliveries.state.pipelines
@@ -248,7 +248,7 @@ class Delivery:
         )
 
     def blockages(self) -> Iterator[str]:
-        """Sentences about sinks that do not take what waits for them: acknowledgements wait with it."""
+        """Sentences about sinks that do not take the epochs that wait for them: acknowledgements wait for these too."""
         for one in self.sinks():
             if one.lacking and one.reason:
                 epochs = "1 epoch waits" if one.lacking == 1 else f"{one.lacking} epochs wait"

@@ -1,4 +1,4 @@
-"""From what a sink is bound to, a URL or the name of a connector that is deployed, to the sink itself."""
+"""Resolves what a sink is bound to, a URL or the name of a deployed connector, to the sink itself."""
 
 import asyncio
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class Found(NamedTuple):
 
     connector: Connector[Any]
     shown: str
-    """Without what may be secret."""
+    """The target without secrets."""
 
     @property
     def votes(self) -> bool:
@@ -74,7 +74,7 @@ class Found(NamedTuple):
 
 
 class Sinks:
-    """Finds and makes the sinks of pipelines."""
+    """Finds and creates the sinks of pipelines."""
 
     def __init__(self, deployed: Deployed) -> None:
         self._deployed = deployed
@@ -107,7 +107,7 @@ class Sinks:
         return found.shown, found.guarantee
 
     def make(self, pipeline: str, name: str, sink: Sink, schema: SchemaOf, wake: Callable[[], None]) -> AnySink:
-        """A VotingSink if the ledger says that the sink votes."""
+        """A VotingSink if the sink votes according to the ledger."""
         try:
             if not is_url(sink.url):
                 return self._of_connector(pipeline, name, sink, schema, wake)
@@ -243,7 +243,7 @@ class DeployedNonVotingSink:
 
 
 class UrlNonVotingSink:
-    """A NonVotingSink for a URL whose type takes the events of streams: `Connector.deliver` is given whole blocks, in
+    """A NonVotingSink for a URL whose type takes the events of streams: `Connector.deliver` gets whole blocks, in
     the order of the output. The connector's `run` starts with the first block, and again after each failure.
     """
 
@@ -264,7 +264,7 @@ class UrlNonVotingSink:
             raise SinkLost(str(error) or type(error).__name__, getattr(error, "hint", None)) from error
 
     async def _connect(self) -> None:
-        """Return when the connector says that it is connected. Raises what its `run` raises."""
+        """Return when the connector reports that it is connected. Raises what its `run` raises."""
         if self._running is None or self._running.done():
             self._host.is_connected.clear()
             self._running = asyncio.create_task(self._connector.run(cast("Host", self._host)))
@@ -339,8 +339,8 @@ class _BareHost:
 
 
 class Unusable:
-    """In place of a sink that cannot be made here: every call fails with the reason. What is missing may come later:
-    then the sink is bound again, or the worker is restarted.
+    """In place of a sink that cannot be created here: every call fails with the reason. What is missing may be added
+    later: then the sink is bound again, or the worker is restarted.
     """
 
     is_open = False

@@ -16,15 +16,15 @@ from penstock.protocol.stored.event import KEY_START, LENGTH_MAX, SHORT_MAX
 from penstock.protocol.stored.head import NO_COLUMNS, Mark, StreamColumns
 
 RECORD_BYTES = 8 << 20
-"""Of events in one record, unless a single one is larger: half of the largest append."""
+"""Limit for the events in one record, unless a single one is larger: half of the largest append."""
 
 VALUE_BYTES_MAX = LENGTH_MAX - 2 * SHORT_MAX - KEY_START
-"""Of one event, whatever its key and its metadata."""
+"""Limit for one event, whatever its key and its metadata."""
 
 _EVENT_BYTES = KEY_START + 2
-"""That every event has besides key, metadata and value."""
+"""Bytes of every event besides key, metadata and value."""
 
-# What a mark stands on where there is no message: an event without data. Readers of streams skip it.
+# Carries a mark where there is no message: an event without data. Readers of streams skip it.
 _EMPTY_EVENT = bytes(8)
 _U64, _I64 = Struct("<Q"), Struct("<q")
 
@@ -45,7 +45,7 @@ class Placed(NamedTuple):
     position: Position
     end: Offset
     before: Offset
-    """Where the last events before it end. Records of marks alone may lie between: no stream waits for these."""
+    """Where the last events before it end. Records with only marks may lie between: no stream waits for these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class Values:
         )
 
     def sizes(self) -> list[int]:
-        """Of each event's value, metadata and key."""
+        """The sizes of each event's value, metadata and key."""
         metadata = self.metadata
         if isinstance(metadata, bytes):
             sizes = [len(value) + len(metadata) for value in self.values]

@@ -30,7 +30,7 @@ _NAME_MAX = 200
 
 @dataclass(slots=True)
 class Counters:
-    """Of all sources, since the worker started."""
+    """Counters of all sources, since the worker started."""
 
     sessions_joined: int = 0
     sessions_refused: int = 0
@@ -51,7 +51,7 @@ class Counters:
 
 class SourceCatalog:
     """Of one store, in one event loop. Opens every source that the store has; a source whose table of streams cannot be
-    read is refused, and the others go on.
+    read is refused, and the others continue.
     """
 
     def __init__(self, store: SegmentStore, durability: Durability, settings: GatewaySettings) -> None:
@@ -67,7 +67,7 @@ class SourceCatalog:
         self.damaged: dict[str, str] = {}
         """Sources that are refused, and why."""
         self.removes_completed = True
-        """Whether what pipelines have completed is removed by itself; otherwise it counts against quotas."""
+        """Whether what pipelines have completed is removed automatically; otherwise it counts against quotas."""
         self._logs: dict[str, SourceLog] = {}
         self._ended: dict[str, EndedStreams] = {}
         self._completions: dict[str, Completion] = {}
@@ -121,12 +121,12 @@ class SourceCatalog:
                 ended.recover_ended()
 
     def tick(self) -> None:
-        """Call it several times a second: marks that the passing of time makes."""
+        """Call it several times a second: writes the marks that depend on time."""
         self.idle_marks.tick(self._logs.values())
         self.clock_marks.tick([*self._logs.values()])
 
     def stop_acknowledging(self) -> None:
-        """What waits for pipelines is not acknowledged any more."""
+        """From now on, what waits for pipelines is not acknowledged."""
         for completion in self._completions.values():
             completion.stop()
 
@@ -245,7 +245,7 @@ class SourceCatalog:
             source.streams.away.remove(stream.stream_id)
 
     def knows(self, stream: StreamRef) -> bool:
-        """Whether more may come of the stream: it has not ended, or pipelines are not done with its end."""
+        """Whether more may arrive on the stream: it has not ended, or pipelines are not done with its end."""
         source = self._logs.get(stream.connector)
         found = None if source is None else source.streams.get(stream.stream_id)
         if found is None:

@@ -1,10 +1,10 @@
-"""What of a source may be acknowledged: what is durable, or, while pipelines read it, what they have completed.
+"""How far a source may be acknowledged: what is durable, or, while pipelines read it, what they have completed.
 
     AT_ONCE ──hold──▶ WAITING ──let_go──▶ CATCHING_UP ──everything that waited is acknowledged──▶ AT_ONCE
 
-While pipelines hold acknowledgements back, these come from the heads of the records that `advance` has released, and go
-to whoever has the stream open by then. So all that a session has to remember of what it stored is the time of the
-oldest message (`sessions.acks.AckLag`).
+While acknowledgements wait for pipelines, they are read from the heads of the records that `advance` has released, and
+sent to the stream's owner at that time. So a session only has to remember the time of the oldest message that it stored
+(`sessions.acks.AckLag`).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Waiter(Protocol):
     """Streams of one session, some of which wait until a segment is released up to an offset."""
 
     def release(self, route: int, passed: float) -> bool:
-        """Do what has waited for `passed` or less. False if only part of it was done: call it again."""
+        """Handle everything that waited for `passed` or less. False if only part of it was done: call it again."""
         ...
 
 
@@ -57,10 +57,10 @@ class CompletionStatus:
 
 class Completion:
     """Of one source; it exists before its log does. The coordinator calls `hold`, `advance` and `let_go` in the
-    worker's loop; a `hold` that must cover what sources send after a start comes before the gateway listens. Under
-    `ack: durable` they hold nothing back.
+    worker's loop; a `hold` that must cover what sources send after a start is called before the gateway listens. Under
+    `ack: durable` acknowledgements do not wait.
 
-    An acknowledgement is never taken back: what was acknowledged before a `hold` stays so, whatever its `start`.
+    An acknowledgement is never revoked: what was acknowledged before a `hold` stays so, whatever its `start`.
     """
 
     def __init__(self, name: str, store: SegmentStore, registry: StreamRegistry) -> None:
@@ -74,9 +74,9 @@ class Completion:
         self._segments: list[str] = []
         self._durable: list[int] = []
         self._cursors: list[int] = []
-        """For each segment, up to where it was acknowledged, or nobody was there to acknowledge it to."""
+        """For each segment, up to where it was acknowledged, or there was no session to acknowledge it to."""
         self._looked: list[int] = []
-        """Up to where there is no whole record behind the cursor: the last release ended inside of one."""
+        """Up to where there is no whole record after the cursor: the last release ended inside one."""
         self._waiters: set[Waiter] = set()
         self._task: asyncio.Task[None] | None = None
         self._again = self._is_stopped = False
@@ -113,7 +113,7 @@ class Completion:
         for moved in self._watchers:
             moved()
 
-    # For whoever waits until pipelines are done.
+    # For callers that wait until pipelines are done.
 
     def completed(self, route: int) -> float:
         """Up to where every pipeline has completed the segment, under any `ack`; infinite if no pipeline reads it."""
@@ -153,7 +153,7 @@ class Completion:
         self._wake()
 
     def stop(self) -> None:
-        """Acknowledge nothing more that has waited."""
+        """Acknowledge nothing that still waits."""
         self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -171,7 +171,7 @@ class Completion:
         )
 
     def _look(self) -> None:
-        """Without sessions, nobody calls `durable` and nothing moves the cursors."""
+        """Without sessions, `durable` is not called and the cursors do not move."""
         store = self._store
         self._durable = [store.info(name).length if store.exists(name) else 0 for name in self._segments]
         self._cursors = [self._target(route) for route in range(len(self._segments))]
@@ -289,8 +289,8 @@ class Completion:
         return found
 
     def _skip(self, route: int, end: int, error: Exception | None = None) -> None:
-        """Heads up to `end` are lost, and with them which messages they were for. What is stored now is acknowledged
-        when all of it is released, so that no source waits for ever.
+        """Heads up to `end` are lost, so their messages are unknown. Everything stored now is acknowledged when all of
+        it is released, so that no source waits for ever.
         """
         name, store = self._segments[route], self._store
         if isinstance(error, Damaged):

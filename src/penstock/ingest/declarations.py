@@ -1,4 +1,4 @@
-"""What somebody declares about a source besides its messages: watermarks of its streams, and its end."""
+"""Declarations about a source, apart from its messages: watermarks of its streams, and its end."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ STREAMS_PER_TURN = 2000
 
 _LOOK_SECONDS = 0.005
 _ID_DIGITS_MAX = 20
-"""Of a u64."""
+"""The largest u64."""
 
 
 class Declarations:
@@ -30,7 +30,7 @@ class Declarations:
     async def watermark(
         self, source: str, time_us: int, stream: int | str | None = None, after: int | None = None
     ) -> int:
-        """No more events before this time follow on the stream (an id or a name), behind its message `after`; without a
+        """No more events before this time follow on the stream (an id or a name), after its message `after`; without a
         stream, on any stream that is open now. Returns the number of streams.
 
         Raises RequestError for a stream that does not exist or has ended; Unavailable if `after` does not arrive.
@@ -110,7 +110,7 @@ def _found(log: SourceLog, stream: int | str) -> int:
 
 
 def _named(log: SourceLog, name: str) -> int:
-    """Most streams have the id that is made from their name. Digits are an id if no stream has that name."""
+    """Most streams have the id that is derived from their name. Digits are an id if no stream has that name."""
     usual = stream_id_of(name)
     known = log.streams.get(usual)
     if known is not None and known.name == name:

@@ -19,7 +19,7 @@ ENDED_PER_TURN = 1000
 
 
 class EndedStreams:
-    """Of one source. In memory alone: `recover` and `recover_ended` find them again after a restart."""
+    """The ended streams of one source. In memory only: `recover` and `recover_ended` find them after a restart."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class EndedStreams:
         return StreamRef(self._log.name, stream_id)
 
     def recover(self) -> None:
-        """End the ephemeral streams that nobody has open: their peers have gone with an earlier process, or connection.
+        """End the ephemeral streams that are not open: their peers are gone with an earlier process or connection.
         They are complete when everything stored now is. Raises as `SourceLog.append`.
         """
         streams = self._log.streams
@@ -87,9 +87,9 @@ class EndedStreams:
     def recover_ended(self) -> None:
         """Find the streams that ended before this process started, and that pipelines are not done with."""
         ends = self._ends()
-        behind = {route for route, end in enumerate(ends) if self._completion.completed(route) < end}
-        for stream_id, stream in self._log.streams.items() if behind else ():
-            if stream.route in behind and stream.standing is Standing.ENDED:
+        incomplete = {route for route, end in enumerate(ends) if self._completion.completed(route) < end}
+        for stream_id, stream in self._log.streams.items() if incomplete else ():
+            if stream.route in incomplete and stream.standing is Standing.ENDED:
                 self.add(stream_id, ends[stream.route])
 
     def _moved(self) -> None:
@@ -110,7 +110,7 @@ class EndedStreams:
             self._moved()
 
     def _complete(self, stream_id: int) -> None:
-        """Unless it has been opened again meanwhile."""
+        """Complete the stream, unless it has been opened again meanwhile."""
         self._streams.discard(stream_id)
         stream = self._log.streams.get(stream_id)
         if stream is None or stream.standing is not Standing.ENDED:

@@ -17,8 +17,8 @@ def wall_clock_us() -> int:
 class ArrivalClock:
     """Microseconds since 1970; one clock for all sources of a worker.
 
-    It never goes back. When the wall clock is set back, this one stands still until the wall clock has caught up: a
-    time in the past would put an event behind a watermark that is already in the journal.
+    It never goes back. When the wall clock is set back, this one stops until the wall clock has caught up: a
+    time in the past would put an event before a watermark that is already in the journal.
     """
 
     def __init__(self, wall_us: Callable[[], int] = wall_clock_us) -> None:
@@ -44,15 +44,16 @@ class EventTimes:
         self.settings = settings
         own_times = store.attribute(segment, OWN_TIMES)
         self.has_own_times = None if own_times is None else bool(own_times)
-        """Whether any event came with its own time; None: unknown, because there was no event yet, or all of them were
-        stored by a version that did not record it."""
+        """Whether any event arrived with its own time; None: unknown, because there was no event yet, or all of them
+        were stored by a version that did not record it.
+        """
         self.last_event_us: int | None = None
         """When the last event was stored; None: no event since the worker started."""
 
     @property
     def are_arrival_times(self) -> bool:
         """Whether the worker stamps every event, so that none can be older than the clock. Where events may also carry
-        their own times, only an event without one proves it: a clock mark cannot be taken back.
+        their own times, only an event without one proves it: a clock mark cannot be revoked.
         """
         if self.settings.arrival_time:
             return not self.has_own_times

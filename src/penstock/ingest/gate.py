@@ -10,11 +10,11 @@ Changed = Callable[[StreamRef, bool], None]
 
 
 class Gate(Protocol):
-    """Stands between sources and their streams: breakers, in a worker with an application. All calls are made in the
-    worker's event loop.
+    """Decides whether streams may send: breakers, in a worker with an application. All calls are made in the worker's
+    event loop.
 
     A stream is `started`, sends while it may, has `ended`, and is `completed` once every pipeline is done with its last
-    event. It may be started again: before its end, when its program comes back, and after it, if it resumes.
+    event. It may be started again: before its end, when its program reconnects, and after its end, if it resumes.
     """
 
     def started(self, stream: StreamRef) -> None:

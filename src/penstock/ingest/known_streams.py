@@ -1,6 +1,6 @@
-"""The streams that a source has ever had: which of them count for the watermark, and how the table is kept durable.
+"""The streams that a source has ever had: which of them count for the watermark, and how the table is made durable.
 
-The table is written as a snapshot now and then; what happened since is in the heads of the records behind it. The
+The table is written as a snapshot from time to time; changes since are in the heads of the records after it. The
 snapshot has a segment of its own and names the offset of each data segment that it covers. It is written before a data
 segment is truncated past that offset, so no fold misses a head.
 """
@@ -23,11 +23,11 @@ from penstock.protocol.stored.head import OF_SEGMENTS, HeadFold, Mark, MarkKind,
 from penstock.store.store import SegmentStore
 
 STREAM_NAME_MAX = 200
-"""Characters of a stream's name that are kept: it is for people, and there may be very many of them."""
+"""Characters of a stream's name that are stored: it is for people, and there may be very many streams."""
 
 COUNTER_BITS = 32
 COUNT_MAX = (1 << COUNTER_BITS) - 1
-"""Ephemeral streams of one incarnation: then the next one begins."""
+"""Ephemeral streams of one incarnation: then the next one starts."""
 
 _LENGTH = struct.Struct(">I")
 # Heads that are read and folded at once: bounds the memory that a start needs for them.
@@ -89,9 +89,9 @@ def clock_of(mark: Mark) -> int:
     return mark.value if is_clock and mark.value is not None else NO_TIME
 
 
-# Ephemeral streams cannot resume: a connection, say. Their ids are never used again, over any number of restarts. The
-# upper half is the source's incarnation, which is raised and durable before the first of them starts; the lower half
-# counts. So no ended stream has to be remembered for the sake of its id.
+# Ephemeral streams, such as connections, cannot resume. Their ids are never used again, over any number of restarts:
+# the upper half is the source's incarnation, which is raised and durable before the first of them starts; the lower
+# half counts. So no ended stream has to be remembered for the sake of its id.
 
 
 def ephemeral_id(incarnation: int, count: int) -> int:
@@ -101,12 +101,12 @@ def ephemeral_id(incarnation: int, count: int) -> int:
 
 
 def is_ephemeral(stream_id: int, name: str, incarnation: int) -> bool:
-    """Streams that can resume have the id that is made from their name."""
+    """Streams that can resume have the id that is derived from their name."""
     return 0 < stream_id >> COUNTER_BITS <= incarnation and stream_id_of(name) != stream_id
 
 
 class AwayClock:
-    """How long active streams that nobody has open have been silent, while their program could have come back and sent.
+    """How long active streams that are not open have been silent, while their program could have reconnected and sent.
 
     It counts seconds of its own: a worker that is down, or busy, or grants no credits, makes no stream idle.
     """
@@ -125,7 +125,7 @@ class AwayClock:
             self._now += seconds
 
     def add(self, stream_id: int) -> None:
-        """Its silence begins now."""
+        """Its silence starts now."""
         self._since.pop(stream_id, None)
         self._since[stream_id] = self._now
 
@@ -148,7 +148,7 @@ class KnownStreams(dict[int, KnownStream]):
     def __init__(self, known: Mapping[int, KnownStream], idle_timeout_seconds: float | None, incarnation: int) -> None:
         super().__init__(known)
         self.incarnation = incarnation
-        """Of the ephemeral streams; 0: there were none yet."""
+        """The incarnation of the ephemeral streams; 0: there were none yet."""
         self.active_count = sum(stream.standing is Standing.ACTIVE for stream in self.values())
         self.idle = {i for i, stream in self.items() if stream.standing is Standing.IDLE}
         """Streams that need the mark ACTIVE_AGAIN with their next message."""
@@ -173,7 +173,7 @@ class KnownStreams(dict[int, KnownStream]):
         return stream
 
     def detached(self, stream_id: int) -> None:
-        """Nobody has the stream open. If it counts for the watermark, its silence begins now."""
+        """The stream is no longer open. If it counts for the watermark, its silence starts now."""
         stream = self.get(stream_id)
         is_active = self._has_timeout and stream is not None and stream.standing is Standing.ACTIVE
         if is_active and self.may_send(stream_id):
@@ -237,7 +237,7 @@ class StreamSnapshots:
         self._data = data
 
     def recover(self) -> Recovered:
-        """The table as it was accepted last; call it when everything in the store is durable. Raises Damaged."""
+        """The last accepted table; call it when everything in the store is durable. Raises Damaged."""
         offsets, streams, has_finished, clock_us = self._last_snapshot()
         for route, name in enumerate(self._data):
             info = self._store.info(name)
@@ -318,5 +318,5 @@ def _parts(data: bytes) -> Iterator[Any]:
 
 
 def _streams(rows: Iterable[Any]) -> dict[int, KnownStream]:
-    """Older snapshots have no standing: an active stream harms nobody."""
+    """Older snapshots have no standing: to count a stream as active does no harm."""
     return {row[0]: KnownStream(*row[1:4], *map(Standing, row[4:])) for row in rows}

@@ -28,7 +28,7 @@ class StreamOwner(Protocol):
         ...
 
     def touch(self, stream_id: int) -> None:
-        """The stream is alive, though it has sent no message: its silence begins now."""
+        """The stream is alive, though it has sent no message: its silence starts now."""
         ...
 
     def stored_id(self, stream_id: int) -> int:
@@ -40,7 +40,7 @@ class StreamRegistry(Protocol):
     """On one worker a dict; in a cluster, shared."""
 
     def claim(self, key: StreamKey, owner: StreamOwner) -> bool:
-        """Make the stream active for this owner. False if it is already active or closing, whoever has it."""
+        """Make the stream active for this owner. False if it is already active or closing, for any owner."""
         ...
 
     def close(self, key: StreamKey, owner: StreamOwner) -> None:
@@ -54,7 +54,7 @@ class StreamRegistry(Protocol):
     def use(self, key: StreamKey) -> Use: ...
 
     def owner(self, key: StreamKey) -> StreamOwner | None:
-        """Who has the stream, active or closing; None: nobody."""
+        """The owner of the stream, active or closing; None: it has none."""
         ...
 
     def counts(self) -> dict[Use, int]:

@@ -12,12 +12,12 @@ MIB = 1 << 20
 
 
 class WhenAllIdle(Enum):
-    """What becomes of the watermark of a source whose streams are all idle."""
+    """What the watermark of a source does while all its streams are idle."""
 
     WAIT = "wait"
     """It stays where it is until the next event."""
     CLOCK = "clock"
-    """It follows the worker's clock, less the disorder."""
+    """It follows the worker's clock, minus the disorder."""
 
 
 class AckMode(Enum):
@@ -46,7 +46,7 @@ class SourceSettings:
     """Bytes that its segments may retain together; beyond it no credits are granted until there is room."""
 
     max_disorder_us: int = 0
-    """How far, in event time, an event may be behind the latest one of its stream: the watermark waits for it."""
+    """How much older, in event time, an event may be than the latest one of its stream: the watermark waits for it."""
 
     idle_timeout_seconds: float | None = None
     """A stream that could send and was silent for so long no longer blocks the watermark; None: never."""

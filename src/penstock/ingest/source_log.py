@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 # The quota is counted over all of a source's segments, and limits its credits: no segment has one of its own.
 _NO_QUOTA = {QUOTA: 2**63 - 1}
 _SNAPSHOT_BYTES_PER_STREAM = 16 * 1024
-# Of one segment, in one record: a head of some 100 KiB.
+# Marks of one segment in one record: a head of some 100 KiB.
 _MARKS_PER_RECORD = 5000
 
 
 def streams_segment(source: str) -> str:
-    """Where the snapshots of the source's table of streams are."""
+    """The segment with the snapshots of the source's table of streams."""
     return f"{CONNECTOR_PREFIX}{source}/streams"
 
 
@@ -68,7 +68,7 @@ class SourceSegments:
         while self._store.exists(name := connector_segment(self._source, len(names))):
             names.append(name)
         is_created = self._store.exists(streams_segment(self._source))
-        # A full disk must not keep out a source that exists.
+        # A full disk must not lock out a source that exists.
         with suppress(*[NoRoom] if is_created and names else []):
             while len(names) < count:
                 name = connector_segment(self._source, len(names))
@@ -97,7 +97,7 @@ class SourceSegments:
     @property
     def unfinished_bytes(self) -> int:
         """Stored, durable or not yet, without what every pipeline has completed and is retained only because Spark may
-        read it again: that goes when more has come, so a quota that counted it could block itself for ever.
+        read it again: that is removed when more has arrived, so a quota that counted it could block itself for ever.
         """
         total = 0
         for route, name in enumerate(self.names):
@@ -212,7 +212,7 @@ class SourceLog:
 
     def forget(self, stream_id: int) -> None:
         """Forget a stream that has ended and will never be back. A start still finds its marks until the next snapshot,
-        which therefore comes sooner.
+        which is therefore written sooner.
         """
         if self.streams.forget(stream_id):
             self._bytes_since_snapshot += _SNAPSHOT_BYTES_PER_STREAM

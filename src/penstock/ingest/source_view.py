@@ -12,7 +12,7 @@ from penstock.ingest.source_log import SourceCounters, SourceLog
 
 
 class SourceView:
-    """Answers for sources that do not exist yet, too."""
+    """Also answers for sources that do not exist yet."""
 
     def __init__(self, sources: SourceCatalog) -> None:
         self._sources = sources
@@ -29,7 +29,7 @@ class SourceView:
         return self.stream_names(source, [stream_id])[0]
 
     def open_streams(self, source: str) -> set[int]:
-        """Those that hold the watermark back."""
+        """The streams that count for the watermark."""
         log = self._sources.get(source)
         streams = log.streams if log is not None else {}
         return {stream_id for stream_id, stream in streams.items() if stream.standing is Standing.ACTIVE}

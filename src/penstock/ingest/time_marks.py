@@ -1,8 +1,8 @@
-"""Marks that the passing of time makes: streams that have become idle, and how far the worker's clock is.
+"""Marks that depend on time: streams that have become idle, and the time of the worker's clock.
 
-A clock mark costs an epoch of every pipeline that reads the source, so one is written when the clock has reached what
-somebody waits for: the end of an open window. For operators that do not report what they wait for, marks come
-regularly, and the more rarely the longer the source has been silent.
+A clock mark costs an epoch of every pipeline that reads the source, so one is written when the clock has reached a time
+that a window waits for: its end. For operators that do not report what they wait for, marks are written regularly, less
+often the longer the source has been silent.
 """
 
 import logging
@@ -18,14 +18,15 @@ from penstock.protocol.stored.head import MarkKind
 log = logging.getLogger(__name__)
 
 TICK_SECONDS_MAX = 1.0
-"""What counts of the time between two ticks, and no more than half a timeout: the sockets of a worker that was busy for
-longer are full of messages."""
+"""The most that counts of the time between two ticks, and no more than half a timeout: the sockets of a worker that was
+busy for longer are full of messages.
+"""
 
 SWEEPS = 20
-"""In the time of a timeout: a stream is marked a twentieth of it too late at most."""
+"""Sweeps per timeout: a stream is marked at most a twentieth of it too late."""
 
 STREAMS_PER_SWEEP = 10_000
-"""Of a source, that are marked at once: some ten milliseconds. The others have their turn at the next tick."""
+"""Streams of a source that are marked at once: some ten milliseconds. The others follow at the next tick."""
 
 SECOND_US = 1_000_000
 
@@ -41,7 +42,7 @@ SILENCE_PARTS = 4
 
 
 class IdleMarks:
-    """Takes streams out of the watermark that were silent for their source's idle timeout. `clock` counts seconds."""
+    """Excludes streams from the watermark that were silent for their source's idle timeout. `clock` counts seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -83,7 +84,7 @@ class IdleMarks:
 
 
 class ClockMarks:
-    """Records in the journal how far the worker's clock is, for sources whose watermark follows it."""
+    """Records the time of the worker's clock in the journal, for sources whose watermark follows it."""
 
     def __init__(self, clock: ArrivalClock) -> None:
         self._clock = clock

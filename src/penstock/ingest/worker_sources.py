@@ -1,13 +1,13 @@
 """Sources that the worker itself writes: `system/streams`, and the dead letters of connectors.
 
-`system/streams` has a row for each stream that starts or ends, stored in the record that says so:
+`system/streams` has a row for each stream that starts or ends, stored in the record with that mark:
 
     {"signal": "stream-started", "connector": "sensors", "stream": "lab-1", "stream_id": 17, "at": 1767225600000000}
 
 `at` is in microseconds since 1970, and the row's event time. The mark of the stream and its row are stored together or
-not at all. A program that comes back to a stream which has not ended starts nothing.
+not at all. A program that reconnects to a stream that has not ended does not start it again.
 
-`NAME.err` has what came in through the connector NAME and could not become an event.
+`NAME.err` has what arrived through the connector NAME and could not become an event.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 DEAD_LETTERS_SUFFIX = ".err"
 
 DEAD_LETTER_BYTES_MAX = 8 << 20
-"""Of one dead letter: half of the largest append. The metadata `cut_from` has its original size."""
+"""Limit for one dead letter: half of the largest append. The metadata `cut_from` has its original size."""
 
 SIGNALS_UNREAD_BYTES_MAX = 16 << 20
-"""That are kept while no pipeline reads them: some hundred thousand signals, for whoever looks later."""
+"""Bytes retained while no pipeline reads them: some hundred thousand signals, for later inspection."""
 
 DEAD_LETTERS_UNREAD_BYTES_MAX = 64 << 20
-"""That are kept while no pipeline reads them: peers that send nothing but garbage must not fill the disk."""
+"""Bytes retained while no pipeline reads them: peers that send nothing but garbage must not fill the disk."""
 
 IDLE_SECONDS = 1.0
 """Silence means that nothing happened: a pipeline that reads other sources as well does not wait for these."""
@@ -75,7 +75,7 @@ class Catalog(Protocol):
 
 class WorkerSource:
     """A source with one stream in one segment, created when something is first stored. While no pipeline reads it, only
-    the newest bytes are kept.
+    the newest bytes are retained.
     """
 
     def __init__(self, catalog: Catalog, name: str, stream: str, unread_bytes_max: int) -> None:
@@ -134,7 +134,7 @@ class SystemStreams:
         catalog.configure(SYSTEM_STREAMS, _SETTINGS)
 
     def enable(self) -> None:
-        """Write rows from now on, whether somebody reads them or not."""
+        """Write rows from now on, whether they are read or not."""
         self.is_enabled = True
 
     def rows(self, log: SourceLog, marks: Iterable[Mark]) -> Companion | None:
@@ -165,8 +165,8 @@ def _row(log: SourceLog, mark: Mark, now: int) -> bytes:
 
 
 class DeadLetters:
-    """Of one connector's `out` port. Each has the origin that an event of its stream would have had: the connector, the
-    name and the id of the stream.
+    """The dead letters of one connector's `out` port. Each has the origin that an event of its stream would have had:
+    the connector, the name and the id of the stream.
     """
 
     def __init__(self, catalog: Catalog, connector: str) -> None:
@@ -175,7 +175,7 @@ class DeadLetters:
         self.count = 0
 
     async def write(self, data: bytes, reason: str, stream: StreamRef, name: str, metadata: Mapping[str, Any]) -> None:
-        """Store what came, with the reason and the metadata of its stream. Waits for room on the disk."""
+        """Store the bytes, with the reason and the metadata of their stream. Waits for room on the disk."""
         more = {SOURCE: stream.connector, STREAM: name, REASON: reason[:_REASON_MAX], **metadata}
         if len(data) > DEAD_LETTER_BYTES_MAX:
             more["cut_from"] = len(data)

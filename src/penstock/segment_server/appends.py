@@ -52,7 +52,7 @@ _CHANGES = (
     UpdateAttribute,
 )
 _STAGING = (CreateSegment, SetupAppend, DeleteSegment)
-"""What the tasks of a pipeline do with segments of their own. To merge them is the coordinator's."""
+"""What the tasks of a pipeline do with segments of their own. Only the coordinator merges them."""
 
 _AGAINST_DAMAGE = (TruncateSegment, DeleteSegment)
 """What an operator does with a segment that cannot be read, whoever it belongs to."""
@@ -76,11 +76,11 @@ def check_change(store: SegmentStore, request: Message) -> None:
 
 
 def attributes_of_new(name: str) -> dict[bytes, int]:
-    """Quotas bind what comes in, never the way out."""
+    """Quotas limit input, never output."""
     return {QUOTA: 2**63 - 1} if name.startswith(STAGING_PREFIX) else {}
 
 
-# How an error of the store is said in the segment protocol.
+# How errors of the store are expressed in the segment protocol.
 
 _CODES: list[tuple[type[errors.PenstockError], ErrorCode]] = [
     (errors.QuotaReached, ErrorCode.QUOTA_REACHED),
@@ -93,7 +93,7 @@ _CODES: list[tuple[type[errors.PenstockError], ErrorCode]] = [
 
 
 def failure(error: errors.PenstockError, segment: str, request_id: int, offset: int = -1) -> Failure:
-    """The reply that tells the client what went wrong, and what to do."""
+    """The reply that describes what went wrong, and what to do."""
     text = f"{error} {error.hint}".strip()
     match error:
         case errors.NoSuchSegment():
@@ -121,8 +121,8 @@ class _Appender:
 
 
 class Appending:
-    """An append that fails ends its appender until the next SetupAppend: one that came behind it
-    must not be stored in its place, or the failed one would pass for a duplicate when it is sent again.
+    """An append that fails ends its appender until the next SetupAppend: a later append must not be stored in its
+    place, or the failed one would count as a duplicate when it is sent again.
     """
 
     def __init__(self, store: SegmentStore, counters: Counters, appenders_max: int, answer: Answer) -> None:
@@ -133,7 +133,7 @@ class Appending:
         self._appenders: dict[bytes, _Appender] = {}
 
     def set_up(self, request: SetupAppend, *, by_offset: bool) -> None:
-        """Tell the writer what is stored of it; in the document's dialect this also creates the segment."""
+        """Report to the writer what is stored from it; in the document's dialect this also creates the segment."""
         store, segment = self._store, request.segment
         unknown = 0 if by_offset else NO_EVENT_NUMBER
         if by_offset and not store.exists(segment):
@@ -217,7 +217,7 @@ class Appending:
 
 
 def _without(pieces: Pieces, skip: int) -> list[Buffer]:
-    """The pieces less their first `skip` bytes."""
+    """The pieces without their first `skip` bytes."""
     rest: list[Buffer] = []
     for piece in pieces:
         if skip < len(piece):

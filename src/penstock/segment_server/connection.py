@@ -50,7 +50,7 @@ from penstock.store.plan import AttributeUpdate
 from penstock.store.reader import Located
 from penstock.store.store import SegmentStore
 
-# Replies leave in the order of their requests, each when it may.
+# Replies are sent in the order of their requests, each when it is allowed.
 
 
 class Slot:
@@ -63,7 +63,7 @@ class Slot:
 
 
 class Outbox:
-    """One connection's replies. A slot that is filled goes out when all before it have gone."""
+    """One connection's replies. A filled slot is sent when all before it have been sent."""
 
     def __init__(self, send: Callable[[Iterable[Buffer]], None]) -> None:
         self._send = send
@@ -78,7 +78,7 @@ class Outbox:
         return slot
 
     def give_up(self, slot: Slot) -> None:
-        """Let the replies behind it pass; its own will be sent when it is there."""
+        """Let later replies pass it; its own will be sent when it is available."""
         self._slots.remove(slot)
         self.flush()
 
@@ -172,7 +172,7 @@ log = logging.getLogger(__name__)
 _FETCHES_MAX = 2
 _TAIL_READS_MAX = 1024
 
-# Where bytes go that come after the last request that counts.
+# Receives bytes after the last request that counts.
 _IGNORED = bytearray(64 * 1024)
 
 
@@ -386,7 +386,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def throttle(self) -> None:
-        """Go on with the peer's requests, if what is held for it is within its limits again."""
+        """Continue with the peer's requests, if what is buffered for it is within its limits again."""
         if self._paused and not self._is_full() and not self._ending:
             self._work()
         else:

@@ -13,13 +13,13 @@ class ServerSettings:
     ssl: SSLContext | None = None
 
     connections_max: int = 250
-    """Beyond it a new connection is closed at once: each can make the worker hold a block and a few replies."""
+    """Beyond it a new connection is closed at once: each can make the worker buffer a block and a few replies."""
 
     appenders_max: int = 10_000
     """Writers set up on one connection, at about 200 bytes each."""
 
     block_bytes_max: int = 9 * MIB
-    """Largest block of an append: bounds what one connection can make the worker hold at once."""
+    """Largest block of an append: bounds what one connection can make the worker buffer at once."""
 
     unacknowledged_bytes_max: int = 16 * MIB
     """Bytes received on one connection and not yet durable; beyond it the connection is not read."""
@@ -34,7 +34,7 @@ class ServerSettings:
     """Data in one reply to a read; a message has less than 16 MiB."""
 
     read_threads: int = 4
-    """Threads that fetch from the disk, so that a slow read does not hold up the appends."""
+    """Threads that fetch from the disk, so that a slow read does not delay appends."""
 
     tail_wait_seconds: float = 20.0
     """How long a read at the tail waits for data; clients expect an answer within 30 s."""

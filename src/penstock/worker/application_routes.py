@@ -1,5 +1,5 @@
-"""The routes of the application (what is deployed, its drain, operators' pauses), and what is said of sources besides
-their messages: how far their streams are, and that one has ended for good.
+"""The routes of the application (what is deployed, its drain, operators' pauses), and of declarations about sources:
+watermarks of their streams, and the end of a source.
 """
 
 from typing import Any
@@ -73,8 +73,8 @@ class _Sources:
         await self._worker.declarations().end(name)
 
 
-def _checked(what: str, given: str | int | None) -> str | int | None:
+def _checked(what: str, value: str | int | None) -> str | int | None:
     """Msgspec's limits end at 63 bits; ids have 64."""
-    if isinstance(given, int) and not 0 <= given <= _U64_MAX:
-        raise RequestError(f"{what!r} is {given}, not a whole number from 0 to {_U64_MAX}")
-    return given
+    if isinstance(value, int) and not 0 <= value <= _U64_MAX:
+        raise RequestError(f"{what!r} is {value}, not a whole number from 0 to {_U64_MAX}")
+    return value

@@ -24,9 +24,9 @@ from penstock.worker.routes import Routed, reply
 _PAGE = 1000
 
 _IDLE_SECONDS = 75
-"""A connection that asks nothing for so long is closed: drivers keep theirs between two batches."""
+"""A connection that is idle for so long is closed: drivers keep theirs open between two batches."""
 _STOP_SECONDS = 10
-"""Answers that are on their way when the worker stops get so long."""
+"""How long a stop waits for answers that are being sent."""
 
 
 class Watched(Routed, Protocol):
@@ -54,7 +54,7 @@ def application(worker: Watched) -> Starlette:
         return Response(generate_latest(worker.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def segments(request: Request) -> Response:
-        """Those after `after` in the order of names, a page at a time; `more` says whether to ask again."""
+        """Those after `after` in the order of names, a page at a time; `more`: whether there are others."""
         after = request.query_params.get("after", "")
         found = worker.segments(request.query_params.get("prefix", ""), after, _PAGE + 1)
         page = [_as_json(s) for s in found[:_PAGE]]
@@ -103,7 +103,7 @@ class HttpServer:
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when it is taken."""
         listener = socket.create_server((self._server.config.host, self._server.config.port))
-        # Connections inherit it. asyncio sets it only where the socket was made with the protocol's number, and this
+        # Connections inherit it. asyncio sets it only if the socket was created with the protocol's number, and this
         # one was not; without it every answer waits 40 ms for the peer's delayed acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))

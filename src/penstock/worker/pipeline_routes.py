@@ -194,7 +194,7 @@ class _Sinks:
 
 
 def _check_sinks(body: Bind) -> None:
-    """Raises RequestError with all that is wrong with any of them: then none is bound."""
+    """Raises RequestError that lists everything that is wrong with any of them: then none is bound."""
     mistakes = []
     for name, spec in body.sinks.items():
         try:

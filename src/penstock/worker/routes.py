@@ -53,7 +53,7 @@ class Routed(Protocol):
         ...
 
     async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """As delivery does, after those of the application that move have made way."""
+        """As delivery does, after the application has unbound those of its sinks that move."""
         ...
 
     def declarations(self) -> Declarations: ...
@@ -114,9 +114,7 @@ def _check_path(path: str, request: starlette.requests.Request) -> None:
 
 
 async def _read(request: starlette.requests.Request) -> bytearray:
-    """Raises RequestError for what is not JSON. That a browser cannot send it without asking is the reason why the
-    content type must say so.
-    """
+    """Raises RequestError unless the content type is JSON: a browser cannot send that without a preflight request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestError(

@@ -70,7 +70,7 @@ class Worker:
         self.settings = settings
         self.registry = CollectorRegistry()
         self.id = uuid4().hex
-        """Of this process: whoever finds our ports in a file can tell us from a worker that listens there since."""
+        """Identifies this process: a client that has the ports from a file can detect another worker on them."""
         self._started_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._failed = False
@@ -104,7 +104,7 @@ class Worker:
         self._compactor = Compactor(self._store)
         self._committer = Committer(self._journal, settings.idle_proof_seconds)
         self._committer.start()
-        gc.freeze()  # the table of segments is here to stay: collections need not walk over it
+        gc.freeze()  # the table of segments stays: garbage collections need not walk over it
         self.recovery_seconds = time.perf_counter() - start
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
@@ -133,7 +133,7 @@ class Worker:
         await http.stop()
 
     async def _stop_coordinator(self) -> None:
-        """Connectors read no more, then what is on its way out leaves, then their connections end."""
+        """Connectors stop reading, then pending output is sent, then their connections are closed."""
         if self._runtime is not None:
             await self._runtime.stop_reading()
         if self._coordinator is not None:
@@ -144,7 +144,7 @@ class Worker:
             await self._coordinator.stop()
 
     async def _start_coordinator(self, durability: Durability) -> None:
-        """Before sources are let in. One whose ledger cannot be read leaves the rest of the worker as it is."""
+        """Before sources are let in. If its ledger cannot be read, the rest of the worker still runs."""
         self._coordinator: Coordinator | None = None
         self._runtime: Runtime | None = None
         self._ledger_damage: Damaged | None = None
@@ -175,7 +175,7 @@ class Worker:
         self._start_delivery(coordinator, durability)
 
     def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:
-        """An application that cannot be read leaves the rest of the worker as it is; its own sinks wait."""
+        """If the application cannot be read, the rest of the worker still runs; the application's own sinks wait."""
         try:
             self._runtime = Runtime(self.settings.data, self._store, durability, self._gateway, self._own_segments)
         except Damaged as error:
@@ -187,7 +187,7 @@ class Worker:
         self._delivery.start()
 
     def _hold_sources(self) -> None:
-        """Nobody knows what pipelines have completed: nothing is acknowledged, and everything is kept."""
+        """It is unknown what pipelines have completed: nothing is acknowledged, and everything is retained."""
         for info in self._store.segments(CONNECTOR_PREFIX):
             name, _, _ = info.name.removeprefix(CONNECTOR_PREFIX).partition("/")
             self._sources.completion(name).hold({})
@@ -212,7 +212,7 @@ class Worker:
         return self._delivery
 
     async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """Sinks of the application that change their port make way first."""
+        """First unbinds sinks of the application that change their port, once they have got everything."""
         delivery = self.delivery()
         if self._runtime is not None:
             await self._runtime.make_way(pipeline, sinks)
@@ -237,7 +237,7 @@ class Worker:
         self.stop()
 
     def _write_ports(self) -> None:
-        """Whole or not at all: programs wait for this file."""
+        """Atomically: programs wait for this file."""
         partial = self._ports_file.with_suffix(".tmp")
         partial.write_text(json.dumps({**self.ports, "id": self.id}, sort_keys=True) + "\n")
         partial.replace(self._ports_file)

@@ -113,7 +113,7 @@ class EpochsInProgress:
         self._void = void
         self._epochs: dict[str, EpochProgress] = {}
         self._failed: EpochProgress | None = None
-        """It and all after it must be delivered again, and whoever delivers them may not know yet."""
+        """It and all after it must be delivered again; the caller that delivers them may not know yet."""
 
     @property
     def oldest(self) -> EpochName:

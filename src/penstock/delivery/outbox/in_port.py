@@ -20,7 +20,7 @@ from penstock.protocol.api.deployment import ConnectorSpec
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 5.0
-"""For a probe to begin. If no sink has rows to make it with, the breaker passes without one."""
+"""For a probe to start. If no sink has rows for it, the breaker passes without one."""
 
 
 class PortUser(Protocol):
@@ -47,7 +47,7 @@ class PortUser(Protocol):
         """The port's breaker for this stream may have changed; None: any of them."""
 
     def probe(self, stream: StreamRef | None) -> bool:
-        """A probe is due. Return whether there are rows to make it with."""
+        """A probe is due. Return whether there are rows for it."""
 
     async def flush(self) -> None:
         """Send what interceptors buffer."""
@@ -64,9 +64,9 @@ class Refusal(NamedTuple):
 
 
 class InPort:
-    """Of one connector that pipelines are linked to. A Contraflow, for the connector's Host.
+    """The port of one connector that pipelines are linked to. A Contraflow, for the connector's Host.
 
-    `chain` makes the outgoing interceptors of one stream; None: there are none, or the connector has them itself.
+    `chain` creates the outgoing interceptors of one stream; None: there are none, or the connector has them itself.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class InPort:
         """None: all of it was sent. Raises SinkLost when the connector as a whole takes nothing now."""
         outgoing = outgoing_of(stream, ready)
         async with self._calling:
-            # Asked here, under the lock: signals that came while waiting for it count.
+            # Checked here, under the lock: signals that arrived while waiting for it count.
             if not self.breakers.admits(self.name, stream):
                 return self._refusal(stream)
             try:
@@ -213,7 +213,7 @@ class InPort:
             user.breaker_changed(stream)
 
     def probe(self, stream: StreamRef | None) -> None:
-        """A probe is due: whoever has rows may send one block."""
+        """A probe is due: a sink that has rows may send one block."""
         if stream is not None and self.signals.announce_again(self.name, stream):
             return
         if not any(user.probe(stream) for user in self.users):
@@ -223,13 +223,13 @@ class InPort:
             asyncio.get_running_loop().call_later(PROBE_SECONDS, self._end_probe, stream, self._probes)
 
     def probe_again(self) -> None:
-        """Whoever was to make the current probe may have had nothing to send."""
+        """The sink that was to send the current probe may have had nothing to send."""
         probe = self.breakers.probe(self.name)
         if probe is not None and not self._calling.locked():
             self.probe(probe[0])
 
     def _end_probe(self, stream: StreamRef | None, number: int) -> None:
-        """Nobody has begun it in time."""
+        """No sink has started it in time."""
         if number == self._probes and not self._calling.locked():
             self.breakers.nothing_to_probe(self.name, stream)
 

@@ -5,10 +5,10 @@
     left · STREAM · END                          no data: the stream's first record, which ends there, was sent
     move · EPOCH · rows FIRST … END · STREAM     the record of these rows again: it is here now
 
-Each is one append whose head says which it is. Rows of an epoch that are retained or dead letters are skipped when the
+Each is one append, identified by its head. Rows of an epoch that are retained or dead letters are skipped when the
 epoch is delivered again, also after a crash. The segment is truncated up to the oldest record that is retained or
 belongs to an epoch that may be delivered again. Records that stay long are moved to the end, so that the space of what
-was sent behind them is freed.
+was sent after them is freed.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from penstock.store.plan import Addition
 from penstock.store.store import SegmentStore
 
 APPEND_BYTES = 4 << 20
-"""The most that one record holds, except for a single row that is larger."""
+"""Limit of one record, except for a single row that is larger."""
 
 SLACK_BYTES = 8 << 20
 """The segment may exceed twice the retained bytes by this much; then its oldest records are moved to its end."""
@@ -137,7 +137,7 @@ class Outbox:
     # Changes.
 
     def retain(self, epoch: str, stream: StreamRef, rows: list[Row]) -> None:
-        """Add the rows behind those of the stream that are retained already. Raises NoRoom; then a prefix may have been
+        """Add the rows after those of the stream that are retained already. Raises NoRoom; then a prefix may have been
         added.
         """
         for part in _parts(rows):
@@ -156,7 +156,7 @@ class Outbox:
             self._note_settled(epoch, stream, end_row, start)
 
     def drop_first(self, stream: StreamRef, record: OutboxRecord, rows: list[Row], reason: str) -> None:
-        """Of the stream's first record these rows become dead letters; the others were sent."""
+        """These rows of the stream's first record become dead letters; the others were sent."""
         self._append_dead_letters(rows, reason, _head("left", "", 0, record.end, stream))
         self._forget_first(stream)
 
@@ -166,7 +166,7 @@ class Outbox:
         self._forget_first(stream)
 
     def compact(self, oldest: EpochName) -> None:
-        """No epoch before `oldest` is delivered again: forget them, and free what nobody needs."""
+        """No epoch before `oldest` is delivered again: forget them, and free what is not needed."""
         self._epochs = {epoch: known for epoch, known in self._epochs.items() if EpochName.parse(epoch) >= oldest}
         if not self._store.exists(self.segment):
             return
@@ -176,7 +176,7 @@ class Outbox:
         self._store.truncate(self.segment, min(floors, default=int(self._store.length(self.segment))))
 
     def _move_oldest(self) -> None:
-        """Until the segment is small enough, as far as there is room."""
+        """Move records until the segment is small enough, as far as there is room."""
         left = _MOVED_BYTES
         while left > 0 and self._by_start:
             start, (stream, record) = next(iter(self._by_start.items()))
@@ -199,8 +199,8 @@ class Outbox:
     def _append_dead_letters(self, rows: list[Row], reason: str, head: bytes) -> None:
         if not self._store.exists(self._dead_letters):
             self._store.create(self._dead_letters, NO_QUOTA, draining=True)
-        letters = Addition(self._dead_letters, [encode_dead_letters(rows, reason)])
-        self._store.append_all([letters, Addition(self.segment, [_NOTHING], head)])
+        dead_letters = Addition(self._dead_letters, [encode_dead_letters(rows, reason)])
+        self._store.append_all([dead_letters, Addition(self.segment, [_NOTHING], head)])
 
     def _end(self) -> int:
         """Where the next record starts."""

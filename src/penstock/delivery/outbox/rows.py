@@ -59,8 +59,8 @@ def _present(column: _C | None) -> _C:
 
 
 def by_stream(events: Events, first: int) -> dict[StreamRef | None, list[Row]]:
-    """The rows of each stream, in order; None for rows that come from no single stream. Streams in order of their first
-    rows.
+    """The rows of each stream, in order; None for rows that do not come from a single stream. Streams in order of their
+    first rows.
     """
     rows = rows_of(events, first)
     if events.sources is None:
@@ -151,7 +151,7 @@ class _LazyMetadata(Sequence[Mapping[str, Any]]):
 # Through interceptors.
 
 MakeChain = Callable[[], OutgoingChain]
-"""Makes the interceptors of one stream."""
+"""Creates the interceptors of one stream."""
 
 
 class EpochRow(NamedTuple):
@@ -195,7 +195,7 @@ class ReadyRows(NamedTuple):
 
 class StreamBuffer:
     """The interceptors of one stream, with the rows that they buffer. What is buffered must leave at `due`, by the
-    clock whose time `feed` is given.
+    clock whose time is passed to `feed`.
     """
 
     def __init__(self, chain: OutgoingChain) -> None:

@@ -17,28 +17,28 @@ from penstock.delivery.outbox.rows import EpochRow, ReadyRows, Row, StreamBuffer
 log = logging.getLogger(__name__)
 
 NO_ROOM_SECONDS = 1.0
-"""Until dead letters that found no room are written again."""
+"""Until dead letters for which there was no room are written again."""
 
 _REJECTED = "the outgoing interceptors cannot encode it"
 
 
 class Sender:
-    """Of one sink. Rows are settled in the order of their stream: first those that were sent, then what becomes of the
-    others is written.
+    """The sender of one sink. Rows are settled in the order of their stream: first those that were sent; then the
+    outcome of the others is written.
     """
 
     def __init__(self, outbox: Outbox, epochs: EpochsInProgress) -> None:
         self._outbox = outbox
         self._epochs = epochs
 
-    async def send(self, port: InPort, stream: StreamRef | None, ready: ReadyRows, behind: list[EpochRow]) -> bool:
-        """Return False if they were retained, together with those `behind` them. Raises SinkLost, NoRoom: then the
+    async def send(self, port: InPort, stream: StreamRef | None, ready: ReadyRows, following: list[EpochRow]) -> bool:
+        """Return False if they were retained, together with those `following` them. Raises SinkLost, NoRoom: then the
         epoch must be delivered again.
         """
         refused = await port.send(stream, ready)
         if refused is not None and not refused.is_final:
             assert stream is not None, "rows of no stream are refused together with the whole connector"
-            self.retain(port, stream, ready.rows + behind)
+            self.retain(port, stream, ready.rows + following)
             return False
         if refused is not None:
             self._add_dead_letters(port, stream, dict.fromkeys(ready.rows_at(refused.places), refused.reason))
@@ -48,16 +48,16 @@ class Sender:
     async def send_valid(self, port: InPort, stream: StreamRef | None, rows: list[EpochRow]) -> None:
         """Rows of which the interceptors reject some: these become dead letters. The others are sent at once."""
         assert port.chain is not None
-        letters = rejected_rows(port.chain, rows)
-        ready = _flushed(port, [one for one in rows if one not in letters])
+        dead_letters = rejected_rows(port.chain, rows)
+        ready = _flushed(port, [one for one in rows if one not in dead_letters])
         refused = None if ready is None else await port.send(stream, ready)
         if refused is not None and not refused.is_final:
             assert stream is not None, "rows of no stream are refused together with the whole connector"
             self.retain(port, stream, rows)
             return
         if refused is not None and ready is not None:
-            letters |= dict.fromkeys(ready.rows_at(refused.places), refused.reason)
-        self._add_dead_letters(port, stream, {one: letters[one] for one in rows if one in letters})
+            dead_letters |= dict.fromkeys(ready.rows_at(refused.places), refused.reason)
+        self._add_dead_letters(port, stream, {one: dead_letters[one] for one in rows if one in dead_letters})
         self._settle(stream, rows)
 
     def retain(self, port: InPort, stream: StreamRef, rows: list[EpochRow]) -> None:
@@ -73,11 +73,11 @@ class Sender:
             self._outbox.retain(epoch, stream, [one.row for one in run])
         self._settle(stream, rows)
 
-    def _add_dead_letters(self, port: InPort, stream: StreamRef | None, letters: dict[EpochRow, str]) -> None:
+    def _add_dead_letters(self, port: InPort, stream: StreamRef | None, dead_letters: dict[EpochRow, str]) -> None:
         """Each with its reason, in order. The rows before them in their stream were sent."""
-        for (epoch, reason), run in groupby(letters, key=lambda one: (one.epoch, letters[one])):
+        for (epoch, reason), run in groupby(dead_letters, key=lambda one: (one.epoch, dead_letters[one])):
             self._outbox.add_dead_letters(epoch, stream, [one.row for one in run], reason)
-        port.dead_letters += len(letters)
+        port.dead_letters += len(dead_letters)
 
     def _settle(self, stream: StreamRef | None, rows: list[EpochRow]) -> None:
         for epoch, run in _by_epoch(rows):
@@ -161,13 +161,13 @@ class OutboxDrain:
         refused = None if ready is None else await port.send(stream, ready)
         if refused is not None and not refused.is_final:
             return False
-        letters = rejected
+        dead_letters = rejected
         if refused is not None and ready is not None:
             gone = {one.row for one in ready.rows_at(refused.places)}
-            letters = [row for row in rows if row in gone or row in rejected]
-        if letters:
-            self._outbox.drop_first(stream, record, letters, _REJECTED if refused is None else refused.reason)
-            port.dead_letters += len(letters)
+            dead_letters = [row for row in rows if row in gone or row in rejected]
+        if dead_letters:
+            self._outbox.drop_first(stream, record, dead_letters, _REJECTED if refused is None else refused.reason)
+            port.dead_letters += len(dead_letters)
         else:
             self._outbox.remove_first(stream, record)
         return True

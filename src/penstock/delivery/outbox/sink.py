@@ -50,7 +50,7 @@ class OutboxSink:
         self._closed = closed
         self._port: InPort | None = None
         self._lock = asyncio.Lock()
-        """Held while one stream is handled: its retained rows go before newer ones."""
+        """Held while one stream is handled: its retained rows are sent before newer ones."""
         self._drain = OutboxDrain(self._outbox, self._lock, wake)
         self._epochs = EpochsInProgress(self._flush_soon, self._void)
         self._sender = Sender(self._outbox, self._epochs)
@@ -206,7 +206,7 @@ class OutboxSink:
         return self._port
 
     def _check_port(self, port: InPort) -> None:
-        """Raises SinkLost while the connector takes nothing at all and no probe is to be made."""
+        """Raises SinkLost while the connector takes nothing at all and no probe is due."""
         reason = port.breakers.sink_refusal(port.name)
         if reason is not None and (port.breakers.probe(port.name) != (None,) or port.breakers.is_paused(port.name)):
             self._is_refused = True
@@ -234,8 +234,8 @@ class OutboxSink:
         if ready is None:
             return
         buffer = self._buffers.get(stream)
-        behind = [] if buffer is None else [*buffer.rows]
-        if not await self._sender.send(port, stream, ready, behind):
+        following = [] if buffer is None else [*buffer.rows]
+        if not await self._sender.send(port, stream, ready, following):
             self._buffers.pop(stream, None)
 
     def _taken(self, stream: StreamRef | None) -> list[EpochRow]:
@@ -312,12 +312,12 @@ class OutboxSinks:
 
     def make(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> OutboxSink:
         """A sink of a pipeline, for Delivery."""
-        made = OutboxSink(pipeline, sink, connector, self._storage, wake, self._closed)
-        self._sinks.setdefault(connector, set()).add(made)
+        outbox_sink = OutboxSink(pipeline, sink, connector, self._storage, wake, self._closed)
+        self._sinks.setdefault(connector, set()).add(outbox_sink)
         port = self._ports.get(connector)
         if port is not None:
-            made.join(port)
-        return made
+            outbox_sink.join(port)
+        return outbox_sink
 
     def attach(self, port: InPort, host: Host) -> None:
         """The connector is deployed: streams are announced to it, and it gets what waits."""

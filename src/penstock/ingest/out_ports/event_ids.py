@@ -1,13 +1,13 @@
 """The ids of a stream's events, and where the events of an id are stored. Pure.
 
 A stream that resumes is sent as raw bytes: the id of its last event determines where to resume. A cut is a position in
-the raw bytes where all records before it are out and none behind it is.
+the raw bytes such that all records before it have been emitted and none after it has.
 
     id = cut << 20                 everything up to the cut is stored: resume there
-    id = (cut << 20) + n           and n events behind it, because one call's events did not fit into one record:
+    id = (cut << 20) + n           and n events after it, because one call's events did not fit into one record:
                                    resume at the cut, and skip the first n events
 
-The events of one call that reaches a cut are numbered backwards from it: nobody sees a part of them alone.
+The events of one call that reaches a cut are numbered backwards from it: they are never visible in part.
 """
 
 from bisect import bisect_left
@@ -18,10 +18,10 @@ from penstock.core.types import Offset, Position
 
 CUT_BITS = 20
 SINCE_MAX = (1 << CUT_BITS) - 1
-"""Events behind a cut, without another one."""
+"""Events after a cut, without another one."""
 
 PLACES_MAX = 256
-"""Records that a stream remembers, however far behind its pipelines are. If there are more, two neighbours become one:
+"""Records that a stream remembers, however far its pipelines lag. If there are more, two neighbours become one:
 an event then counts as complete when the next record is."""
 
 
@@ -31,23 +31,23 @@ def position(last_id: int) -> int:
 
 
 def since(last_id: int) -> int:
-    """How many of the events behind that cut are stored already."""
+    """How many of the events after that cut are stored already."""
     return last_id & SINCE_MAX
 
 
 def counted(last_id: int, count: int) -> range:
-    """Of events that are merely counted."""
+    """Ids of events that are merely counted."""
     return range(last_id + 1, last_id + count + 1)
 
 
 def reaching(last_id: int, count: int, cut: int) -> range:
-    """Of one or more events that are stored in one step and reach the cut. Raises LimitExceeded."""
+    """Ids of one or more events that are stored in one step and reach the cut. Raises LimitExceeded."""
     end = cut << CUT_BITS
     return range(end - count + 1, end + 1) if last_id + count <= end else going_on(last_id, count)
 
 
 def going_on(last_id: int, count: int) -> range:
-    """Of events that are stored before the others of the same call. Raises LimitExceeded."""
+    """Ids of events that are stored before the others of the same call. Raises LimitExceeded."""
     if since(last_id) + count > SINCE_MAX:
         raise LimitExceeded(
             f"more than {SINCE_MAX} events without a place to resume from",
@@ -79,7 +79,7 @@ class Places:
         self._places.append(place)
 
     def prune(self, durable: Position, completed: float) -> None:
-        """Forget what is done; keep the rest within bounds."""
+        """Forget what is done; bound the rest."""
         if len(self._places) <= PLACES_MAX:
             return
         self._places = [p for p in self._places if p.position > durable or p.end > completed]

@@ -2,7 +2,7 @@
 
     host = SourceHost(spec, connector, sources, gate=gate, chains=make_chains(spec.interceptors_in, …))
     host.start()                 # configures the source of this name, raises its incarnation, calls `run`
-    await host.drain()           # reads no more; everything that was read is stored; all streams are closed
+    await host.drain()           # stops reading; everything that was read is stored; all streams are closed
     await host.stop()            # at once; also after `drain`
 
 Without `gate` every stream may send. `contraflow` gets what the connector reports about its `in` port: the sink side.
@@ -39,7 +39,7 @@ DRAIN_SECONDS = 5.0
 """How long a connector may take to close its streams in a drain; then the host closes them."""
 
 END_SECONDS = 2 * STOP_SECONDS
-"""For `run` to end when it is cancelled: whoever waits for it must not wait for ever."""
+"""For `run` to end when it is cancelled: callers must not wait for ever."""
 
 _BLOCKED_SHOWN = 20
 
@@ -68,7 +68,7 @@ class SourceStatus:
     reason: str = ""
     """Why it is not connected, and when it is tried again."""
     streams: int = 0
-    """That are open."""
+    """Open streams."""
     blocked: dict[int, str] = field(default_factory=dict)
     """Streams that may not send, and what blocks them; some of them, if there are many."""
     blocked_count: int = 0
@@ -101,7 +101,7 @@ class Contraflow(Protocol):
 
 
 class NoContraflow:
-    """For a connector whose `in` port is not linked: nobody listens."""
+    """For a connector whose `in` port is not linked: reports are ignored."""
 
     def connected(self) -> None: ...
 
@@ -174,7 +174,7 @@ def text_of(error: BaseException | None) -> str:
 
 
 class SourceHost:
-    """As `connectors.api.Host`. In the worker's event loop; owned by whoever has deployed the connector."""
+    """As `connectors.api.Host`. In the worker's event loop; owned by the code that has deployed the connector."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class SourceHost:
     def downstream(self) -> Downstream:
         return NoPipelines() if self.spec.ack == AckMode.DURABLE.value else self._downstream
 
-    # For whoever has deployed it.
+    # For its owner.
 
     def start(self) -> None:
         self.sources.system_streams.enable()
@@ -336,7 +336,7 @@ class SourceHost:
             self._ended_with(State.ENDED, "")
 
     def _ended_with(self, state: State, reason: str) -> None:
-        """Unless it was left behind."""
+        """Record the end of `run`, unless the host has been stopped."""
         if self._state is not State.STOPPED:
             self._state, self._reason = state, reason
 

@@ -56,7 +56,7 @@ class OutPort:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        self._unsubscribe = self._gate.subscribe(self._gate_says)
+        self._unsubscribe = self._gate.subscribe(self._gate_changed)
 
     # Opening.
 
@@ -104,11 +104,11 @@ class OutPort:
         self._gate.started(stream.ref)
         may_send = self._gate.may_send(stream.ref)
         self._sources.guarded.remember(stream.ref, may_send=may_send)
-        self._gate_says(stream.ref, may_send)
+        self._gate_changed(stream.ref, may_send)
 
     # The gate.
 
-    def _gate_says(self, ref: StreamRef, may_send: bool) -> None:
+    def _gate_changed(self, ref: StreamRef, may_send: bool) -> None:
         stream = self.streams.get(ref.stream_id) if ref.connector == self.name else None
         if stream is None:
             return
@@ -149,7 +149,7 @@ class OutPort:
         self._closed_one.set()
         if self._pauses_whole and self.streams:
             other = next(iter(self.streams.values())).ref
-            self._gate_says(other, self._gate.may_send(other))
+            self._gate_changed(other, self._gate.may_send(other))
 
     def _has_ended(self, stream: OutStream, placed: Placed) -> None:
         self._sources.counters.streams_ended += 1
@@ -184,7 +184,7 @@ class OutPort:
             await stream.close()
 
     async def close_streams(self) -> None:
-        """Nobody sends on them any more."""
+        """Nothing is sent on them any more."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 for stream in [*self.streams.values()]:

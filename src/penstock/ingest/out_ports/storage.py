@@ -1,4 +1,4 @@
-"""Source storage: what the streams of one `out` port share of their source, and what they wait for."""
+"""Source storage: the part of their source that the streams of one `out` port share, and what they wait for."""
 
 import asyncio
 from collections import defaultdict
@@ -23,7 +23,7 @@ WINDOW_BYTES = 8 << 20
 """As for a session of the connector protocol; one send may go beyond."""
 
 LOOK_SECONDS = 0.05
-"""Between two looks for room, while somebody waits: pipelines make room a few times a second."""
+"""Between two checks for room, while a stream waits: pipelines make room a few times a second."""
 
 _CHECK_SECONDS = 1.0
 
@@ -80,7 +80,7 @@ class Room:
         return self._log.has_room()
 
     async def wait(self) -> None:
-        """Return when there may be room. One task looks for all who wait. Raises StoreFailed."""
+        """Return when there may be room. One task checks for all that wait. Raises StoreFailed."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
@@ -97,7 +97,7 @@ class Room:
 
 
 class CompletedOffsets:
-    """Waits until every pipeline has completed what is stored. Waits are cancelled with those who wait."""
+    """Waits until every pipeline has completed what is stored. A wait is cancelled with its caller."""
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
@@ -142,7 +142,7 @@ class EphemeralIds:
             await self._raise()
 
     async def next_id(self) -> int:
-        """One that was never used."""
+        """An id that was never used."""
         while True:
             async with self._raising:
                 if self._count >= self._count_max:
@@ -169,7 +169,7 @@ class PortCounters:
 
     events: int = 0
     bytes: int = 0
-    """Of events, as they are stored."""
+    """Bytes of events, as they are stored."""
     duplicates: int = 0
     streams: int = 0
     """That were opened."""

@@ -40,7 +40,7 @@ ON_ARRIVAL = NO_TIME
 
 
 class OutStream:
-    """As `connectors.api.Stream`. Owned by its port. One call at a time goes on; others wait for their turn.
+    """As `connectors.api.Stream`. Owned by its port. One call at a time proceeds; others wait for their turn.
 
     `left` is called when it is closed here, then `ended` if it has ended, with the place of that mark.
     """
@@ -66,7 +66,7 @@ class OutStream:
         self._on_left, self._on_ended = left, ended
         self._metadata = dict(metadata or {})
         self._packed = self._packed_last = packed(metadata)
-        """For all its events, and for those of the last `send`: what interceptors buffer came with that."""
+        """For all its events, and for those of the last `send`: what interceptors buffer arrived with that."""
         self._skip = since(self.last_id) if resumes else 0
         self._chain = storage.chains.incoming(resumes=resumes, position=self.position if resumes else 0)
         self._places = Places()
@@ -119,7 +119,7 @@ class OutStream:
 
     async def _admitted(self) -> None:
         """What was read before a drain is stored all the same, even by a stream that a sink has closed, and beyond the
-        quota: it is no more than one call's, and nobody may ever make room.
+        quota: it is at most the data of one call, and there may never be room.
         """
         while True:
             self._check_open()
@@ -330,7 +330,7 @@ class OutStream:
         self._on_ended(self, placed)
 
     def _leave(self) -> None:
-        """It is closed here, and goes on where it is opened again."""
+        """It is closed here, and continues where it is opened again."""
         if not self._is_closing:
             self._is_closing = True
             self._unblocked.set()

@@ -21,11 +21,11 @@ _RELEASED_PER_TURN = 2000
 
 
 class Run:
-    """Messages that were received together, stored together, and are acknowledged together. It keeps numbers alone: the
+    """Messages that were received together, stored together, and are acknowledged together. It has only numbers: the
     bytes belong to the receive buffer, and are copied into stored events at once.
     """
 
-    __slots__ = ("admission", "count", "duplicates", "ends", "kept", "position", "received_at", "size")
+    __slots__ = ("accepted", "admission", "count", "duplicates", "ends", "position", "received_at", "size")
 
     def __init__(self, columns: Columns, admission: Admission, received_at: float, position: Position) -> None:
         self.admission = admission
@@ -35,7 +35,7 @@ class Run:
         self.count = len(columns)
         self.size = columns.size
         self.duplicates = int(admission.totals.messages[DROPPED])
-        self.kept = admission.count - self.duplicates
+        self.accepted = admission.count - self.duplicates
         self.ends: dict[int, Offset] = {}
         """Where its record in each segment ends, by route."""
 
@@ -56,7 +56,7 @@ class Replies(Protocol):
         ...
 
     def acknowledge(self, stream_ids: AckColumn, last_ids: AckColumn) -> None:
-        """Acknowledge these streams up to these messages, behind what could be acknowledged before."""
+        """Acknowledge these streams up to these messages, after what could be acknowledged before."""
         ...
 
     def flush_soon(self) -> None:
@@ -108,7 +108,7 @@ class PendingAcks:
         return self._waiting.passes(stream_id, last_id)
 
     def release(self, route: int, passed: float) -> bool:
-        """As `completion.Waiter`: acknowledge and end what has waited for the segment to come so far."""
+        """As `completion.Waiter`: acknowledge and end what has waited for the segment to be released this far."""
         due = self._waiting.due(route, passed, _RELEASED_PER_TURN)
         self._ready += due.points
         for stream_id in due.ends:
@@ -219,7 +219,7 @@ class _Entry:
 
 
 class AckLag:
-    """When the oldest message came that waits for pipelines. Messages that came at about the same time are one entry:
+    """When the oldest message arrived that waits for pipelines. Messages of about the same time are one entry:
     the time of the first, and the offsets of the last in each segment. If there are too many, two neighbours become
     one.
     """
@@ -231,7 +231,7 @@ class AckLag:
         self._width = 0.0
 
     def add(self, received_at: float, ends: Mapping[int, int]) -> None:
-        """Messages came then, and are stored up to these offsets, by route."""
+        """Messages arrived then, and are stored up to these offsets, by route."""
         last = self._entries[-1] if self._entries else None
         if last is not None and received_at - last.received_at < self._width:
             last.ends.update(ends)
@@ -241,7 +241,7 @@ class AckLag:
             self._join_neighbours()
 
     def oldest(self, passed: Callable[[int], float]) -> float | None:
-        """When the oldest came that is not acknowledged; `passed(route)` is how far its segment is acknowledged."""
+        """When the oldest arrived that is not acknowledged; `passed(route)` is how far its segment is acknowledged."""
         while self._entries and all(end <= passed(route) for route, end in self._entries[0].ends.items()):
             self._entries.popleft()
         self._width = min(self._width, self._fitting_width())

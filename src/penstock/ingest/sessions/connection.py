@@ -23,7 +23,7 @@ _LAST_WORDS_SECONDS = 5.0
 # that opens 100,000 streams does not keep the others waiting.
 _RECEIVE_BYTES = 1 << 24
 _RECEIVE_BYTES_CONTROL = 16 * 1024
-# Where bytes go that come after the session has ended.
+# Receives bytes that arrive after the session has ended.
 _IGNORED = bytearray(64 * 1024)
 
 
@@ -89,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
             session.fail(error)
 
     def eof_received(self) -> bool:
-        """True: the session goes on. (TLS closes both sides at once.)"""
+        """True: the session continues. (TLS closes both sides at once.)"""
         return self._transport.can_write_eof() and self._session.half_close()
 
     def pause_writing(self) -> None:
@@ -102,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
     # The session calls these.
 
     def write(self, data: bytes) -> bool:
-        """Everything written in one turn of the loop is sent in one go. False: the connection is closing."""
+        """Everything written in one turn of the loop is sent at once. False: the connection is closing."""
         if self._transport.is_closing():
             return False
         if not self._out:
@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline.cancel()
 
     def end(self, *, lingers: bool = False) -> None:
-        """Close; the peer has a while to fetch what was sent. To close a connection while bytes come in resets it, and
+        """Close; the peer has a while to fetch what was sent. To close a connection while bytes arrive resets it, and
         an ERROR may be lost: then linger until the peer closes.
         """
         self._write_out()

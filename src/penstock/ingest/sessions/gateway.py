@@ -15,7 +15,7 @@ _BACKLOG = 1024
 
 class Gateway:
     """Serves the sources of one store, in one event loop. A message is acknowledged only when it is durable and, where
-    pipelines hold acknowledgements back, completed.
+    acknowledgements wait for pipelines, completed.
     """
 
     def __init__(self, sources: SourceCatalog) -> None:
@@ -41,7 +41,7 @@ class Gateway:
         return port
 
     async def _tick(self) -> None:
-        """Grant credits that a quota or a full disk has held back, when there is room again; mark what time brings."""
+        """Grant credits that a quota or a full disk has blocked, when there is room again; write the marks of time."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             for session in self.sessions:
@@ -49,7 +49,7 @@ class Gateway:
             self.sources.tick()
 
     async def stop(self) -> None:
-        """Acknowledge what was received, unless pipelines hold it back; accept nothing new. Programs resume elsewhere
+        """Acknowledge what was received, unless it waits for pipelines; accept nothing new. Programs resume elsewhere
         or later.
         """
         self._listener.close()
@@ -72,7 +72,7 @@ class Gateway:
             session.restart(address)
 
     def end_sessions(self) -> None:
-        """Acknowledge what can be, and close; programs may come back."""
+        """Acknowledge what can be, and close; programs may reconnect."""
         for session in self.sessions:
             session.flush()
             session.close()

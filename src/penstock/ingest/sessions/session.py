@@ -213,7 +213,7 @@ class SourceSession:
         self._unsettled.append(run)
         self._ends.update(run.ends)
         for counters in (self._counters, self._log.counters):
-            counters.messages += run.kept
+            counters.messages += run.accepted
             counters.message_bytes += size
             counters.duplicates += run.duplicates
         self._sources.durability.after(run.position, partial(self._durable, run))
@@ -294,7 +294,7 @@ class SourceSession:
         return self._session.is_over
 
     def half_close(self) -> bool:
-        """The program sends nothing more: its streams are free at once, their positions kept. It may still wait for the
+        """The program stops sending: its streams are free at once, and their positions stay. It may still wait for the
         acknowledgement of what it has sent: then True, and the session ends with that.
         """
         if self._log is None or self._session.is_over:

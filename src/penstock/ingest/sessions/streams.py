@@ -230,7 +230,7 @@ class SessionStreams:
     # Acknowledgements that have waited for pipelines.
 
     def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
-        """A stream's last message is left to its end, and nothing is sent below what NOTIFY_ACK said: "real clients
+        """A stream's last message is left to its end, and nothing is sent below the id in NOTIFY_ACK: "real clients
         would rewind".
         """
         for stream_id, last_id in zip(stream_ids, last_ids, strict=True):
@@ -280,7 +280,7 @@ class SessionStreams:
             asyncio.get_running_loop().call_soon(self._work_off)
 
     def flush_marks(self) -> None:
-        """Store the marks that came without a message."""
+        """Store the marks that arrived without a message."""
         for route in list(self._marks):
             pending = self._take_marks(route)
             (placed,) = self._log.append([Batch(route, pending.marks)])
@@ -289,8 +289,8 @@ class SessionStreams:
     # The end of the session.
 
     def leave(self) -> None:
-        """The program sends nothing more, and may still wait for acknowledgements: release all streams, keep their
-        positions, and remember how far each has come.
+        """The program stops sending, and may still wait for acknowledgements: release all streams, keep their
+        positions, and remember how far each is.
         """
         self.update_known()
         self._release_streams()
@@ -372,7 +372,7 @@ class SessionClock:
         sweep, and what it remembers of earlier ones is bounded by how many of them fall into the timeout.
         """
         if self._marks and self._marks[-1][0] == self._now:
-            self._marks.pop()  # the clock has stood still: the newer mark says more
+            self._marks.pop()  # the clock has not moved: the newer mark replaces it
         self._marks.append((self._now, self._table.next_mark()))
         since = self._now - self._timeout_seconds
         while len(self._marks) > 1 and self._marks[1][0] <= since:
