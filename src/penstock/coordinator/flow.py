@@ -19,7 +19,7 @@ SPACING_SECONDS = 0.1
 """Between two samples of a segment: a latency is at most this much too long, and never too short."""
 
 SAMPLES_MAX = 512
-"""Samples of one segment. Beyond it, every other one is dropped: measurements stay right within one percent."""
+"""Samples of one segment. Beyond it, neighbours are joined: measurements stay right within one percent."""
 
 
 class _Sample(NamedTuple):
@@ -62,13 +62,13 @@ class Arrivals:
             return
         span = samples[-1].time - samples[0].time
         spacing = max(2 * self._spacing.get(segment, SPACING_SECONDS), 2 * span / SAMPLES_MAX)
-        kept = samples[:1]
+        joined = samples[:1]
         for sample in samples[1:]:
-            if sample.time - kept[-1].time < spacing:
-                kept[-1] = _joined(kept[-1], sample)
+            if sample.time - joined[-1].time < spacing:
+                joined[-1] = _joined(joined[-1], sample)
             else:
-                kept.append(sample)
-        self._samples[segment], self._spacing[segment] = kept, spacing
+                joined.append(sample)
+        self._samples[segment], self._spacing[segment] = joined, spacing
 
     def oldest(self, segment: str, start: int) -> float | None:
         """When the first byte at or after `start` arrived."""
@@ -77,7 +77,7 @@ class Arrivals:
         return samples[at].time if at < len(samples) else None
 
     def rows(self, segment: str, start: int, end: int) -> int:
-        """Between two offsets, as far as the samples know."""
+        """The number of rows between two offsets, as far as the samples know."""
         samples = self._samples.get(segment, [])
         first = bisect_right(samples, start, key=lambda sample: sample.end)
         last = bisect_right(samples, end - 1, key=lambda sample: sample.begin)
@@ -91,9 +91,9 @@ class Arrivals:
             self._spacing.pop(segment, None)
 
     def keep(self, segments: Iterable[str]) -> None:
-        """Forget all others."""
-        kept = {*segments}
-        for segment in [segment for segment in self._samples if segment not in kept]:
+        """Forget all other segments."""
+        known = {*segments}
+        for segment in [segment for segment in self._samples if segment not in known]:
             del self._samples[segment]
             self._spacing.pop(segment, None)
 
@@ -130,7 +130,7 @@ class _Epoch:
 
 
 class PipelineFlow:
-    """Of one pipeline. An epoch is measured when it is complete."""
+    """The measurements of one pipeline. An epoch is measured when it is complete."""
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation

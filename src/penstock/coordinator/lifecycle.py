@@ -153,9 +153,9 @@ class Lifecycle:
         stored = total = 0
         for segment in shared.sources.all_segments(declared):
             named = [spec.starting[segment] for spec in pipeline.inputs.values() if segment in spec.starting]
-            begun, end = min(named, default=0), shared.records.end(segment)
-            total += max(0, end - begun)
-            stored += max(0, end - max(begun, shared.records.begin(segment)))
+            first, end = min(named, default=0), shared.records.end(segment)
+            total += max(0, end - first)
+            stored += max(0, end - max(first, shared.records.begin(segment)))
         return StoredInput(stored, total)
 
     async def reset(self, name: str, *, accept_partial: bool = False) -> None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Deletes staged segments that nobody will merge: of older generations, merged epochs and failed attempts."""
+    """Deletes staged segments that will never be merged: of older generations, merged epochs and failed attempts."""
 
     def __init__(self, store: SegmentStore, orphan_seconds: float, clock: Callable[[], float]) -> None:
         self._store = store

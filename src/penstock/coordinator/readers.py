@@ -30,7 +30,7 @@ class Backlog(NamedTuple):
         return self.end - self.start
 
 
-def taken_in_order(records: Records, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
+def ends_by_arrival(records: Records, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
     """How far each segment can be read within so many bytes, at least one record: the segment whose next record is
     the oldest is always next.
     """
@@ -63,7 +63,7 @@ def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str,
     if first is None:
         return dict(ends)
     found = {
-        name: end if name == first else records.came_before(name, waiting[name].start, end, left[first])
+        name: end if name == first else records.arrived_before(name, waiting[name].start, end, left[first])
         for name, end in ends.items()
     }
     return found if any(end > waiting[name].start for name, end in found.items()) else dict(ends)
@@ -96,7 +96,7 @@ async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowa
     total = sum(backlog.size for backlog in waiting.values())
     connectors = {name: backlog for name, backlog in waiting.items() if name.startswith(CONNECTOR_PREFIX)}
     of_connectors = sum(backlog.size for backlog in connectors.values())
-    found = taken_in_order(records, connectors, min(of_connectors, allowed.bytes * of_connectors // total))
+    found = ends_by_arrival(records, connectors, min(of_connectors, allowed.bytes * of_connectors // total))
     for name, (start, end) in waiting.items():
         if name not in connectors:
             share = min(end - start, allowed.bytes * (end - start) // total)
@@ -124,7 +124,7 @@ async def _rows_end(records: Records, name: str, part: Backlog, rows_max: int) -
 # Ranges of segments in parts of about the same size, for many readers: contiguous, in order, on record ends.
 
 PARTS_MAX = 100_000
-"""Each is a task of Spark's, and a line in our answer."""
+"""Each is a Spark task, and an entry in the reply."""
 
 
 def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:

@@ -67,7 +67,7 @@ class Records:
         """Where in the journal the record is: in order of arrival, except for records that were moved."""
         return int(self._store.position(name, max(offset, self.begin(name))))
 
-    def came_before(self, name: str, start: int, end: int, position: int) -> int:
+    def arrived_before(self, name: str, start: int, end: int, position: int) -> int:
         """The end of the records in [start, end) that are before this place in the journal; `start` if none is."""
         low, high = start, end
         while low < high:
@@ -126,7 +126,7 @@ class Records:
 
     async def _of_head(self, name: str, end: int, data: memoryview) -> Record:
         head = unpack_head(data)
-        if head is None:  # somebody else has written it
+        if head is None:  # not written by this worker
             start = self._store.record(name, end - 1).start
             return (await self._of_data(name, max(start, self.begin(name)), 1, stored=True))[0]
         return Record(end, head.count, _highest(head))
@@ -154,7 +154,7 @@ class Records:
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
 
     def _counted(self, located: Located, *, stored: bool) -> list[Record]:
-        """In another thread: there may be very many small events."""
+        """Runs in another thread: there may be very many small events."""
         pieces = zip(located.pieces, self._store.fetch(located), strict=True)
         return [Record(p.offset + p.row.length, *count_events(view, stored=stored)) for p, view in pieces]
 

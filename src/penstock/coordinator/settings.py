@@ -42,7 +42,7 @@ class CoordinatorSettings:
     """How often to look for what can be removed."""
 
     sweep_seconds: float = 30.0
-    """How often to look for staged segments that nobody will merge."""
+    """How often to look for staged segments that will never be merged."""
 
     orphan_seconds: float = 3600.0
     """How long segments staged by an unknown pipeline stay: it may be about to merge for the first time."""

@@ -66,7 +66,7 @@ class Shared:
     flow: Flow
     settings: CoordinatorSettings
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """By pipeline, while somebody holds or awaits it."""
+    """By pipeline, while a request holds or awaits it."""
 
     @property
     def state(self) -> State:

@@ -5,11 +5,11 @@ import socket
 
 _KEEPALIVE_SECONDS_MAX = 32_767
 _TIMEOUT_MS_MAX = (1 << 31) - 1
-"""The kernel takes no more of either, and refuses what is above."""
+"""The kernel refuses larger values."""
 
 
 def find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:
-    """A half-open session must not shut out its successor."""
+    """Ends connections to dead peers: a half-open session must not lock out its successor."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

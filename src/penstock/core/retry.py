@@ -59,7 +59,7 @@ class Pauses:
         """In a row."""
 
     def next(self) -> float:
-        """After one more failure."""
+        """The pause after one more failure."""
         self.failures += 1
         return self._policy.pause(self.failures, self._uniform)
 

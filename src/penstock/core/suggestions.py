@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 NAMES_SHOWN_MAX = 20
-"""A longer list helps nobody."""
+"""Names in a hint: a longer list does not help."""
 
 _ALIKE_MIN = 0.5
 """Names are short: at difflib's own 0.6 one slip in a name of four characters finds nothing."""

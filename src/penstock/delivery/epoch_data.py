@@ -50,7 +50,7 @@ class EpochData:
         transaction_id: bytes | None = None,
         when_journalled: Callable[[], Awaitable[None]] = _at_once,
     ) -> "EpochData":
-        """What the pipeline's sink has not got yet, up to the end of this batch."""
+        """The output that the pipeline's sink does not have yet, up to the end of this batch."""
         epoch = f"{name}:{pipeline.incarnation}:{batch}"
         return cls(
             records=records,
@@ -81,7 +81,7 @@ class EpochData:
                 yield block
 
     def _longer(self, at: int, length: int) -> int:
-        """For an event that does not fit into this many bytes."""
+        """A larger length, for an event that does not fit into this many bytes."""
         if length >= self.end - at:
             raise Damaged(f"segment {self.segment!r}: the epoch that ends at {self.end} ends inside the event at {at}")
         return 2 * length

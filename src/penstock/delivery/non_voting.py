@@ -26,7 +26,7 @@ UNSETTLED_BYTES_MAX = 64 << 20
 @dataclass(frozen=True, slots=True)
 class UnsettledEpoch:
     seen: Pipeline
-    """As it is when the sink has taken all epochs before this one."""
+    """The pipeline as it is when the sink has taken all epochs before this one."""
     batch: int
     epoch: EpochData
     settling: Settling | None

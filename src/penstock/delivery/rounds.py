@@ -43,7 +43,7 @@ class Rounds:
         self._stopping = False
 
     def stop(self) -> None:
-        """After the current round."""
+        """Stop after the current round."""
         self._stopping = True
         self.backoff.retry()
 
@@ -88,7 +88,7 @@ class Rounds:
                     slot.status.watcher = partial(self._changed, name)
 
     async def _open(self, bound: Mapping[str, Sink]) -> None:
-        """All of them, so that a transaction in doubt is resolved before the next epoch. Raises SinkLost."""
+        """Open all of them, so that a transaction in doubt is resolved before the next epoch. Raises SinkLost."""
         opening = (self.slots[name].open(sink.decided.encode()) for name, sink in bound.items())
         for failure in await asyncio.gather(*opening, return_exceptions=True):
             if failure is not None:

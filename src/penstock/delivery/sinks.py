@@ -99,7 +99,7 @@ class Sinks:
         return found
 
     def describe(self, to: str) -> tuple[str, str]:
-        """What is shown of it, and its guarantee."""
+        """Its name in the status, and its guarantee."""
         try:
             found = self.find(to)
         except PenstockError:  # it is not deployed now, or was bound by a version that knew its type

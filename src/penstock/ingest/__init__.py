@@ -4,5 +4,5 @@
                                                           ├─▶ `source_log` ─▶ the segment store
     connectors' `out` ports                 `out_ports`  ─┘
 
-Data flow to the right; acknowledgements come back through `completion` to whoever has the stream open (`owners`).
+Data flow to the right; acknowledgements return through `completion` to the owner of the stream (`owners`).
 """

@@ -220,7 +220,7 @@ class SourceCatalog:
         return self._completions[name]
 
     def ended(self, name: str) -> EndedStreams:
-        """Of a source that exists."""
+        """The ended streams of a source that exists."""
         return self._ended[name]
 
     # The gate.

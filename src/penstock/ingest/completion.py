@@ -333,7 +333,7 @@ def _end(piece: Piece) -> int:
 
 
 def _read(store: SegmentStore, segment: str, pieces: list[Piece]) -> HeadsRead:
-    """In another thread."""
+    """Runs in another thread."""
     end = _end(pieces[-1]) if pieces else None
     try:
         return HeadsRead(fold_heads(segment, store.fetch_heads(pieces)), end, [])

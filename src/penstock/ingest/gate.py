@@ -22,7 +22,7 @@ class Gate(Protocol):
         ...
 
     def ended(self, stream: StreamRef) -> None:
-        """It sends no more, and that is durable. Idempotent; also for one that was started in an earlier process."""
+        """Its end is durable. Idempotent; also for one that was started in an earlier process."""
         ...
 
     def completed(self, stream: StreamRef) -> None:
@@ -30,7 +30,7 @@ class Gate(Protocol):
         ...
 
     def may_send(self, stream: StreamRef) -> bool:
-        """For a stream that is started."""
+        """Whether a stream that is started may send."""
         ...
 
     def why(self, stream: StreamRef) -> str:

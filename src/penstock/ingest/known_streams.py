@@ -274,7 +274,7 @@ class StreamSnapshots:
                 streams.update(_streams(rows))
                 if is_last:
                     snapshot = Snapshot(offsets, streams, *more)  # older snapshots lack the last fields
-        except (ValueError, TypeError, struct.error) as error:  # somebody wrote there over the segment protocol
+        except (ValueError, TypeError, struct.error) as error:  # it was written over the segment protocol
             raise Damaged(f"segment {self._segment!r} is not a valid table of streams: {error}") from None
         return snapshot
 

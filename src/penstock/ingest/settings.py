@@ -66,7 +66,7 @@ class GatewaySettings:
     cookie: bytes = field(default=b"", repr=False)
     source: SourceSettings = field(default_factory=SourceSettings)
     sources: Mapping[str, SourceSettings] = field(default_factory=dict)
-    """Of single sources, by name, instead of `source`."""
+    """Settings of single sources, by name, instead of `source`."""
 
     auto_create: bool = True
     """A program that names an unknown source creates it; otherwise it is refused."""
@@ -106,7 +106,7 @@ class GatewaySettings:
     """How long a source that has closed its side may wait for the acknowledgement of what it has sent."""
 
     successor: str = ""
-    """Where programs are sent when this gateway stops, as "host:port"; empty: they are closed, and come back."""
+    """Where programs are sent when this gateway stops, as "host:port"; empty: they are closed, and reconnect."""
 
     drain_seconds: float = 10.0
     """How long a stop waits for what was received to become durable; not for pipelines to complete it."""

@@ -39,7 +39,7 @@ def streams_segment(source: str) -> str:
 
 @dataclass(slots=True)
 class SourceCounters:
-    """Of one source, since the worker started."""
+    """Counters of one source, since the worker started."""
 
     messages: int = 0
     message_bytes: int = 0
@@ -91,7 +91,7 @@ class SourceSegments:
 
     @property
     def retained_bytes(self) -> int:
-        present = filter(self._store.exists, self.names)  # somebody may delete one over the segment protocol
+        present = filter(self._store.exists, self.names)  # one may have been deleted over the segment protocol
         return sum(info.length - info.start for info in map(self._store.info, present))
 
     @property

@@ -62,7 +62,7 @@ class SourceView:
         return {name: size for name, (size, quota) in sizes.items() if quota is not None and size >= quota}
 
     def counters(self) -> dict[str, SourceCounters]:
-        """Of every source, whichever front writes to it."""
+        """The counters of every source, whichever front writes to it."""
         return {log.name: log.counters for log in self._sources}
 
     def gauges(self) -> dict[str, int]:

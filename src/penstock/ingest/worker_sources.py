@@ -50,7 +50,7 @@ IDLE_SECONDS = 1.0
 """Silence means that nothing happened: a pipeline that reads other sources as well does not wait for these."""
 
 ROOM_SECONDS = 0.05
-"""Between two looks for room on the disk."""
+"""Between two checks for room on the disk."""
 
 _REASON_MAX = 1000
 _SIGNALS = {MarkKind.STARTED: "stream-started", MarkKind.ENDED: "stream-closed"}
@@ -58,7 +58,7 @@ _SETTINGS = SourceSettings(segments=1, ack=AckMode.DURABLE, idle_timeout_seconds
 
 
 class Catalog(Protocol):
-    """What these need of the catalog of sources."""
+    """What these sources need from the catalog."""
 
     @property
     def store(self) -> SegmentStore: ...
@@ -191,7 +191,7 @@ class DeadLetters:
     def _append(self, data: bytes, stream: StreamRef, metadata: bytes) -> None:
         self._catalog.configure(self._source.name, _SETTINGS)
         own = self._source.open()
-        own.signals = None  # nobody has opened its stream
+        own.signals = None  # no owner has opened its stream
         stream_id, ids = self._source.stream_id, self._source.next_ids(own, 1)
         values = Values([data], ids, self._catalog.clock.now(), metadata=metadata)
         own.append([self._source.batch(own, values, stream.stream_id)])

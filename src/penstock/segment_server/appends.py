@@ -55,7 +55,7 @@ _STAGING = (CreateSegment, SetupAppend, DeleteSegment)
 """What the tasks of a pipeline do with segments of their own. Only the coordinator merges them."""
 
 _AGAINST_DAMAGE = (TruncateSegment, DeleteSegment)
-"""What an operator does with a segment that cannot be read, whoever it belongs to."""
+"""What an operator does with a segment that cannot be read, whatever it belongs to."""
 
 _HINT = "You can read it, but not change it; use a name without this prefix."
 

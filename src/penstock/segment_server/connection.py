@@ -242,7 +242,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._handle(incoming)
 
     def eof_received(self) -> bool:
-        """The peer sends no more; what it has asked for is still answered."""
+        """The peer has stopped sending; its requests are still answered."""
         self._peer_is_done = True
         self._work()
         return self._transport.get_extra_info("sslcontext") is None
@@ -423,7 +423,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def stop_reading(self) -> None:
-        """Take no more requests; what was taken is still answered."""
+        """Accept no more requests; those accepted are still answered."""
         if not self._transport.is_closing():
             self._ending = True
             self._transport.pause_reading()

@@ -27,10 +27,10 @@ class Connection(Protocol):
         """Close it if its peer stopped in the middle of a message long ago."""
 
     def close(self) -> None:
-        """Once everything is sent."""
+        """Close it once everything is sent."""
 
     def abort(self) -> None:
-        """At once."""
+        """Close it at once."""
 
 
 class TailReads:

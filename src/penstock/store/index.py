@@ -64,7 +64,7 @@ class OpenIndex:
         self._count = 0
 
     def add(self, key: SegmentId, row: Row) -> None:
-        """Rows of a key come in any order of offsets when compaction moves them; mostly they ascend."""
+        """Rows of a key are added in any order of offsets when compaction moves them; usually they ascend."""
         rows = self._rows.get(key)
         if rows is None:
             rows = self._rows[key] = array("Q")

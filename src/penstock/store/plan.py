@@ -21,7 +21,7 @@ class Addition(NamedTuple):
 
 
 class PlannedAppend(NamedTuple):
-    """An append, and the bytes that its record must hold for it, `length` together."""
+    """An append, and the bytes that its record must contain for it, `length` in total."""
 
     operation: Append
     buffers: list[Buffer]

@@ -151,7 +151,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 class Readable(Protocol):
-    """What a scan needs of a File."""
+    """What a scan needs from a File."""
 
     def read(self, offset: int, length: int) -> bytes: ...
     def size(self) -> int: ...

@@ -59,7 +59,7 @@ from penstock.store.table import SegmentTable
 
 log = logging.getLogger(__name__)
 
-_DAMAGE_KEPT = 100
+_DAMAGE_MAX = 100
 
 
 class SegmentStore:
@@ -83,13 +83,13 @@ class SegmentStore:
         self._grown: set[str] = set()
         self._before_truncate: list[Callable[[str], None]] = []
         if self.damage:
-            self._leave_damage_behind()
+            self._snapshot_damage()
 
     def _read_snapshot(self, chapter: Position, entry: Entry) -> bytes:
         return self.journal.read(chapter, entry.header.data_position, entry.header.data_length)
 
-    def _leave_damage_behind(self) -> None:
-        """The next snapshot records which segments are damaged: a truncation that ends the damage must come later."""
+    def _snapshot_damage(self) -> None:
+        """The next snapshot records which segments are damaged: only a later truncation ends the damage."""
         with suppress(DiskFull):
             self._turn(0, draining=True)
 
@@ -386,7 +386,7 @@ class SegmentStore:
         if self.exists(name):
             self._noted_damage.add(self._segment(name).id)
         text = f"segment {name!r}: {error}"
-        if text not in self.damage and len(self.damage) < _DAMAGE_KEPT:
+        if text not in self.damage and len(self.damage) < _DAMAGE_MAX:
             log.error("%s", text)
             self.damage.append(text)
 

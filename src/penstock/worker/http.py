@@ -30,7 +30,7 @@ _STOP_SECONDS = 10
 
 
 class Watched(Routed, Protocol):
-    """What the HTTP side needs to know of a worker."""
+    """What the HTTP side needs from a worker."""
 
     registry: CollectorRegistry
 

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class DeliveryService(Protocol):
-    """What the routes need of delivery. Each raises PipelineError for what its ledger does not have."""
+    """What the routes need from delivery. Each raises PipelineError for what its ledger does not have."""
 
     async def unbind(self, pipeline: str, sink: str) -> None: ...
 
@@ -40,7 +40,7 @@ class DeliveryService(Protocol):
 
 
 class Routed(Protocol):
-    """What the routes need of a worker."""
+    """What the routes need from a worker."""
 
     def coordinator(self) -> Coordinator:
         """Raises Damaged if there is none, because its ledger cannot be read."""
@@ -102,7 +102,7 @@ def failure(error: PenstockError) -> Response:
 
 
 def number_of(text: str, what: str) -> int:
-    """Of a path or a query. Raises RequestError."""
+    """A number in a path or a query. Raises RequestError."""
     if not (text.isascii() and text.isdigit()):
         raise RequestError(f"the {what} is {text!r:.100}, not a whole number")
     return int(text)

@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 _COMPACTION_IDLE_SECONDS = 0.2
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
-"""Addresses that are listened on, and that nobody can connect to."""
+"""Addresses that can be listened on but not connected to."""
 
 
 class Worker:

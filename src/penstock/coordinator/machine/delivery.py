@@ -51,7 +51,7 @@ def next_to_follow(pipeline: Pipeline, name: str) -> int | None:
 
 def bind(pipeline: Pipeline, command: Bind) -> Pipeline:
     sinks = dict(pipeline.sinks)
-    kept_for_sinks = ports_for_sinks(pipeline) | {*command.emptied}
+    retained_for_sinks = ports_for_sinks(pipeline) | {*command.emptied}
     for name, (port, url, votes, at) in command.sinks.items():
         old = sinks.get(name)
         if old is not None and old.port != port:
@@ -60,7 +60,7 @@ def bind(pipeline: Pipeline, command: Bind) -> Pipeline:
                 f"Choose another name, or remove the old one: penstock sink remove {command.pipeline} {name}",
             )
         sinks[name] = (
-            Sink(port=port, url=url, votes=votes, begun=0 if port in kept_for_sinks else at, at=at)
+            Sink(port=port, url=url, votes=votes, begun=0 if port in retained_for_sinks else at, at=at)
             if old is None
             else replace(old, url=url, votes=votes)
         )

@@ -219,24 +219,24 @@ def truncatable(state: State, sources: Iterable[str] | None = None) -> dict[str,
     """
     if state.retention.mode != "complete":
         return {}
-    held, alone = _outputs(state)
-    chosen = state.released.keys() | {source_of(name) for name in alone} if sources is None else sources
+    delivered, only_for_sinks = _outputs(state)
+    chosen = state.released.keys() | {source_of(name) for name in only_for_sinks} if sources is None else sources
     ours = frozenset(source for source in chosen if Source.parse(source).form is not Form.SEGMENT)
     least = _least(state, ours, lambda pipeline: pipeline.floor)
     read = {name: offset for segments in least.values() for name, offset in segments.items()}
-    free = {name: _read_floor(state, name, held[name]) for name in alone if source_of(name) in ours}
-    return free | {name: min(offset, held.get(name, offset)) for name, offset in read.items()}
+    free = {name: _read_floor(state, name, delivered[name]) for name in only_for_sinks if source_of(name) in ours}
+    return free | {name: min(offset, delivered.get(name, offset)) for name, offset in read.items()}
 
 
 def _outputs(state: State) -> tuple[dict[str, int], list[str]]:
     """Outputs with sinks: how far all their sinks are, and which outputs are retained for sinks only."""
-    held: dict[str, int] = {}
-    alone: list[str] = []
+    delivered: dict[str, int] = {}
+    only_for_sinks: list[str] = []
     for name, pipeline in state.pipelines.items():
         if pipeline.sinks:
-            held |= {output_segment(name, port): at for port, at in delivered_output(pipeline).items()}
-            alone += [output_segment(name, port) for port in ports_for_sinks(pipeline)]
-    return held, alone
+            delivered |= {output_segment(name, port): at for port, at in delivered_output(pipeline).items()}
+            only_for_sinks += [output_segment(name, port) for port in ports_for_sinks(pipeline)]
+    return delivered, only_for_sinks
 
 
 def _read_floor(state: State, name: str, at: int) -> int:

@@ -208,7 +208,7 @@ class InPort:
     # Breakers and probes.
 
     def breaker_changed(self, stream: StreamRef | None) -> None:
-        """None: any of them."""
+        """The breaker of this stream has changed; None: that of any stream."""
         for user in self.users:
             user.breaker_changed(stream)
 

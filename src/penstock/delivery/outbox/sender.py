@@ -85,7 +85,7 @@ class Sender:
 
 
 def _flushed(port: InPort, rows: list[EpochRow]) -> ReadyRows | None:
-    """All of them, through interceptors of their own."""
+    """Pass all of the rows through interceptors of their own."""
     assert port.chain is not None
     buffer = StreamBuffer(port.chain())
     parts = [buffer.feed(epoch, [one.row for one in run], port.clock()) for epoch, run in _by_epoch(rows)]

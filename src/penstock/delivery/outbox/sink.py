@@ -215,7 +215,7 @@ class OutboxSink:
     # Sending.
 
     async def _send(self, port: InPort, epoch: str, stream: StreamRef | None, rows: list[Row]) -> None:
-        """As many as the interceptors let through now."""
+        """Send as many rows as the interceptors let through now."""
         if port.chain is None:
             await self._sender.send(port, stream, unjoined(epoch, rows), [])
             return
@@ -254,13 +254,13 @@ class OutboxSink:
         self._timer = None if delay is None else loop.call_later(delay, self._flush_soon, port.clock)
 
     def _flush_soon(self, clock: Callable[[], float] | None = None) -> None:
-        """What is due; without a clock: all."""
+        """Flush the buffers that are due; without a clock, all of them."""
         task = asyncio.create_task(self.flush(clock))
         self._flushing.add(task)
         task.add_done_callback(self._flushing.discard)
 
     async def flush(self, clock: Callable[[], float] | None = None) -> None:
-        """As far as possible: what fails is delivered again."""
+        """Send what interceptors buffer, as far as possible: what fails is delivered again."""
         for stream, buffer in [*self._buffers.items()]:
             async with self._lock:
                 is_due = clock is None or (buffer.due is not None and buffer.due <= clock())

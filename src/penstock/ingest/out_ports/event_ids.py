@@ -57,7 +57,7 @@ def going_on(last_id: int, count: int) -> range:
 
 
 class Place(NamedTuple):
-    """Of the record that has the events up to this id."""
+    """The place of the record that has the events up to this id."""
 
     last_id: int
     position: Position

@@ -53,7 +53,7 @@ class State(Enum):
     ENDED = "ended"
     """`run` has returned: a bounded source, or one that was drained."""
     FAILED = "failed"
-    """All tries are used up: an operator must look."""
+    """All tries are used up: an operator must act."""
     DRAINING = "draining"
     STOPPED = "stopped"
 
@@ -243,7 +243,7 @@ class SourceHost:
 
     @property
     def streams(self) -> Mapping[int, OutStream]:
-        """Those that are open."""
+        """The open streams, by id."""
         return self._port.streams if self._port is not None else {}
 
     @property

@@ -165,16 +165,16 @@ class EphemeralIds:
 
 @dataclass(slots=True)
 class PortCounters:
-    """Of the connector's own streams, since its host was created."""
+    """Counters of the connector's own streams, since its host was created."""
 
     events: int = 0
     bytes: int = 0
     """Bytes of events, as they are stored."""
     duplicates: int = 0
     streams: int = 0
-    """That were opened."""
+    """Streams that were opened."""
     failures: int = 0
-    """Of the connector's `run`."""
+    """Failures of the connector's `run`."""
 
 
 class SourceStorage:

@@ -99,7 +99,7 @@ class OutStream:
 
     @property
     def is_blocked(self) -> bool:
-        """By the gate."""
+        """Whether the gate blocks it."""
         return not self._unblocked.is_set()
 
     @property
@@ -246,7 +246,7 @@ class OutStream:
         self._storage.stored(batch.events, len(batch.data), placed.position)
 
     def _batch(self, values: Values) -> Batch:
-        """To be stored at once: no clock mark may come between an event's time of arrival and its place in the
+        """To be stored at once: no clock mark may fall between an event's time of arrival and its place in the
         journal.
         """
         times = self._log.times

@@ -85,11 +85,11 @@ class PendingAcks:
         return bool(self._waiting)
 
     def add(self, stream_id: int, last_id: int) -> None:
-        """It can be sent."""
+        """The acknowledgement can be sent."""
         self._ready.append((stream_id, last_id))
 
     def add_at(self, route: int, offset: Offset, stream_id: int, last_id: int) -> None:
-        """It can be sent when the segment is released up to there; at once if it is."""
+        """The acknowledgement can be sent when the segment is released up to there; at once if it is."""
         if offset <= self._completion.passed(route):
             self.add(stream_id, last_id)
         else:

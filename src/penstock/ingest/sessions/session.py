@@ -66,7 +66,7 @@ class Outlet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """For /status. Before its HELLO there is not much."""
+    """For /status. Before its HELLO most of it is unknown."""
 
     peer: str
     program: str
@@ -122,7 +122,7 @@ class SessionTable:
         self.errors.append({"peer": peer, "error": text})
 
     def flush_soon(self, session: "SourceSession") -> None:
-        """At the end of this turn of the loop, once."""
+        """Flush the session at the end of this turn of the loop, once."""
         self._to_flush.add(session)
         if not self._flush_called:
             self._flush_called = True

@@ -46,7 +46,7 @@ class SessionStreams:
         self._table = StreamTable(secrets.randbits(64))
         timeout = log.settings.idle_timeout_seconds
         self.clock = None if timeout is None else SessionClock(self._table, timeout)
-        """Of the streams' silence; None without an idle timeout."""
+        """Counts the streams' silence; None without an idle timeout."""
         self._streams: dict[int, Stream] = {}
         self._marks: defaultdict[int, list[Mark]] = defaultdict(list)
         self._opening: defaultdict[int, list[int]] = defaultdict(list)
