@@ -218,7 +218,7 @@ def test_available_now_does_not_wait_for_ever(
     coordinator: ScriptedCoordinator, reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "WAIT_MS", 1)
-    monkeypatch.setattr(stream, "HELD_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(stream, "BLOCKED_SECONDS_MAX", 0.05)
     coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "held": "a sink is slow"}
     now = reader(pipeline="p", generation="1")
     now.prepareForTriggerAvailableNow()

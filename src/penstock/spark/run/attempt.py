@@ -1,4 +1,4 @@
-"""One try of a pipeline: a generation, the loads and the query that belong to it."""
+"""One attempt to run a pipeline: a generation, its loads and its query."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
     from penstock.spark.pipelines import Pipeline
 
-# When a query that has failed is started again.
+# When a failed query is restarted.
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     restarts_max: int = 6
-    """In a row; with the pauses between them about a minute, in which a worker or a disk comes back. What fails
-    longer is not passing."""
+    """In a row. With the pauses they take about a minute: enough for a worker or a disk to come back. A longer failure
+    is not transient."""
 
     pause_seconds_first: float = 1.0
     pause_seconds_max: float = 30.0
-    """Each pause is twice the one before, up to this."""
+    """Each pause is twice the previous one, up to this limit."""
 
     healthy_seconds: float = 60.0
-    """A query that has made progress for so long has recovered: what fails then is counted again."""
+    """A query that has made progress for this long has recovered: its next failure counts from zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """How often in a row a pipeline was started again."""
+    """How many times in a row a pipeline was restarted."""
 
     in_a_row: int = 0
 
     def after_failure(self, healthy_for_seconds: float, policy: RestartPolicy) -> tuple[Restarts, float | None]:
-        """The pause before the next start; None: it is given up. `healthy_for_seconds`: from the start of the query
-        to its last progress.
+        """Also returns the pause before the next start, or None to give up. `healthy_for_seconds`: from the start of
+        the query to its last progress.
         """
         before = 0 if healthy_for_seconds >= policy.healthy_seconds else self.in_a_row
         if before >= policy.restarts_max:
@@ -61,18 +61,18 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How pipelines are run. What is None is left to the pipeline's own declaration."""
+    """How pipelines are run. The pipeline's own declaration decides whatever is None."""
 
     worker: str
     checkpoints: str
-    """The folder, or URL, in which each pipeline has its checkpoint."""
+    """The folder or URL that contains a checkpoint per pipeline."""
     cores: int
-    """Splits that a load makes of an epoch, at least."""
+    """The minimum number of splits into which a load divides an epoch."""
     trigger_ms: int | None = None
     available_now: bool = False
-    """Process what is there, then end."""
+    """Process what is stored now, then end."""
     follows_buckets: bool = False
-    """Nobody has set how many partitions a shuffle has: those of a query with windows are as many as its buckets."""
+    """The number of shuffle partitions is not configured: a query with windows uses as many as it has buckets."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
     def checkpoint(self, pipeline: str) -> str:
@@ -86,20 +86,20 @@ class Attempt:
     query_id: str
     ports: tuple[str, ...]
     moved_aside: str | None = None
-    """Where the checkpoint is that a reset has made useless."""
+    """The new location of a checkpoint that a reset has invalidated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is known of a pipeline before it is started."""
+    """What is known about a pipeline before it starts."""
 
     ports: tuple[str, ...]
     state: StatePlan
 
 
 def plan_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
-    """What its function gives, found by calling it with streams that only look like its inputs: nothing is started or
-    fenced by it. Raises RequestError at the user's line.
+    """Call the pipeline's function with placeholder streams to find out what it returns. Starts and fences nothing.
+    Raises RequestError at the user's line.
     """
     left = _left(pipeline, {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs})
     frame = left.frame if left.writer is None else left.writer._df  # noqa: SLF001  a writer does not show its frame
@@ -108,7 +108,7 @@ def plan_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
 
 
 def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> DataFrame:
-    """A stream with the source's columns, made without a Python process: those take a second each."""
+    """A placeholder stream with the source's columns, without a Python process: each takes a second to start."""
     from pyspark.sql import functions
 
     kinds = COLUMNS | ASKED_COLUMNS
@@ -118,17 +118,15 @@ def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> Data
 
 
 def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
-    """Whether a query with this plan can continue what is in the pipeline's checkpoint. Nothing is changed. Raises
-    RequestError where it cannot.
-    """
+    """Raises RequestError if a query with this plan cannot continue from the pipeline's checkpoint. Changes nothing."""
     checkpoint = opened(spark, settings.checkpoint(name))
-    kept = StatePlan.parse(checkpoint.read(PLAN) or "")
-    if kept is not None and checkpoint.batches() and not is_outdated(checkpoint, name, settings.worker):
-        check_compatible(name, kept, state)
+    stored = StatePlan.parse(checkpoint.read(PLAN) or "")
+    if stored is not None and checkpoint.batches() and not is_outdated(checkpoint, name, settings.worker):
+        check_compatible(name, stored, state)
 
 
 def keep_state_plan(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
-    """Once the query has run an epoch: from now on its state is this plan's."""
+    """Called once the query has run an epoch: from then on its state belongs to this plan."""
     checkpoint = opened(spark, settings.checkpoint(name))
     if checkpoint.read(PLAN) != state.text():
         checkpoint.write(PLAN, state.text())
@@ -137,8 +135,8 @@ def keep_state_plan(spark: SparkSession, name: str, state: StatePlan, settings: 
 def start_attempt(
     spark: SparkSession, pipeline: Pipeline, planned: Planned, settings: RunSettings, *, bind: bool
 ) -> Attempt:
-    """Older generations are fenced from here on; with `bind` the pipeline's sinks are bound before its query can end an
-    epoch. A checkpoint from before a reset is moved aside. Raises RequestError for what the user must mend.
+    """Fence older generations and start the query. With `bind` the pipeline's sinks are bound before the query can end
+    an epoch. A checkpoint from before a reset is moved aside. Raises RequestError for errors that the user must fix.
     """
     checkpoint, ports = settings.checkpoint(pipeline.name), planned.ports
     moved = move_outdated_aside(opened(spark, checkpoint), pipeline.name, settings.worker)
@@ -176,7 +174,7 @@ def start_attempt(
 
 @contextmanager
 def _shuffles_by(spark: SparkSession, partitions: int | None) -> Iterator[None]:
-    """A query takes the session's settings with it when it is started."""
+    """Sets the session's shuffle partitions while a query starts: the query copies the settings at that moment."""
     before = spark.conf.get(SHUFFLE_PARTITIONS)
     if partitions is not None:
         spark.conf.set(SHUFFLE_PARTITIONS, str(partitions))
@@ -205,7 +203,7 @@ def _writer(left: Leaving, pipeline: Pipeline, generation: Generation) -> DataSt
 
 
 def _triggered(writer: DataStreamWriter, pipeline: Pipeline, settings: RunSettings) -> DataStreamWriter:
-    """The command line's word, then the declaration's; a writer of the user's own may have its trigger already."""
+    """The command line takes precedence over the declaration; a user's own writer may have a trigger already."""
     if settings.available_now:
         return writer.trigger(availableNow=True)
     trigger_ms = pipeline.trigger_ms if settings.trigger_ms is None else settings.trigger_ms

@@ -1,4 +1,4 @@
-"""Where a pipeline's checkpoint is, and what is in it."""
+"""The location and the contents of a pipeline's checkpoint."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = "penstock-checkpoints"
 
 OFFSETS = "offsets"
-"""Spark's log of planned batches: a file for each, named by its number."""
+"""Spark's log of planned batches: one file per batch, named by its number."""
 
 PLAN = "penstock.json"
-"""Our own file in a checkpoint: what its state stands for. Spark looks at none that it does not know."""
+"""Our own file in a checkpoint: the plan that its state belongs to. Spark ignores files that it does not know."""
 
 _ASIDE = "~reset"
-"""Behind the name of a checkpoint that was moved aside. No pipeline's name has a tilde."""
+"""The suffix of a checkpoint that was moved aside. Pipeline names cannot contain a tilde."""
 
 
 def checkpoint_of(folder: str, pipeline: str) -> str:
-    """`folder` may be a URL that Spark's file systems know; a local one becomes absolute."""
+    """`folder` may be a URL that Spark's file systems support; a local path becomes absolute."""
     local = local_path(folder)
     return f"{folder.rstrip('/')}/{pipeline}" if local is None else str(local.absolute() / pipeline)
 
 
 def is_fresh(checkpoint: str) -> bool | None:
-    """True: Spark has planned no batch there. None for what is not on this machine: we do not know."""
+    """True if Spark has planned no batch there; None if it is not on this machine, so we do not know."""
     local = local_path(checkpoint)
     return None if local is None else not LocalCheckpoint(local).batches()
 
@@ -47,12 +47,12 @@ def local_path(text: str) -> Path | None:
 
 
 class Checkpoint(Protocol):
-    """A checkpoint's folder. Files are named relative to it. Every method raises CheckpointFailed where the file system
+    """A checkpoint's folder; file names are relative to it. Every method raises CheckpointFailed if the file system
     refuses access.
     """
 
     def batches(self) -> list[int]:
-        """Those in Spark's log, ascending."""
+        """The batch numbers in Spark's log, ascending."""
 
     def read(self, name: str) -> str | None:
         """None if there is no such file."""
@@ -60,7 +60,7 @@ class Checkpoint(Protocol):
     def write(self, name: str, text: str) -> None: ...
 
     def move_aside(self) -> str:
-        """Rename the folder; one that was moved aside before is deleted. Gives the new place."""
+        """Rename the folder and return its new location. Deletes one that was moved aside earlier."""
 
 
 def opened(spark: SparkSession, checkpoint: str) -> Checkpoint:
@@ -69,7 +69,7 @@ def opened(spark: SparkSession, checkpoint: str) -> Checkpoint:
 
 
 def incarnation_of(checkpoint: Checkpoint) -> int | None:
-    """Of the pipeline whose offsets are in it; None if there are none."""
+    """The incarnation of the pipeline whose offsets it contains; None if it contains no offsets."""
     batches = checkpoint.batches()
     text = (checkpoint.read(f"{OFFSETS}/{batches[-1]}") if batches else None) or ""
     for line in text.splitlines():
@@ -96,7 +96,7 @@ def _local_access(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _hadoop_access(url: str) -> Iterator[None]:
-    """Only for what Java throws: a JVM that no longer answers says nothing about the checkpoint."""
+    """Translates only what Java throws: a JVM that no longer answers is not a failure of the checkpoint."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -104,7 +104,7 @@ def _hadoop_access(url: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:  # its own text is a page of Java
         raise _failed(url, error.java_exception.toString()) from error
-    except PySparkException as error:  # PySpark's translation of some, such as IllegalArgumentException
+    except PySparkException as error:  # PySpark translates some Java exceptions, such as IllegalArgumentException
         raise _failed(url, str(error)) from error
 
 
@@ -147,7 +147,7 @@ class LocalCheckpoint:
 
 
 class HadoopCheckpoint:
-    """On any file system that Spark knows, through its JVM."""
+    """On any file system that Spark supports, through its JVM."""
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._hadoop = spark._jvm.org.apache.hadoop  # type: ignore[union-attr]  # noqa: SLF001  no public way

@@ -1,4 +1,4 @@
-"""Spark's driver inside this process, with its JVM beside it: started quietly, ended for certain."""
+"""Spark's driver in this process and its JVM in a child process, which is always ended."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG_BYTES_MAX = 16 << 20
-"""A log that is larger at the start is moved aside, and the one that was there before it is gone."""
+"""A log that is larger than this at the start is moved aside, replacing the previous one."""
 
-_LAST_WORDS_BYTES = 2000
+_LOG_TAIL_BYTES = 2000
+"""The end of the log, shown when Spark does not start."""
 
 _END_SECONDS_MAX = 20.0
-"""For Spark to stop by itself; then its JVM is killed."""
+"""How long Spark may take to stop; then its JVM is killed."""
 
 _STOP_QUERY = {"spark.sql.streaming.stopTimeout": "30s"}
-"""For a batch to give way when its query is stopped: Spark would wait for ever."""
+"""How long a batch may take to end when its query is stopped: by default Spark waits forever."""
 
 
 @contextmanager
 def spark_driver(name: str, master: str, conf: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
-    """A session whose JVM writes its log to `log` (what it prints still goes to the terminal: Spark's console sink).
-    Afterwards the JVM is gone, also if it did not want to. Raises RequestError when it does not start.
+    """A session whose JVM writes its log to `log`; its stdout still goes to the terminal, for Spark's console sink.
+    The JVM has ended when the context exits, killed if necessary. Raises RequestError if it does not start.
     """
     prepare_environment(master)
     sockets = tempfile.mkdtemp(prefix="penstock-")
@@ -70,20 +71,20 @@ def _launch(settings: Mapping[str, str], stderr: IO[bytes], log: Path) -> Any:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    began = stderr.tell()
+    start = stderr.tell()
     try:
         return launch_gateway(_conf(settings), {"stderr": stderr})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError:
-        with log.open("rb") as told:
-            told.seek(max(began, log.stat().st_size - _LAST_WORDS_BYTES))
-            words = told.read().decode(errors="replace").strip()
-        raise RequestError(f"Spark did not start:\n{words}", f"See {log}.") from None
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - _LOG_TAIL_BYTES))
+            tail = file.read().decode(errors="replace").strip()
+        raise RequestError(f"Spark did not start:\n{tail}", f"See {log}.") from None
 
 
 @contextmanager
 def _new_children_killed_on_error() -> Iterator[None]:
-    """Until PySpark hands over its JVM, only the list of our children names it. If PySpark is interrupted before that,
-    it deletes the folder the JVM reports its port to, and the JVM then stays for ever.
+    """Until PySpark returns its JVM, only the list of our child processes names it. If PySpark is interrupted before
+    that, it deletes the folder to which the JVM reports its port, and the JVM would run forever.
     """
     before = _children()
     try:
@@ -103,7 +104,7 @@ def _children() -> set[int]:
 
 
 def _parent(stat: Path) -> int | None:
-    """None for a process that is gone. The name before these fields may contain anything."""
+    """None for a process that has ended. The process name before these fields may contain any character."""
     try:
         _, _, fields = stat.read_bytes().rpartition(b")")
     except OSError:
@@ -121,19 +122,19 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _end(gateway: Any) -> None:
-    """In order if the JVM still answers in time and nobody interrupts; killed otherwise."""
+    """Stop the JVM cleanly if it answers in time and nobody interrupts; otherwise kill it."""
     try:
         _stop(gateway)
         gateway.proc.wait(_END_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         pass
     finally:
-        gateway.proc.kill()  # does nothing to one that has ended
+        gateway.proc.kill()  # does nothing if it has ended
         gateway.proc.wait()
 
 
 def _stop(gateway: Any) -> None:
-    """The JVM ends by itself when its stdin does."""
+    """The JVM ends by itself when its stdin is closed."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 

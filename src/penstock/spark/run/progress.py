@@ -1,4 +1,4 @@
-"""What Spark tells of a query's batches: for those who watch, and for the epochs of Spark's own sinks."""
+"""Spark's progress reports of a query: for views, and for the epochs of Spark's own sinks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
 
     epoch: int
     cut: int | None
-    """The last epoch whose cut the loads have read: an earlier one, if this epoch had no new input. None where no load
+    """The last epoch whose cut the loads have read: an earlier one if this epoch had no new input. None if no load
     names a pipeline.
     """
     watermark_us: int | None
@@ -39,29 +39,29 @@ class Progress:
     state_bytes: int
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Progress:
-        """From Spark's progress; the loads go in lockstep, so the lowest of their epochs counts."""
-        offsets = list(_offsets(source["endOffset"] for source in told["sources"]))
+    def of(cls, report: Mapping[str, Any]) -> Progress:
+        """From Spark's progress report. The loads advance in lockstep, so the lowest of their epochs counts."""
+        offsets = list(_offsets(source["endOffset"] for source in report["sources"]))
         marks = [offset["watermark"] for offset in offsets if offset["watermark"] is not None]
         return cls(
-            epoch=told["batchId"],
+            epoch=report["batchId"],
             cut=min((offset["epoch"] for offset in offsets), default=None),
             watermark_us=min(marks) if len(marks) == len(offsets) and marks else None,
-            rows=sum(source["numInputRows"] for source in told["sources"] if not _is_control(source["endOffset"])),
-            rows_per_second=told["processedRowsPerSecond"] or 0.0,
-            batch_ms=told["batchDuration"],
-            state_rows=sum(operator["numRowsTotal"] for operator in told["stateOperators"]),
-            state_bytes=sum(operator["memoryUsedBytes"] for operator in told["stateOperators"]),
+            rows=sum(source["numInputRows"] for source in report["sources"] if not _is_control(source["endOffset"])),
+            rows_per_second=report["processedRowsPerSecond"] or 0.0,
+            batch_ms=report["batchDuration"],
+            state_rows=sum(operator["numRowsTotal"] for operator in report["stateOperators"]),
+            state_bytes=sum(operator["memoryUsedBytes"] for operator in report["stateOperators"]),
         )
 
 
 def _is_control(end: str | None) -> bool:
-    """Of a load whose rows only tell the watermark."""
+    """Whether the offset is that of a control-only load, whose rows contain only the watermark."""
     return any(offset.get("control") for offset in _offsets([end]))
 
 
 def _offsets(texts: Iterable[str | None]) -> Iterable[dict[str, Any]]:
-    """Those of our loads that name a pipeline; a query may read other sources as well."""
+    """The offsets of our loads that name a pipeline; a query may read other sources as well."""
     for text in texts:
         try:
             offset = json.loads(text or "null")
@@ -72,7 +72,7 @@ def _offsets(texts: Iterable[str | None]) -> Iterable[dict[str, Any]]:
 
 
 class Listener(StreamingQueryListener):
-    """Calls back with every progress of every query of a session, by the query's id, from a thread of Spark's."""
+    """Calls back on one of Spark's threads, with the query's id, for every progress report of a session's queries."""
 
     def __init__(self, on_progress: Callable[[str, Progress], None]) -> None:
         self._on_progress = on_progress
@@ -91,7 +91,9 @@ class Listener(StreamingQueryListener):
 
 
 def watch(spark: SparkSession, query: StreamingQuery, generation: Generation) -> None:
-    """Tell the worker of each epoch that this query commits, so that acks of Spark's own sinks wait for no batch."""
+    """Report each epoch that this query commits to the worker at once, so that acks for Spark's own sinks do not wait
+    for another batch.
+    """
     watched = query.id
 
     def on_progress(query_id: str, progress: Progress) -> None:

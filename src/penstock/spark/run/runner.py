@@ -1,4 +1,4 @@
-"""Runs pipelines in one Spark session: starts their queries, starts them again when they fail, stops them in order."""
+"""Runs pipelines in one Spark session: starts their queries, restarts them when they fail, stops them cleanly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TURN_SECONDS = 0.2
 
 
 def carry_by_value(pipelines: Sequence[Pipeline]) -> None:
-    """Functions of the users' files travel to the Python workers whole: the files need not be there."""
+    """Pickle functions of the users' files by value: the Python workers need not have the files."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     for pipeline in pipelines:
@@ -45,12 +45,12 @@ def carry_by_value(pipelines: Sequence[Pipeline]) -> None:
 
 
 class RunningPipeline:
-    """One pipeline, over all its attempts. What a view shows of it is public."""
+    """One pipeline, across all its attempts. The attributes that a view shows are public."""
 
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, settings: RunSettings, before: Pipeline | None = None
     ) -> None:
-        """`before`: the one of its name that ran until now, and runs again if this one cannot."""
+        """`before`: the pipeline of the same name that ran until now, and runs again if this one cannot."""
         self.pipeline = pipeline
         self.before = before
         self.planned: Planned | None = None
@@ -58,11 +58,11 @@ class RunningPipeline:
         self.last_failure: Failure | None = None
         self.is_done = False
         self.given_up: RequestError | None = None
-        """Why it stays stopped while others run."""
+        """Why it remains stopped while others run."""
         self.replaced: RequestError | None = None
-        """Why a changed one was stopped again before its first epoch, and this one runs in its place."""
+        """Why a changed version was stopped before its first epoch, so that this one runs in its place."""
         self.moved_aside: str | None = None
-        """Where the checkpoint is that it had before a reset."""
+        """The location of its checkpoint from before a reset."""
         self.restarts = Restarts()
         self.rows = 0
         self._spark = spark
@@ -81,13 +81,13 @@ class RunningPipeline:
         return None if self.planned is None else self.planned.ports
 
     def plan(self) -> Planned:
-        """Find out what leaves it, once. Raises RequestError at the user's line."""
+        """Find out what it writes, once. Raises RequestError at the user's line."""
         if self.planned is None:
             self.planned = planned_of(self._spark, self.pipeline)
         return self.planned
 
     def turn(self, now: float) -> None:
-        """Start it if it is due, see whether it still runs. Raises RequestError when it has failed for good."""
+        """Start it if it is due, or check that it still runs. Raises RequestError when it has failed for good."""
         if self._attempt is not None:
             self._look(self._attempt, now)
         elif not self.is_done and now >= self._start_at:
@@ -110,7 +110,7 @@ class RunningPipeline:
 
     @property
     def _has_progress(self) -> bool:
-        """In this attempt."""
+        """Whether this attempt has made progress."""
         return self._progress_at > self._started_at
 
     def _look(self, attempt: Attempt, now: float) -> None:
@@ -121,28 +121,30 @@ class RunningPipeline:
                 self._keep_state_plan()
             return
         error = attempt.query.exception()
-        told = None if error is None else str(error)  # asks the JVM
-        if told is None:
+        exception = None if error is None else str(error)  # asks the JVM
+        if exception is None:
             self._keep_state_plan()
-        self.stop(failed=told is not None)
-        if told is None:
+        self.stop(failed=exception is not None)
+        if exception is None:
             self.is_done = True
         else:
-            self._fail(failure_of(told), now)
+            self._fail(failure_of(exception), now)
 
     def _keep_state_plan(self) -> None:
-        """Once in each attempt. A query runs without it: then a changed one is compared by Spark, and too late."""
+        """Once per attempt. The query runs without a stored plan too, but then only Spark notices an incompatible
+        change, and too late.
+        """
         if self._is_kept or self.planned is None:
             return
         self._is_kept = True
         try:
             keep_state_plan(self._spark, self.pipeline.name, self.planned.state, self._settings)
-        except Exception as error:  # Hadoop's, through Py4J, are of any kind
+        except Exception as error:  # Hadoop raises any type of exception through Py4J
             log.warning("the plan of %s is not in its checkpoint: %s", self.pipeline.name, error)
 
     def _fail(self, failure: Failure, now: float) -> None:
-        """Start it again later. Raises RequestError if that would not help: a mistake in the user's code is given a
-        second chance, for what it depends on may have been away.
+        """Schedule a restart. Raises RequestError if that would not help. An error in the user's code gets a second
+        chance, because something that it depends on may have been unavailable.
         """
         is_again = failure.cause is not None and not self._has_progress and failure.cause == self._last_cause
         self.last_failure = failure
@@ -176,48 +178,48 @@ class RunningPipeline:
         self.stop(failed=True)
 
     def take(self, query_id: str, progress: Progress, now: float) -> None:
-        """Spark's listener tells of a batch, in a thread of its own."""
+        """Called by Spark's listener for each batch, on a thread of its own."""
         attempt = self._attempt
         if attempt is None or attempt.query_id != query_id:
             return
         self.progress, self._progress_at = progress, now
         self.rows += progress.rows
-        _tell(attempt, progress)
+        _report_committed(attempt, progress)
 
     def stop(self, *, failed: bool = False) -> None:
-        """The query, then the sign of life. It is well if it has ended before."""
+        """Stop the query, then the heartbeat. Does nothing if it has already ended."""
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            with suppress(Exception):  # the JVM may be gone, or busy for longer than it may be
+            with suppress(Exception):  # the JVM may be gone, or busy beyond the time limit
                 attempt.query.stop()
-                if (last := attempt.query.lastProgress) is not None:  # the listener may not have told it yet
-                    _tell(attempt, Progress.of(last))
+                if (last := attempt.query.lastProgress) is not None:  # the listener may not have reported it yet
+                    _report_committed(attempt, Progress.of(last))
             attempt.generation.stop(failed=failed)
 
 
-def _tell(attempt: Attempt, progress: Progress) -> None:
-    """Spark's own sinks: the batch is committed. With ports, the merge has said so."""
+def _report_committed(attempt: Attempt, progress: Progress) -> None:
+    """Only for Spark's own sinks: with ports, the merge has already committed the epoch."""
     if not attempt.ports and progress.cut is not None:
         attempt.generation.committed(progress.cut)
 
 
 def planned_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
-    """Raises RequestError at the user's line, and for sinks of ports that it does not have."""
+    """Raises RequestError at the user's line, and for sinks bound to ports that the pipeline does not have."""
     planned = plan_of(spark, pipeline)
     check_ports(pipeline.sinks, planned.ports)
     return planned
 
 
 def _is_of_the_connection(error: Exception) -> bool:
-    """Whether it is the connection to the JVM that failed. Py4J raises a plain Py4JError for a call that got no answer,
-    Py4JJavaError for what Java has thrown.
+    """Whether the connection to the JVM failed. Py4J raises a plain Py4JError for a call that got no answer, and
+    Py4JJavaError for an exception in Java.
     """
     return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
 class Runner:
-    """`run` until all pipelines have ended or `stop` is called. One that fails for good is given up and the others run
-    on; why is raised at the end. None starts before all are planned.
+    """`run` until all pipelines have ended or `stop` is called. A pipeline that fails for good is given up while the
+    others continue; its error is raised at the end. No pipeline starts before all are planned.
     """
 
     def __init__(
@@ -230,8 +232,8 @@ class Runner:
         change: Callable[[], None] = lambda: None,
         until_stopped: bool = False,
     ) -> None:
-        """`change` is called before every turn, and may add, replace and remove pipelines. `until_stopped`: also when
-        none runs any more, but for pipelines of which none was ever started.
+        """`change` is called before every turn, and may add, replace and remove pipelines. `until_stopped`: `run`
+        continues when no pipeline runs any more, unless all were given up and none ever started.
         """
         self.pipelines: list[RunningPipeline] = []
         self._spark = spark
@@ -245,8 +247,8 @@ class Runner:
             self.put(pipeline)
 
     def check(self, pipeline: Pipeline) -> None:
-        """Whether this one could be put in the place of the one of its name. Nothing is started or stopped. Raises
-        RequestError where it cannot be built, does not fit the stored state, or where that cannot be read.
+        """Check that this pipeline could replace the one of the same name. Starts and stops nothing. Raises
+        RequestError if it cannot be built, does not fit the stored state, or if that cannot be read.
         """
         planned = planned_of(self._spark, pipeline)
         try:
@@ -257,8 +259,8 @@ class Runner:
             ) from error
 
     def put(self, pipeline: Pipeline) -> None:
-        """Run this one too, or in the place of the one of its name: that is stopped first, and it goes on where that
-        was. If it fails before its first epoch, the one before it runs again. All others run on untouched.
+        """Add this pipeline, or replace the one of the same name: that is stopped first, and this one continues where
+        it stopped. If this one fails before its first epoch, the previous one runs again. The others are not affected.
         """
         before = next((one for one in self.pipelines if one.pipeline.name == pipeline.name), None)
         has_run = before is not None and before.given_up is None and before.progress is not None
@@ -270,7 +272,7 @@ class Runner:
         self.pipelines = [*self.pipelines, running]
 
     def remove(self, name: str) -> None:
-        """Stop it, in order. It is well if there is none."""
+        """Stop it cleanly. Does nothing if there is none."""
         for running in self.pipelines:
             if running.pipeline.name == name:
                 running.stop()
@@ -282,7 +284,7 @@ class Runner:
 
     def run(self, seconds_max: float | None = None) -> None:
         """Raises RequestError when a pipeline has failed for good, Unavailable when no worker answers."""
-        self._spark.createDataFrame([], "any int")  # makes it this thread's session: Spark finds no sink without one
+        self._spark.createDataFrame([], "any int")  # sets this thread's session, without which Spark finds no sink
         listener = Listener(self._on_progress)
         self._spark.streams.addListener(listener)
         deadline = None if seconds_max is None else time.monotonic() + seconds_max
@@ -303,7 +305,7 @@ class Runner:
             self._for_each(RunningPipeline.plan)
             self._for_each(lambda running: running.turn(time.monotonic()))
         except (Py4JError, OSError) as error:
-            if self._stopping.is_set():  # a JVM that was told to stop together with us is no failure, nor its queries
+            if self._stopping.is_set():  # a JVM that was stopped together with us has not failed, nor have its queries
                 return
             if not _is_of_the_connection(error):
                 raise
@@ -324,7 +326,7 @@ class Runner:
                     self._give_up(running, error)
 
     def _give_up(self, running: RunningPipeline, error: RequestError) -> None:
-        """One that has taken the place of another before, and never ended an epoch, makes way for it again."""
+        """A pipeline that replaced another and never completed an epoch is replaced by the previous one again."""
         running.give_up(error)
         if running.before is not None and running.progress is None:
             again = RunningPipeline(self._spark, running.before, self._settings)
@@ -332,7 +334,7 @@ class Runner:
             self._replace(again)
 
     def _check(self) -> None:
-        """Raises what a pipeline was given up for, unless people have ended all."""
+        """Raises the error for which a pipeline was given up, unless the run was stopped."""
         for running in self.pipelines:
             if running.given_up is not None and not self._stopping.is_set():
                 raise running.given_up

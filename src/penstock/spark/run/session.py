@@ -1,4 +1,4 @@
-"""Spark's settings, each with its reason, and a session that has them."""
+"""Spark settings, each with its reason, and a session that uses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 
 _PYTHON = Path(__file__).with_name("python")
-"""Starts this interpreter without Spark's zip on its path. A copy that lost its mode is no use: then without it."""
+"""Starts this interpreter without Spark's zip on its path. Not used if an installation has lost its executable bit."""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -30,13 +30,13 @@ _FIXED = {
     "spark.driver.extraJavaOptions": "-Djdk.lang.Process.launchMechanism=VFORK",
     # To the Python workers without TCP: 35 ms of every batch.
     "spark.python.unix.domain.socket.enabled": "true",
-    # State on the disk rather than in the heap, and only its changes in each batch's checkpoint.
+    # State on disk rather than in the heap, and only its changes in each batch's checkpoint.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Otherwise Spark measures what it has gathered after every row that goes to Python: 0.7 µs of each. A batch is
-    # bounded all the same: by 10,000 rows, and by what a task reads of an epoch.
+    # Otherwise Spark measures its buffer after every row that it sends to Python: 0.7 µs each. A batch is bounded
+    # anyway: by 10,000 rows, and by how much of an epoch a task reads.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Event times are instants; a result must not depend on where it was computed.
     "spark.sql.session.timeZone": "UTC",
@@ -47,7 +47,7 @@ _FIXED = {
 
 
 def cores_of(master: str) -> int | None:
-    """How many tasks run at once; None where only the cluster knows."""
+    """How many tasks run at once; None if only the cluster knows."""
     found = _LOCAL_CORES.match(master)
     if found is None:
         return None
@@ -61,20 +61,20 @@ def cores_of(master: str) -> int | None:
 
 
 def spark_settings(master: str = LOCAL) -> dict[str, str]:
-    """What a session needs to run our pipelines fast. On a cluster the number of shuffle partitions is decided when a
-    pipeline starts: it follows the buckets of its windows.
+    """The settings with which a session runs our pipelines fast. On a cluster the number of shuffle partitions is
+    decided when a pipeline starts: it follows the buckets of its windows.
     """
     settings = dict(_FIXED)
     cores = cores_of(master)
     if cores is not None:
         settings[SHUFFLE_PARTITIONS] = str(cores)
-        # All of it is on this machine: a host name that resolves to somewhere else must not matter.
+        # Everything runs on this machine: a host name that resolves to another address must not matter.
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     return settings
 
 
 def sets_partitions(spark: SparkSession) -> bool:
-    """Whether somebody has said how many partitions a shuffle has: here, with --conf or in spark-defaults.conf."""
+    """Whether the number of shuffle partitions is configured: here, with --conf or in spark-defaults.conf."""
     return spark.sparkContext.getConf().contains(SHUFFLE_PARTITIONS)
 
 
@@ -82,14 +82,14 @@ def prepare_environment(master: str = LOCAL) -> None:
     """For the JVM that is started next, and its Python workers: this interpreter, this machine."""
     if cores_of(master) is not None:
         python = str(_PYTHON) if os.access(_PYTHON, os.X_OK) else sys.executable
-        # Spark takes the driver's for the processes of data sources that it finds by itself, as ours.
+        # Spark uses the driver's setting for the processes of data sources that it finds by itself, such as ours.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
         os.environ["PENSTOCK_SPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def build_session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session with these settings; `conf` has the last word."""
+    """A session with these settings; `conf` overrides them."""
     from pyspark.sql import SparkSession
 
     prepare_environment(master)

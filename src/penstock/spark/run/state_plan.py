@@ -1,8 +1,8 @@
-"""What a query's checkpoint stands for: the loads it reads and the operators that keep state. It is found by walking
-through the analyzed plan, before anything is started, so that a changed pipeline can be compared with its checkpoint.
+"""The plan that a query's checkpoint belongs to: the loads it reads and its stateful operators. It is read from the
+analyzed plan, before anything is started, so that a changed pipeline can be compared with its checkpoint.
 
-Only what Spark and our windows cannot change under existing state is part of it: number and types of keys, aggregate
-functions, windows, join keys. Filters, projections and what happens after the state may differ.
+It contains only what Spark and our windows cannot change under existing state: number and types of keys, aggregate
+functions, windows, join keys. Filters, projections and everything after the stateful operators may differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _MARK = "penstock.operator:"
-"""Begins the name of an alias by which an operator of ours describes itself inside Spark's plan."""
+"""The prefix of an alias by which one of our operators describes itself inside Spark's plan."""
 
 _GROUPS_WITH_STATE = (
     "TransformWithState",
@@ -49,23 +49,23 @@ _COMPATIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StatefulOperator:
-    """`facts`: what its state depends on, as people read it."""
+    """`facts`: what its state depends on, in readable form."""
 
     name: str
     facts: Mapping[str, str]
     buckets: int | None = None
-    """Of our windows."""
+    """Only for our windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
     loads: tuple[str, ...]
-    """Inputs in the order in which the query reads them: Spark knows offsets by their place."""
+    """Inputs in the order in which the query reads them: Spark identifies offsets by their position."""
     operators: tuple[StatefulOperator, ...] = ()
 
     @property
     def buckets(self) -> int | None:
-        """The most that one of its windows has; None without windows."""
+        """The largest number of buckets of its windows; None without windows."""
         return max((one.buckets for one in self.operators if one.buckets is not None), default=None)
 
     def text(self) -> str:
@@ -73,7 +73,7 @@ class StatePlan:
 
     @classmethod
     def parse(cls, text: str) -> StatePlan | None:
-        """None for what another version has written: nothing is known then."""
+        """None for a text that another version has written: then nothing is known."""
         try:
             data = json.loads(text)
             return cls(tuple(data["loads"]), tuple(StatefulOperator(**one) for one in data["operators"]))
@@ -81,27 +81,27 @@ class StatePlan:
             return None
 
 
-def check_compatible(name: str, kept: StatePlan, new: StatePlan) -> None:
-    """Raises RequestError that says all that differs, and what may be changed."""
-    if found := differences(kept, new):
+def check_compatible(name: str, stored: StatePlan, new: StatePlan) -> None:
+    """Raises RequestError that lists all differences, and what may be changed."""
+    if found := differences(stored, new):
         lines = "\n".join(f"  {one}" for one in found)
         raise RequestError(
             f"the pipeline {name!r} does not fit its stored state\n{lines}", _COMPATIBLE.format(name=name)
         )
 
 
-def differences(kept: StatePlan, new: StatePlan) -> list[str]:
+def differences(stored: StatePlan, new: StatePlan) -> list[str]:
     found = []
-    if kept.loads != new.loads:
-        found.append(f"inputs: stored {_listed(kept.loads)}; now {_listed(new.loads)}")
-    before, after = ([one.name for one in plan.operators] for plan in (kept, new))
-    if before != after:
-        return [*found, f"operators with state: stored {_listed(before)}; now {_listed(after)}"]
-    for old, one in zip(kept.operators, new.operators, strict=True):
+    if stored.loads != new.loads:
+        found.append(f"inputs: stored {_listed(stored.loads)}; now {_listed(new.loads)}")
+    old_names, new_names = ([one.name for one in plan.operators] for plan in (stored, new))
+    if old_names != new_names:
+        return [*found, f"operators with state: stored {_listed(old_names)}; now {_listed(new_names)}"]
+    for old, one in zip(stored.operators, new.operators, strict=True):
         for fact in dict.fromkeys((*old.facts, *one.facts)):
-            stored, now = old.facts.get(fact, "none"), one.facts.get(fact, "none")
-            if stored != now:
-                found.append(f"{one.name}: {fact}: stored {stored}; now {now}")
+            before, now = old.facts.get(fact, "none"), one.facts.get(fact, "none")
+            if before != now:
+                found.append(f"{one.name}: {fact}: stored {before}; now {now}")
     return found
 
 
@@ -113,12 +113,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def described(frame: DataFrame, operator: StatefulOperator) -> DataFrame:
-    """The frame, with a description of the operator that it is the result of. Spark removes it when it optimizes."""
+    """The frame, with a description of the operator that produces it. Spark's optimizer removes the description."""
     return frame.alias(_MARK + json.dumps(asdict(operator)))
 
 
 def state_plan_of(frame: DataFrame) -> StatePlan:
-    """Of a frame that a query is about to write."""
+    """The state plan of a frame that a query is about to write."""
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001  no public way to the plan
     return StatePlan(tuple(_loads(plan)), tuple(map(_operator, _stateful(plan))))
 
@@ -135,7 +135,7 @@ def _loads(plan: Any) -> Iterator[str]:
 
 
 def _stateful(node: Any) -> Iterator[Any]:
-    """The nodes that keep state, each before those that it reads from."""
+    """The stateful nodes, each before those that it reads from."""
     kind = _class(node)
     if kind == "SubqueryAlias" and str(node.alias()).startswith(_MARK):
         yield node
@@ -176,8 +176,8 @@ def _columns(expressions: Any) -> str:
 
 
 def _column(expression: Any) -> str:
-    """A name where it has one. Others are known by their types alone: an expression may have what changes by itself,
-    such as the current time.
+    """Name and type of a named column, otherwise the type alone: an expression may contain something that changes by
+    itself, such as the current time.
     """
     kind = str(expression.dataType().simpleString())
     named = _class(expression) in ("AttributeReference", "Alias")
@@ -195,7 +195,7 @@ def _aggregates(node: Any) -> str:
 
 
 def _join_keys(node: Any) -> str:
-    """The equalities in its condition: by these Spark finds rows of the other side."""
+    """The equalities in its condition: with these Spark looks up rows of the other side."""
     condition = node.condition()
     if not condition.isDefined():
         return "none"
@@ -204,19 +204,19 @@ def _join_keys(node: Any) -> str:
 
 
 def _time_window(node: Any) -> dict[str, str]:
-    """Of a `window` or `session_window` that rows are grouped by. Spark has made an expression of it, further below,
-    which has its lengths in microseconds or as intervals.
+    """The lengths of a `window` or `session_window` that rows are grouped by. Spark has turned it into an expression in
+    a lower node, with the lengths in microseconds or as intervals.
     """
     keys = {str(one.name()) for one in _each(node.groupingExpressions()) if _class(one) == "AttributeReference"}
     for below in _nodes(node.child()) if keys & _TIME_WINDOWS else ():
-        for text in _made_here(below, keys & _TIME_WINDOWS):
+        for text in _added_columns(below, keys & _TIME_WINDOWS):
             lengths = (_as_seconds(found) for found in _LENGTH.finditer(text))
             return {"time window": ", ".join(dict.fromkeys(lengths))}
     return {}
 
 
-def _made_here(node: Any, names: set[str]) -> Iterator[str]:
-    """Expressions, as text, of the columns with these names that the node adds."""
+def _added_columns(node: Any, names: set[str]) -> Iterator[str]:
+    """The expressions, as text, of the columns with these names that the node adds."""
     match _class(node):
         case "Project":
             for one in _each(node.projectList()):
@@ -237,7 +237,7 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def _each(sequence: Any) -> Iterator[Any]:
-    """Of a Scala Seq."""
+    """The elements of a Scala Seq."""
     for number in range(sequence.size()):
         yield sequence.apply(number)
 

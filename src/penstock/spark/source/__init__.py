@@ -1,1 +1,1 @@
-"""The source: `spark.readStream.format("penstock")`, and `spark.read` for what is stored now."""
+"""The source: `spark.readStream.format("penstock")`, and `spark.read` for the events stored now."""

@@ -1,4 +1,4 @@
-"""Events as Arrow batches, with the columns that Spark expects. The events' own columns are not copied again."""
+"""Events as Arrow batches, with the columns that Spark expects. The decoded columns are not copied again."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ from penstock.spark.source.schema import ASKED_COLUMNS, arrow_schema
 # The names of a connector's streams, as columns: no loop here runs over rows.
 
 STREAMS_MAX = 2_000_000
-"""Names that are kept for one connector, about 50 bytes each; beyond it they are asked for again."""
+"""Cached names per connector, about 50 bytes each; beyond this limit they are requested again."""
 
 ASK_MAX = 10_000
 """Ids in one request."""
@@ -28,22 +28,22 @@ _U64_MASK = 2**64 - 1
 
 
 class StreamNames:
-    """`ask` gives the names of ids, "" for one that is not known: it is called for ids that were not seen before.
+    """`ask` returns the names of ids, "" for an unknown id; it is called for ids that are not cached.
 
-    A stream keeps its name for ever, so an answer is never asked for again.
+    A stream's name never changes, so cached answers stay valid.
     """
 
     def __init__(self, ask: Callable[[Sequence[int]], Sequence[str]]) -> None:
         self._ask = ask
         self._ids: NDArray[np.int64] = np.empty(0, np.int64)
-        """In order; the names lie in the same order."""
+        """Sorted; the names are in the same order."""
         self._names: Any = pa.array([], pa.string())
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def of(self, stream_ids: Column) -> Any:
-        """The names of all these streams as an Arrow array of strings; null where there is none."""
+        """The names of these streams as an Arrow array of strings; null for a stream without a name."""
         encoded = pa.array(stream_ids, pa.int64()).dictionary_encode()
         places = self._places(encoded.dictionary.to_numpy())
         if len(places) == 1:
@@ -51,7 +51,7 @@ class StreamNames:
         return self._names.take(pa.array(places).take(encoded.indices))
 
     def _places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in the names those of the ids are; asks for the ones that are missing."""
+        """The positions of the ids' names; requests those that are missing."""
         places = np.searchsorted(self._ids, ids)
         inside = places < len(self._ids)
         known = np.zeros(len(ids), np.bool_)
@@ -74,8 +74,8 @@ class StreamNames:
         self._ids, self._names = all_ids[order], all_names.take(pa.array(order))
 
 
-# What events tell besides, as columns: their metadata's content type, and all of it as JSON. Each different map is
-# unpacked once for a batch: those of a connection are mostly the same.
+# The events' metadata as columns: the content type, and the whole map as JSON. Each distinct map is unpacked once per
+# batch: the maps of one connection are mostly the same.
 
 CONTENT_TYPE = "content_type"
 
@@ -83,23 +83,23 @@ _ORIGIN = (SOURCE, STREAM)
 
 
 def content_types(metadata: Any) -> Any:
-    """Of each event; null where it has none."""
+    """Each event's content type; null if it has none."""
     return _each(metadata, _content_type)
 
 
 def metadata_json(metadata: Any) -> Any:
-    """The map as a JSON object, without the event's origin; null where there is nothing else. Bytes are in base64."""
+    """The map as a JSON object, without the event's origin; null if nothing else is in it. Bytes are in base64."""
     return _each(metadata, _as_json)
 
 
 def _each(metadata: Any, make: Callable[[Mapping[Any, Any]], str | None]) -> Any:
     distinct = metadata.dictionary_encode()
-    made = pa.array([make(_unpacked(one)) for one in distinct.dictionary.to_pylist()], pa.string())
-    return pc.take(made, distinct.indices)
+    texts = pa.array([make(_unpacked(one)) for one in distinct.dictionary.to_pylist()], pa.string())
+    return pc.take(texts, distinct.indices)
 
 
 def _unpacked(data: bytes) -> Mapping[Any, Any]:
-    """Empty for what is no map: whoever wrote it has told nothing."""
+    """Empty if it is not a valid map."""
     try:
         found = msgpack.unpackb(data, strict_map_key=False) if data else {}
     except (ValueError, msgpack.UnpackException):
@@ -107,13 +107,13 @@ def _unpacked(data: bytes) -> Mapping[Any, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _content_type(told: Mapping[Any, Any]) -> str | None:
-    found = told.get(CONTENT_TYPE)
+def _content_type(metadata: Mapping[Any, Any]) -> str | None:
+    found = metadata.get(CONTENT_TYPE)
     return found if isinstance(found, str) else None
 
 
-def _as_json(told: Mapping[Any, Any]) -> str | None:
-    others = {str(key): value for key, value in told.items() if key not in _ORIGIN}
+def _as_json(metadata: Mapping[Any, Any]) -> str | None:
+    others = {str(key): value for key, value in metadata.items() if key not in _ORIGIN}
     return json.dumps(others, default=_plain) if others else None
 
 
@@ -125,10 +125,10 @@ _INT64, _STRING, _BINARY, _TIMESTAMP = pa.int64(), pa.string(), pa.binary(), pa.
 
 
 class SegmentBatches:
-    """Makes batches of one segment's events. `names_of` gives a connector's streams' names."""
+    """Builds batches of one segment's events. `names_of` returns the names of a connector's streams."""
 
     def __init__(self, segment: str, columns: tuple[str, ...], names_of: Callable[[str], StreamNames]) -> None:
-        """Raises RequestError for a segment that holds no events."""
+        """Raises RequestError for a segment that does not contain events."""
         text, self.kind = kind_of(segment)
         source = Source.parse(text)
         self.wanted = Wanted(
@@ -145,7 +145,7 @@ class SegmentBatches:
         self._makers = [getattr(self, f"_{name}_column") for name in columns]
 
     def batch(self, events: Events) -> Any:
-        """A RecordBatch; nothing of it is shared with the buffer that the events were decoded from."""
+        """A RecordBatch, which shares no memory with the buffer that the events were decoded from."""
         return pa.RecordBatch.from_arrays([make(events) for make in self._makers], schema=self._schema)
 
     def _source_column(self, events: Events) -> Any:
@@ -190,7 +190,7 @@ class SegmentBatches:
 
 
 class Repeated:
-    """The same text in every row: its buffers are made once, as long as the longest batch so far."""
+    """The same text in every row. Its buffers are reused, and grow with the longest batch so far."""
 
     def __init__(self, text: str) -> None:
         self._data = np.frombuffer(text.encode(), np.uint8)
@@ -221,7 +221,7 @@ def _validity(times: Column | None) -> Any:
 
 
 def _texts(column: Bytes | None, count: int) -> Any:
-    """UTF-8, null where it is empty."""
+    """UTF-8 texts; null for an empty one."""
     if column is None:
         return pa.nulls(count, _STRING)
     texts = _bytes(_STRING, column)

@@ -1,4 +1,4 @@
-"""Control rows: a load beside a frame's own that tells, batch by batch, where its pipeline's watermark is."""
+"""Control rows: a second load beside a frame's own, whose rows contain the pipeline's watermark for each batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 FORMAT = "penstock"
 
 PRETENDED = "penstock.pretended."
-"""Options of a stream that only looks like a load of ours: behind this are those that the load would have."""
+"""The prefix of options on a placeholder stream: after it come the options that the real load would have."""
 
 _OF_EVENTS = ("columns", "rows", "buckets", "reports", "minPartitions")
-"""Options that say which rows a load gives and how: not those of the load beside it."""
+"""Options for which rows a load returns and how: the control load beside it does not inherit them."""
 
 _HINT = (
     "Build the frame from the loads of a pipeline: a @pipeline's parameters, or loads with the options of "
@@ -27,9 +27,9 @@ _HINT = (
 
 
 def origin_of(frame: DataFrame) -> dict[str, str]:
-    """The options of the penstock load that this frame is made from: of the first one, where there are several, as all
-    loads of a pipeline have one watermark. Raises RequestError when there is none, when it names no pipeline, or when
-    they are of different pipelines.
+    """The options of the penstock load that this frame reads: those of the first load if there are several, as all
+    loads of a pipeline share one watermark. Raises RequestError if there is none, if one names no pipeline, or if they
+    belong to different pipelines.
     """
     found = [options for options in map(options_of, _leaves(frame)) if options is not None]
     if not found:
@@ -43,9 +43,9 @@ def origin_of(frame: DataFrame) -> dict[str, str]:
 
 
 def control_rows(frame: DataFrame, buckets: Sequence[int], *, reports: bool = False) -> DataFrame:
-    """A control-only load of the same pipeline, input and generation. Each batch it gives one row for each bucket:
-    `bucket` int, `epoch` bigint, `before` and `watermark` bigint (microseconds; null while it is not known). `reports`:
-    the operator that they are for reports to the worker what its state holds. Raises RequestError as `origin_of` does.
+    """A control-only load of the same pipeline, input and generation. Each batch has one row per bucket: `bucket` int,
+    `epoch` bigint, `before` and `watermark` bigint (microseconds; null while unknown). `reports`: the operator that
+    uses them reports the contents of its state to the worker. Raises RequestError as `origin_of` does.
     """
     options = origin_of(frame)
     if is_pretended(frame):
@@ -57,12 +57,14 @@ def control_rows(frame: DataFrame, buckets: Sequence[int], *, reports: bool = Fa
 
 
 def is_pretended(frame: DataFrame) -> bool:
-    """Whether it is made to see what a pipeline's function gives: no worker need be there."""
+    """Whether it reads placeholder streams, which only serve to see what a pipeline's function returns. No worker is
+    needed for those.
+    """
     return any(leaf.sourceName() == "rate" for leaf in _leaves(frame) if options_of(leaf) is not None)
 
 
 def pretend(options: Mapping[str, str]) -> dict[str, str]:
-    """Options for Spark's rate source, by which `origin_of` takes it for a load with `options`."""
+    """Options for Spark's rate source that make `origin_of` treat it as a load with `options`."""
     return {PRETENDED + name: text for name, text in options.items()}
 
 
@@ -73,7 +75,7 @@ def _pretended(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _leaves(frame: DataFrame) -> Iterator[Any]:
-    """The streams that Spark would read for it."""
+    """The streams that Spark would read for the frame."""
     try:
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001  no public way to the plan
     except AttributeError as error:
@@ -85,7 +87,7 @@ def _leaves(frame: DataFrame) -> Iterator[Any]:
 
 
 def options_of(leaf: Any) -> dict[str, str] | None:
-    """Of a load of ours, or of one that looks like it."""
+    """The options of one of our loads, or of a placeholder for one; None for any other source."""
     options = dict(leaf.extraOptions().asCaseSensitiveMap())
     if leaf.sourceName() == FORMAT:
         return named(options)

@@ -1,4 +1,4 @@
-"""What a load tells the source, checked in one place."""
+"""The options of a load, checked in one place."""
 
 import json
 import os
@@ -61,24 +61,25 @@ class SourceOptions:
     starting: Starting = "earliest"
     ending: Starting = "latest"
     limits: Limits | None = None
-    """Of an epoch; None: the pipeline's own, or the worker's."""
+    """Of an epoch; None: those of the pipeline, or else of the worker."""
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     pipeline: str | None = None
-    """None: nothing is registered, nothing is held back, nothing is written down."""
+    """None: the load is anonymous. Nothing is registered or recorded, and the load delays neither acknowledgements nor
+    retention."""
     input: str = DEFAULT_INPUT
     generation: int | None = None
     columns: tuple[str, ...] = tuple(COLUMNS)
     buckets: tuple[int, ...] | None = None
-    """Control rows instead of events: one for each of these in every batch; None: events."""
+    """Read control rows instead of events: one per bucket in every batch. None: read events."""
     reports: bool = False
-    """Of control rows: whether the operator that they are for reports what its state holds."""
+    """For control rows: whether the operator that uses them reports the contents of its state."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
-    """PEM files: authority, certificate, key; None: what the environment says."""
+    """PEM files: authority, certificate, key; None: taken from the environment."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Names in any case, as Spark gives them. Raises RequestError, which names the option."""
+        """Names are case-insensitive, as in Spark. Raises RequestError, which names the option."""
         given = _Given(options)
         if given.get("generation", _number) is not None and not given.has("pipeline"):
             raise RequestError("a generation without a pipeline", "Set the option pipeline too.")
@@ -112,12 +113,12 @@ class SourceOptions:
 
 
 def named(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by the names that are written in OPTIONS; Spark keeps the case in which they were given."""
+    """The options by their names in OPTIONS; Spark preserves the case in which they were written."""
     return {_NAMES.get(name.lower(), name): text for name, text in options.items()}
 
 
 class _Given:
-    """Options by their names in lower case, none of them unknown."""
+    """Options by their names in lower case, all of them known."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
@@ -144,7 +145,7 @@ class _Given:
 
 
 def _control_buckets(given: _Given) -> tuple[int, ...] | None:
-    """None for a load of events. Control rows are a pipeline's: without one there is no watermark."""
+    """None for a load of events. Control rows need a pipeline: without one there is no watermark."""
     buckets = given.get("buckets", _numbers)
     if not given.get("rows", _is_control):
         if buckets is not None:
@@ -163,7 +164,7 @@ def _refuse(options: Mapping[str, str], names: tuple[str, ...], home: str) -> No
 
 
 def parse_place(text: str) -> Starting:
-    """Where to begin or to end. Raises RequestError."""
+    """Where to start or to end. Raises RequestError."""
     text = text.strip()
     match text.lower():
         case "earliest":
@@ -183,7 +184,7 @@ def _ending(text: str) -> Starting:
 
 
 def _segments(text: str) -> dict[str, int]:
-    """A map from segments to offsets, or one of our offsets as Spark's progress shows them."""
+    """A map from segments to offsets, or one of our offsets as shown in Spark's progress."""
     try:
         data: Any = json.loads(text)
     except ValueError as error:

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTITION_BYTES_MIN = 8 << 20
-"""Below it a task costs more than it saves: some 10 ms each, in which one core reads as much."""
+"""A smaller task costs more than it saves: starting one takes about 10 ms, in which one core reads this many bytes."""
 
 SPLITS_A_PARTITION = 4
-"""The worker cuts on record ends, each segment for itself: from so many smaller pieces even partitions are made."""
+"""The worker splits each segment separately, at record ends: this many smaller pieces add up to even partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRanges(InputPartition):
-    """What one task reads, in order: each range begins and ends where an event does."""
+    """What one task reads, in order. Each range starts and ends at an event boundary."""
 
     ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRows(InputPartition):
-    """What a batch's control rows say: the watermark before it and behind it, in microseconds."""
+    """The contents of a batch's control rows: the watermark before and after the batch, in microseconds."""
 
     epoch: int
     before: int | None
@@ -51,7 +51,7 @@ class ControlRows(InputPartition):
 
 
 def control_partition(start: InputOffset, end: InputOffset) -> ControlRows:
-    """One for a batch, however many epochs it holds."""
+    """One per batch, however many epochs it contains."""
     assert end.epoch is not None, "a control-only load names a pipeline"
     return ControlRows(end.epoch, start.watermark, end.watermark)
 
@@ -59,8 +59,8 @@ def control_partition(start: InputOffset, end: InputOffset) -> ControlRows:
 def plan_partitions(
     coordinator: CoordinatorClient, options: SourceOptions, start: InputOffset, end: InputOffset
 ) -> list[SegmentRanges]:
-    """All that lies between the offsets, contiguous and in order. Raises DataLoss where bytes are gone, unless the
-    options say to go on without them.
+    """Everything between the offsets, contiguous and in order. Raises DataLoss if bytes are gone, unless the options
+    allow continuing without them.
     """
     start = _without_unlinked(start, end, options.sources)
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
@@ -79,7 +79,7 @@ def plan_partitions(
 
 
 def _without_unlinked(start: InputOffset, end: InputOffset, sources: Sequence[str]) -> InputOffset:
-    """Without the segments of sources that are read no more: they are not gone."""
+    """Without the segments of sources that are no longer read: those segments are not lost."""
     parsed = [*map(Source.parse, sources)]
     gone = start.segments.keys() - end.segments.keys()
     unlinked = {segment for segment in gone if not any(one.owns(segment) for one in parsed)}
@@ -87,24 +87,24 @@ def _without_unlinked(start: InputOffset, end: InputOffset, sources: Sequence[st
 
 
 def ranges_between(start: InputOffset, end: InputOffset, *, fail_on_data_loss: bool) -> list[Range]:
-    """What is to be read, in the order of the segments' names. One that `start` does not name came later: it is read
-    from its beginning. Raises DataLoss if one of `start` is gone.
+    """The ranges to read, ordered by segment name. A segment that `start` does not name is newer: it is read from its
+    beginning. Raises DataLoss if a segment of `start` is gone.
     """
     gone = sorted(start.segments.keys() - end.segments.keys())
     if gone and fail_on_data_loss:
         raise DataLoss(f"segment {gone[0]!r} is gone, and with it everything after {start.segments[gone[0]]}")
-    begins = {segment: start.segments.get(segment, 0) for segment in sorted(end.segments)}
-    return [Range(segment, at, end.segments[segment]) for segment, at in begins.items() if at < end.segments[segment]]
+    starts = {segment: start.segments.get(segment, 0) for segment in sorted(end.segments)}
+    return [Range(segment, at, end.segments[segment]) for segment, at in starts.items() if at < end.segments[segment]]
 
 
 def worthwhile(ranges: Iterable[Range], parts: int) -> int:
-    """How many of so many tasks have enough to do."""
+    """How many tasks, up to `parts`, have enough to do."""
     return max(1, min(parts, sum(piece.end - piece.start for piece in ranges) // PARTITION_BYTES_MIN))
 
 
 def packed(splits: Iterable[Range], parts: int) -> list[SegmentRanges]:
-    """The splits, in their order, as up to so many partitions of about the same size: fewer, if a task would not be
-    worth it.
+    """The splits, in their order, as up to `parts` partitions of about the same size; fewer if a task would not be
+    worth its cost.
     """
     splits = [*splits]
     total = sum(split.end - split.start for split in splits)
@@ -119,15 +119,15 @@ def packed(splits: Iterable[Range], parts: int) -> list[SegmentRanges]:
     return [SegmentRanges(tuple(ranges)) for ranges in taken.values()]
 
 
-# What a task does: bytes of segments in, Arrow batches out. The driver's processes import none of it.
+# A task: bytes of segments in, Arrow batches out.
 
 BATCH_BYTES = 4 << 20
-"""Decoded at once, to one Arrow batch: from here on the cost of a batch does not show beside that of its bytes."""
+"""Decoded at once, into one Arrow batch: from this size on, the cost per batch is negligible."""
 
 
 def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: SegmentRanges) -> Iterator[Any]:
-    """The events of the ranges, in order, as RecordBatches. Raises DataLoss where bytes are gone, unless the options
-    say to go on without them.
+    """The events of the ranges, in order, as RecordBatches. Raises DataLoss if bytes are gone, unless the options allow
+    continuing without them.
     """
     freeze()
     with hinted():
@@ -141,7 +141,7 @@ def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: 
 def read_events(
     worker: Connected, piece: Range, batches: SegmentBatches, *, fail_on_data_loss: bool
 ) -> Iterator[Events]:
-    """Nothing is given for bytes without events. Raises DataLoss, and Damaged for what are no whole events."""
+    """Yields nothing for bytes without events. Raises DataLoss, and Damaged for bytes that are not whole events."""
     start = piece.start
     while start < piece.end:
         try:
@@ -176,7 +176,7 @@ def _decoded(worker: Connected, piece: Range, batches: SegmentBatches) -> Iterat
 
 
 class _Waiting:
-    """Bytes that wait to be decoded. Its memory is made once, and grows only for an event that does not fit."""
+    """Bytes that wait to be decoded. The memory is allocated once, and grows only for an event that does not fit."""
 
     def __init__(self, size: int) -> None:
         self._memory = bytearray(size)
@@ -187,7 +187,7 @@ class _Waiting:
 
     @property
     def data(self) -> memoryview:
-        """Until something is added or dropped."""
+        """Valid until something is added or dropped."""
         return memoryview(self._memory)[: self._filled]
 
     def add(self, data: memoryview) -> None:
@@ -198,7 +198,7 @@ class _Waiting:
         self._filled = end
 
     def drop(self, count: int) -> None:
-        """The first ones."""
+        """Drop the first `count` bytes."""
         left = self._memory[count : self._filled]
         self._memory[: len(left)] = left
         self._filled = len(left)
@@ -213,15 +213,15 @@ def lost(segment: str, start: int, end: int) -> DataLoss:
 
 @cache
 def stream_names(worker: str, connector: str) -> StreamNames:
-    """Kept for as long as the Python worker lives."""
+    """Cached for the lifetime of the Python worker."""
     return StreamNames(lambda ids: coordinator(worker).stream_names(connector, ids))
 
 
-# `spark.read.format("penstock")`: what is stored, once.
+# `spark.read.format("penstock")`: the events stored now, once.
 
 
 class BatchReader(DataSourceReader):
-    """Where the batch begins and ends is decided when Spark plans it; what comes later is not in it."""
+    """The start and the end of the batch are fixed when Spark plans it; later events are not in it."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -233,7 +233,7 @@ class BatchReader(DataSourceReader):
             end = InputOffset(coordinator.resolve(options.sources, options.ending))
             _check_known(options.sources, end)
             start = InputOffset(coordinator.resolve(options.sources, options.starting))
-            # Spark takes no partitions at all for one that it can make up itself.
+            # For an empty list of partitions Spark would invent one of its own.
             return plan_partitions(coordinator, options, start, end) or [SegmentRanges(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -243,7 +243,7 @@ class BatchReader(DataSourceReader):
 
 
 def _check_known(sources: Sequence[str], end: InputOffset) -> None:
-    """A stream waits for sources that are still to come; a batch of one that is not there is a mistake."""
+    """A stream waits for sources that do not exist yet; a batch that reads one is an error."""
     for source in map(Source.parse, sources):
         if not any(map(source.owns, end.segments)):
             raise RequestError(f"source {str(source)!r} not found", "List them: penstock status")

@@ -1,4 +1,4 @@
-"""The columns of the source, as Spark and as Arrow know them."""
+"""The columns of the source, for Spark and for Arrow."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COLUMNS = {
     "segment": "string",
     "offset": "bigint",
 }
-"""Name → Spark's name of its type."""
+"""Name → Spark type."""
 
 ASKED_COLUMNS = {"metadata": "binary", "content_type": "string", "metadata_json": "string"}
-"""Those that are given only to a load whose option `columns` names them: a map in msgpack, and what is made of it."""
+"""Returned only if the load's option `columns` names them: a map in msgpack, and columns derived from it."""
 
 CONTROL_COLUMNS = {
     "bucket": "int",
@@ -33,13 +33,13 @@ CONTROL_COLUMNS = {
     "before": "bigint",
     "watermark": "bigint",
 }
-"""Of a control-only load: its rows say where the pipeline's watermark was before a batch, and where it is behind it."""
+"""The columns of a control-only load: its rows contain the pipeline's watermark before and after a batch."""
 
 _HINT = f"There are: {', '.join(COLUMNS | ASKED_COLUMNS)}."
 
 
 def check_columns(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, as they are. Raises RequestError for one that is unknown or there twice, or if there are none."""
+    """Returns the names unchanged. Raises RequestError for an unknown or duplicate name, or if there are none."""
     for number, name in enumerate(names):
         if name not in COLUMNS | ASKED_COLUMNS:
             raise RequestError(f"column {name!r} not found", _HINT)
@@ -57,15 +57,15 @@ def spark_schema(columns: tuple[str, ...]) -> str:
 
 
 def check_control(schema: StructType) -> tuple[str, ...]:
-    """The columns of a control-only load. Raises RequestError if the user wrote down other ones."""
+    """The columns of a control-only load. Raises RequestError if the user declared others."""
     if {field.name: field.dataType.simpleString() for field in schema} != CONTROL_COLUMNS:
         raise RequestError("control rows have columns of their own", "Leave .schema(…) out.")
     return tuple(CONTROL_COLUMNS)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns that a reader is to give: those of our schema, or of one that the user wrote down.
-    Raises RequestError for one that the source cannot give.
+    """The columns that a reader returns: those of our schema, or of one that the user declared. Raises RequestError for
+    a column that the source does not have.
     """
     for field in schema:
         kind = (COLUMNS | ASKED_COLUMNS).get(field.name)
@@ -78,7 +78,7 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
 
 @cache
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """Exactly what Spark expects for these columns: other widths of the same types are refused by it."""
+    """Exactly what Spark expects for these columns: it refuses other widths of the same types."""
     import pyarrow as pa
 
     kinds = {

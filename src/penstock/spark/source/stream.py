@@ -1,6 +1,6 @@
-"""`spark.readStream.format("penstock")`: the epochs of a query, as Spark asks for them.
+"""`spark.readStream.format("penstock")`: the epochs of a query, as Spark requests them.
 
-Spark makes two of these readers. One lives in a process of its own beside the driver for as long as the query runs, and
+Spark creates two of these readers. One runs in its own process beside the driver for as long as the query runs, and
 decides offsets and partitions; the other is pickled to the executors, where only `read` is called.
 """
 
@@ -36,11 +36,11 @@ from penstock.spark.source.schema import CONTROL_COLUMNS, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What a task of a control-only load does: it reads nothing, and says where the watermark is.
+# A task of a control-only load: it reads nothing, and returns the watermark.
 
 
 def control_batches(options: SourceOptions, rows: ControlRows) -> Iterator[pa.RecordBatch]:
-    """One batch, with a row for each bucket, in their order."""
+    """One batch, with a row per bucket, in order."""
     import pyarrow as pa
 
     freeze()
@@ -53,28 +53,30 @@ def control_batches(options: SourceOptions, rows: ControlRows) -> Iterator[pa.Re
     )
 
 
-# Where a load's epochs begin and end: asked of the coordinator, for a pipeline or for nobody.
+# Where a load's epochs start and end: the coordinator decides, for a pipeline or for an anonymous load.
 
 
 class Load(Protocol):
-    """One `readStream.…load()` of a running query, on the driver. Not for several threads."""
+    """One `readStream.…load()` of a running query, on the driver. Not thread-safe."""
 
     def initial(self) -> InputOffset:
-        """Where the first epoch begins."""
+        """Where the first epoch starts."""
 
     def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
-        """Where the epoch that begins at `start` ends; `start` itself when nothing new came in `wait_ms`."""
+        """The end of the epoch that starts at `start`; `start` itself if nothing new arrived within `wait_ms`."""
 
     def reading(self, start: InputOffset, end: InputOffset) -> Segments:
-        """Spark reads a range that it has not just asked for, or that has segments which `start` does not name. Gives
-        where it begins in all of them.
+        """Called when Spark reads a range that it has not just requested, or that has segments which `start` does not
+        name. Returns where the range starts in each of them.
         """
 
     def stop(self) -> None: ...
 
 
 class AnonymousLoad:
-    """Of no pipeline: nothing is registered or held back, and the same start may get another end."""
+    """Without a pipeline: nothing is registered, the load delays neither acknowledgements nor retention, and the same
+    start may get a different end.
+    """
 
     def __init__(self, options: SourceOptions, coordinator: CoordinatorClient) -> None:
         self._options = options
@@ -96,11 +98,11 @@ class AnonymousLoad:
 
 
 class PipelineLoad:
-    """An input of a pipeline, whose ledger holds the cuts. Without a generation among the options it begins one, and
-    keeps it alive: all loads of this driver that name the same pipeline begin the same one.
+    """An input of a pipeline, whose ledger contains the cuts. Without a generation in the options it starts one, and
+    sends its heartbeats: all loads of this driver that name the same pipeline start the same generation.
 
-    Spark reads a DataFrame that is joined with itself by two loads of the same input: `_load` tells them apart. `upto`:
-    where a query that is to end by itself ends.
+    Spark reads a DataFrame that is joined with itself through two loads of the same input: `_load` distinguishes them.
+    `upto`: where a query that ends by itself ends.
     """
 
     def __init__(
@@ -111,10 +113,10 @@ class PipelineLoad:
         self._input = options.input
         self._state = _state(options)
         self._load = uuid4().hex
-        self._begun: Generation | None = None
+        self._own_generation: Generation | None = None
         if options.generation is None:
-            self._begun = _begin(options, coordinator, pipeline)
-            self._generation = self._begun.number
+            self._own_generation = _begin(options, coordinator, pipeline)
+            self._generation = self._own_generation.number
         else:
             self._generation = options.generation
         try:
@@ -143,8 +145,8 @@ class PipelineLoad:
         return self._coordinator.reading(self._name, self._generation, self._input, start, end)
 
     def stop(self) -> None:
-        if self._begun is not None:
-            self._begun.stop()
+        if self._own_generation is not None:
+            self._own_generation.stop()
 
 
 def _state(options: SourceOptions) -> LoadState | None:
@@ -160,7 +162,7 @@ def begin_load(options: SourceOptions, coordinator: CoordinatorClient, upto: Seg
 
 
 def _begin(options: SourceOptions, coordinator: CoordinatorClient, pipeline: str) -> Generation:
-    """The outputs are not known here: the sink's are, when it merges."""
+    """The outputs are not known yet: the sink reports them when it merges."""
     request = f"{driver_identity()}/{pipeline}"
     inputs = {options.input: InputSpec(options.sources, options.starting)}
     started = coordinator.start(pipeline, inputs, None, request=request)
@@ -168,35 +170,36 @@ def _begin(options: SourceOptions, coordinator: CoordinatorClient, pipeline: str
 
 
 def driver_identity() -> str:
-    """The same in all source processes of one driver, another one for any other driver, or if it is started again.
+    """The same in all source processes of one driver, different for any other driver and after a restart.
 
-    They are children of one process, which is known by its number and by when it began.
+    They are children of one process, which its id and its start time identify.
     """
     parent = os.getppid()
     try:
-        began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:  # no such files here, or it has ended and taken us with it
-        began = "?"
-    return f"{socket.gethostname()}/{parent}/{began}"
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:  # there is no /proc here, or the parent has ended
+        started = "?"
+    return f"{socket.gethostname()}/{parent}/{started}"
 
 
 log = logging.getLogger(__name__)
 
 WAIT_MS = 250
-"""How long the worker waits for something new before it answers that there is nothing. Spark asks again at once; it
-cannot stop a query that waits."""
+"""How long the worker waits for new events before it replies that there are none. Spark asks again at once; it cannot
+stop a query while it waits."""
 
 WAIT_MS_ANONYMOUS = 50
-"""Loads without a pipeline wait one after the other: the last of them must not wait for long."""
+"""Loads without a pipeline wait one after another: the last of them must not be delayed for long."""
 
-HELD_SECONDS_MAX = 600.0
-"""Trigger.AvailableNow takes no news for the end: as long as something is held back it waits, but not for ever."""
+BLOCKED_SECONDS_MAX = 600.0
+"""Trigger.AvailableNow takes an empty epoch for the end, so the reader waits while events are blocked: at most this
+long."""
 
 CONTROL = "control"
-"""The key by which an offset of a control-only load is known."""
+"""The key that marks an offset of a control-only load."""
 
 REPORT_SECONDS = 1.0
-"""The latest offset in a query's progress may be so old: it is not worth a request for every batch."""
+"""The latest offset in a query's progress may be this old: it is not worth a request per batch."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -208,24 +211,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_driver": None}
 
-    def _asked(self) -> _Driver:
-        """Made when it is first asked for something: readers that only read never need it."""
+    def _on_driver(self) -> _Driver:
+        """Created on first use: readers on executors never need it."""
         if self._driver is None:
             freeze()
             self._driver = _Driver(self._options)
         return self._driver
 
     def _json(self, offset: InputOffset) -> dict[str, Any]:
-        """With sorted keys. Those of control rows say so: a query's progress shows whose rows are events."""
+        """With sorted keys. Offsets of control rows are marked: a query's progress shows whose rows are events."""
         control = {} if self._options.buckets is None else {CONTROL: True}
         return control | offset.as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's names, here and below
-        """Spark asks all loads of a query for it before the first is asked for an offset: so all inputs of a pipeline
+        """Spark calls this for all loads of a query before it requests the first offset: so all inputs of a pipeline
         are known when its first cut is decided.
         """
         with hinted():
-            self._asked().begin()
+            self._on_driver().begin()
         limits = self._options.limits
         if limits is not None and limits.bytes is not None:
             return ReadMaxBytes(limits.bytes)
@@ -235,23 +238,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with hinted():
-            return self._json(self._asked().initial())
+            return self._json(self._on_driver().initial())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         with hinted():
-            self._asked().end_at_latest()
+            self._on_driver().end_at_latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         with hinted():
-            return self._json(self._asked().next_end(InputOffset.from_json(start), limit))
+            return self._json(self._on_driver().next_end(InputOffset.from_json(start), limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         with hinted():
-            return self._json(self._asked().latest())
+            return self._json(self._on_driver().latest())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with hinted():
-            return self._asked().partitions(InputOffset.from_json(start), InputOffset.from_json(end))
+            return self._on_driver().partitions(InputOffset.from_json(start), InputOffset.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, ControlRows):
@@ -262,7 +265,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Asking for the next offset has told the coordinator already, and more reliably."""
+        """Nothing to do: the request for the next offset informs the coordinator, and more reliably."""
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -270,18 +273,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Driver:
-    """What the reader beside the driver knows: its load, and the cut it was told last."""
+    """The state of the reader beside the driver: its load, and the last cut it received."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._coordinator = CoordinatorClient(options.worker)
         self._load: Load | None = None
-        self._told: tuple[InputOffset, InputOffset] | None = None
+        self._last_cut: tuple[InputOffset, InputOffset] | None = None
         self._target: dict[str, int] | None = None
         self._latest: tuple[float, InputOffset] | None = None
 
     def begin(self) -> Load:
-        """At the first call, by when Spark has said whether the query is to end by itself."""
+        """Starts the load at the first call: by then Spark has announced whether the query ends by itself."""
         if self._load is None:
             self._load = begin_load(self._options, self._coordinator, self._target)
         return self._load
@@ -301,7 +304,7 @@ class _Driver:
     def next_end(self, start: InputOffset, limit: ReadLimit) -> InputOffset:
         limits = _limits(self._options.limits, limit)
         end = self._cut(start, limits).offset if self._target is None else self._cut_upto_target(start, limits)
-        self._told = start, end
+        self._last_cut = start, end
         return end
 
     def _cut(self, start: InputOffset, limits: Limits | None) -> Cut:
@@ -309,28 +312,28 @@ class _Driver:
         return self.begin().cut(start, self._target, limits, wait_ms if self._target is None else 0)
 
     def _cut_upto_target(self, start: InputOffset, limits: Limits | None) -> InputOffset:
-        """Nothing new is the end for Spark, so what is only held back is waited for."""
-        begun = time.monotonic()
+        """Spark takes an empty epoch for the end, so wait for events that are only blocked."""
+        started = time.monotonic()
         while True:
             cut = self._cut(start, limits)
             if cut.offset != start or cut.held is None:
                 return cut.offset
-            if time.monotonic() - begun > HELD_SECONDS_MAX:
-                raise Unavailable(f"nothing has moved for {HELD_SECONDS_MAX:g} s: {cut.held}", "penstock status")
+            if time.monotonic() - started > BLOCKED_SECONDS_MAX:
+                raise Unavailable(f"nothing has moved for {BLOCKED_SECONDS_MAX:g} s: {cut.held}", "penstock status")
             log.info("waiting: %s", cut.held)
             time.sleep(WAIT_MS / 1000)
 
     def partitions(self, start: InputOffset, end: InputOffset) -> Sequence[InputPartition]:
-        """Spark plans a batch again without asking for its end when it finds it in its log: the worker must know. It
-        says where sources begin that the last batch did not know.
+        """Spark replans a batch that it finds in its log without requesting its end: the worker must know. The worker
+        replies where sources start that the last batch did not include.
         """
-        begin = start.segments
-        if self._told != (start, end) or end.segments.keys() - begin.keys():
-            begin = {**self.begin().reading(start, end), **begin}
-            self._told = start, end
+        starts = start.segments
+        if self._last_cut != (start, end) or end.segments.keys() - starts.keys():
+            starts = {**self.begin().reading(start, end), **starts}
+            self._last_cut = start, end
         if self._options.buckets is not None:
             return [control_partition(start, end)]
-        return plan_partitions(self._coordinator, self._options, replace(start, segments=begin), end)
+        return plan_partitions(self._coordinator, self._options, replace(start, segments=starts), end)
 
     def stop(self) -> None:
         if self._load is not None:
@@ -339,7 +342,7 @@ class _Driver:
 
 
 def _limits(given: Limits | None, limit: ReadLimit) -> Limits | None:
-    """An epoch's limits: Spark's word, then the load's own. None leaves it to the worker."""
+    """An epoch's limits: Spark's, then the load's own. None leaves them to the worker."""
     match limit:
         case ReadMaxBytes():
             return Limits(bytes=limit.max_bytes, rows=given.rows if given else None)
