@@ -90,8 +90,8 @@ def test_the_port_itself_holds_rows_only_if_somebody_wants_them() -> None:
 def test_replies_tell_their_content_type() -> None:
     web = connector("web", "http-server", config={"port": 1}, codec="json")
     made = plan_of(app(web, link("pipeline/p/out", "connector/web/in")), "p")
-    assert made.outlets["out"] == Outlet("out", (("out", "json"),), tells_type=True)
-    assert not plan_of(app(), "p").outlets["out"].tells_type
+    assert made.outlets["out"] == Outlet("out", (("out", "json"),), adds_content_type=True)
+    assert not plan_of(app(), "p").outlets["out"].adds_content_type
 
 
 def test_settings_are_taken_over() -> None:

@@ -1,6 +1,6 @@
-"""Pipelines on Spark: `@pipeline` for `penstock run`, `begin` for a session of one's own.
+"""Pipelines on Spark: `@pipeline` for `penstock run`, `begin` for your own Spark session.
 
-The parts are imported when they are first used: Spark's Python workers need none of them.
+The modules are imported on first use: Spark's Python workers need none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""`format("penstock")`, for reading and for writing. The parts are imported when they are used: Spark looks for sources
-in a process that needs none of them.
+"""`format("penstock")`, for reading and for writing. The modules are imported on first use: Spark looks for sources in
+a process that needs none of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class PenstockDataSource(DataSource):
-    """Spark makes one for each load and each write, with its options, in whichever process it needs it."""
+    """Spark creates one for each load and each write, with its options, in any process that needs it."""
 
     @classmethod
     def name(cls) -> str:
         return "penstock"
 
     def schema(self) -> str:
-        """The source's columns. Spark asks a sink too, whose options are checked when it is made."""
+        """The source's columns. Spark calls this for a sink too, whose options are checked when it is created."""
         from penstock.spark.python_worker import hinted
         from penstock.spark.source.options import SourceOptions
         from penstock.spark.source.schema import COLUMNS, spark_schema

@@ -1,4 +1,4 @@
-"""What a pipeline's function gives, made into what one query writes."""
+"""Turns what a pipeline's function returns into what one query writes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# Frames with the sink's columns: what rows of any columns become, and what letters do, in one projection.
+# Frames with the sink's columns: rows with any columns, and dead letters, in one projection.
 
-_TAKEN = {
+_ACCEPTED = {
     "key": ("binary", "string"),
     "event_time": ("timestamp",),
     "stream": ("string",),
@@ -33,26 +33,26 @@ _TAKEN = {
     "message_id": ("bigint",),
     "port": ("string",),
 }
-"""Columns that the sink takes beside `value`, and their types."""
+"""Columns that the sink accepts beside `value`, and their types."""
 
 JSON = {"ignoreNullFields": "false"}
 """Every row has all columns."""
 
 PLACE = ("segment", "offset")
-"""Columns of the source that say where an event was: they end there."""
+"""Columns of the source with an event's position: they are not written."""
 
 
 def row_schema(frame: DataFrame) -> list[tuple[str, str]] | None:
-    """Names and types of the fields that its rows have as JSON; None for rows with a `value` of their own."""
+    """Names and types of the fields of its rows as JSON; None for rows with a `value` of their own."""
     if "value" in frame.columns:
         return None
     return [(name, kind) for name, kind in frame.dtypes if name not in ("port", LETTER)]
 
 
 def as_json(frame: DataFrame) -> DataFrame:
-    """Rows as the JSON of their columns, beside those of them that the sink takes as well."""
-    kept = [name for name, kind in frame.dtypes if kind in _TAKEN.get(name, ())]
-    return frame.select(_whole(frame, "port").alias("value"), *kept)
+    """Rows as the JSON of their columns, beside those columns that the sink accepts as well."""
+    accepted = [name for name, kind in frame.dtypes if kind in _ACCEPTED.get(name, ())]
+    return frame.select(_whole(frame, "port").alias("value"), *accepted)
 
 
 def _whole(frame: DataFrame, *but: str) -> Column:
@@ -63,31 +63,31 @@ def _whole(frame: DataFrame, *but: str) -> Column:
 
 
 def quoted(name: str) -> str:
-    """As a frame's `[…]` takes a name with any characters in it."""
+    """The name, quoted so that a frame's `[…]` accepts any characters in it."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def as_bytes(frame: DataFrame) -> DataFrame:
-    """The same types from every port: they are united."""
+    """The same types for every port: a union needs them."""
     names = [name for name in ("value", "key") if name in frame.columns]
     return frame.withColumns({name: frame[name].cast("binary") for name in names})
 
 
 def with_letters(frame: DataFrame) -> DataFrame:
-    """The rows that are letters as what they hold, the others as they would leave without that column."""
+    """The rows that are dead letters with the contents of `letter`, the others as they would be written without it."""
     from pyspark.sql import functions
 
     others = frame.drop(LETTER)
     if "value" in others.columns:
         check_schema(others.drop(*PLACE).schema)
     letter = frame[LETTER]
-    good = {name: frame[name] for name, kind in others.dtypes if kind in _TAKEN.get(name, ())}
+    good = {name: frame[name] for name, kind in others.dtypes if kind in _ACCEPTED.get(name, ())}
     good |= _payload(frame)
-    columns = {"value": "binary"} | {name: kinds[0] for name, kinds in _TAKEN.items()} | {"metadata": "binary"}
-    told = {name: letter[name] for name in columns if name != "metadata"} | {"metadata": _metadata(letter)}
+    columns = {"value": "binary"} | {name: kinds[0] for name, kinds in _ACCEPTED.items()} | {"metadata": "binary"}
+    dead = {name: letter[name] for name in columns if name != "metadata"} | {"metadata": _metadata(letter)}
     return frame.select(
         *(
-            functions.when(letter.isNotNull(), told[name])
+            functions.when(letter.isNotNull(), dead[name])
             .otherwise(good.get(name, functions.lit(None)).cast(kind))
             .alias(name)
             for name, kind in columns.items()
@@ -96,14 +96,14 @@ def with_letters(frame: DataFrame) -> DataFrame:
 
 
 def _payload(frame: DataFrame) -> dict[str, Column]:
-    """What a row that is no letter has for `value`, and for `metadata` if it brings its own."""
+    """The `value` of a row that is not a dead letter, and its `metadata` if it has its own."""
     if "value" in frame.columns:
         return {name: frame[name] for name in ("value", "metadata") if name in frame.columns}
     return {"value": _whole(frame, "port", LETTER)} if set(frame.columns) - {"port", LETTER} else {}
 
 
 def _metadata(letter: Column) -> Column:
-    """What a letter tells besides, as a map in msgpack: made by Spark, so that no row goes through Python for it."""
+    """A dead letter's metadata, as a map in msgpack: built by Spark, so that no row goes through Python for it."""
     from pyspark.sql import functions
 
     numbers = {
@@ -120,14 +120,14 @@ def _metadata(letter: Column) -> Column:
 
 
 def text_map(texts: Mapping[str, Column]) -> Column:
-    """A map in msgpack, of those texts that are not null: made by Spark, as a letter's. At most 15 of them, with names
-    of at most 31 bytes.
+    """A map in msgpack of those texts that are not null, built by Spark like a dead letter's metadata. At most 15
+    texts, with names of at most 31 bytes.
     """
     return _map([_text_pair(name, text) for name, text in texts.items()])
 
 
 def _map(pairs: Sequence[Column]) -> Column:
-    """Of those pairs that are not null."""
+    """A map in msgpack of those pairs that are not null."""
     from pyspark.sql import functions
 
     count = sum((pair.isNotNull().cast("int") for pair in pairs), functions.lit(0))
@@ -136,7 +136,7 @@ def _map(pairs: Sequence[Column]) -> Column:
 
 
 def _text_pair(name: str, text: Column) -> Column:
-    """Null for a text that is not there."""
+    """Null for a text that is null."""
     from pyspark.sql import functions
 
     data = text.cast("binary")
@@ -150,26 +150,26 @@ def _number_pair(name: str, number: Column) -> Column:
 
 
 def _label(name: str, lead: int) -> Column:
-    """A key, and the byte that says what its value is: a str with a length of 32 bits, or an i64."""
+    """A key, and the type byte of its value: a str with a 32-bit length, or an i64."""
     from pyspark.sql import functions
 
     return functions.lit(bytes((0xA0 + len(name),)) + name.encode() + bytes((lead,)))
 
 
 def _unhexed(number: Column, digits: int) -> Column:
-    """So many digits of a number, as bytes; a negative one has 16 of them."""
+    """A number as bytes, padded to so many hexadecimal digits; a negative one needs 16."""
     from pyspark.sql import functions
 
     return functions.unhex(functions.lpad(functions.hex(number.cast("bigint")), digits, "0"))
 
 
 Schemas: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
-"""Port → names and Spark types of the fields of its JSON rows; without ports whose rows have a `value` of their own."""
+"""Port → names and Spark types of the fields of its JSON rows; omits ports whose rows have a `value` of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Rows that have their `value` already, with what it holds."""
+    """Rows whose `value` is already encoded, with its fields."""
 
     frame: DataFrame
     schemas: Schemas
@@ -177,8 +177,8 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """`ports` is empty for Spark's own sinks, whose writer the user has set up; otherwise `frame` has the sink's
-    columns, `port` among them unless all goes to DEFAULT_PORT.
+    """`ports` is empty for Spark's own sinks, whose writer the user has configured; otherwise `frame` has the sink's
+    columns, including `port` unless all rows go to DEFAULT_PORT.
     """
 
     ports: tuple[str, ...]
@@ -188,7 +188,7 @@ class Leaving:
 
 
 def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
-    """One query for all that the function gives: so all of it commits together. Raises RequestError."""
+    """One query for everything that the function returns, so that it commits together. Raises RequestError."""
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -208,8 +208,8 @@ def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
 
 
 def _with_letter_ports(ports: tuple[str, ...], frames: Sequence[DataFrame]) -> tuple[str, ...]:
-    """With those of letters, if any of the frames may have some. Raises RequestError where letters would be lost, or
-    leave twice.
+    """The ports, with those of dead letters if any of the frames may have some. Raises RequestError if dead letters
+    would be lost or written twice.
     """
     seen: set[int] = set()
     for frame in frames:
@@ -222,7 +222,7 @@ def _with_letter_ports(ports: tuple[str, ...], frames: Sequence[DataFrame]) -> t
 
 
 def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
-    """A frame with a column `port` says for each row where it goes."""
+    """In a frame with a column `port`, each row names its port."""
     if "port" in frame.columns:
         if not declared:
             raise RequestError("the rows name their ports", "Declare them: @pipeline(outputs=[…])")
@@ -234,8 +234,8 @@ def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
         ports = tuple(port for port in ports if port not in LETTER_PORTS) or (DEFAULT_PORT,)
     if len(ports) > 1:
         raise RequestError(f"one DataFrame for the ports {', '.join(ports)}", "Return a dict, or add a column `port`.")
-    leaving = _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0])
-    return Leaving(all_ports, leaving, schemas=_schemas({ports[0]: frame}))
+    written = _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0])
+    return Leaving(all_ports, written, schemas=_schemas({ports[0]: frame}))
 
 
 def _several(frames: Mapping[str, DataFrame], declared: tuple[str, ...] | None) -> Leaving:
@@ -265,8 +265,8 @@ def _to_port(frame: DataFrame, port: str) -> DataFrame:
 
 
 def _columns(frame: DataFrame) -> DataFrame:
-    """The sink's columns. Without a `value`, a row leaves as the JSON of its columns; those that the sink takes of them
-    go along as well. Beside a `value` nothing else is taken, and nothing is lost in silence.
+    """The sink's columns. Without a `value`, a row is written as the JSON of its columns, beside those columns that the
+    sink accepts. With a `value`, other columns are refused: nothing is lost silently.
     """
     if not frame.isStreaming:
         raise RequestError("a DataFrame that leaves is not a stream", "Make it from the function's inputs.")

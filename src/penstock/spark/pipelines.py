@@ -1,4 +1,4 @@
-"""`@pipeline`: a function from DataFrames to what leaves, and how it is to be run."""
+"""`@pipeline`: a function from input DataFrames to output, and how to run it."""
 
 import inspect
 import re
@@ -16,23 +16,22 @@ from penstock.protocol.api.pipelines import AtSegments, AtTime, Limits, Starting
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.source.schema import COLUMNS
 
-# The sinks that a pipeline is declared with, each by a name of its own. Whether their URLs are right is not looked at
-# here: those who bind them know.
+# The sinks that a pipeline declares, each with its own name. Their URLs are validated when they are bound, not here.
 
 Urls: TypeAlias = str | Sequence[str] | Mapping[str, str]
-"""A URL, several, or URLs by the names of their sinks."""
+"""A URL, several, or sink name → URL."""
 
 Declared: TypeAlias = str | Sequence[str] | Mapping[str, Urls]
-"""By port; without one, for the port of a DataFrame that names none."""
+"""By port; without a port, for DEFAULT_PORT."""
 
 DEFAULT_PORT = "out"
-"""Where a DataFrame goes that names no port."""
+"""The port of a DataFrame that names none."""
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def sinks_of(declared: Declared) -> dict[str, SinkSpec]:
-    """By their names: those that are given, then the kinds of the others. Raises RequestError."""
+    """By name: declared names first, then names derived from the URLs of the others. Raises RequestError."""
     named: dict[str, SinkSpec] = {}
     unnamed: list[SinkSpec] = []
     by_port = declared if isinstance(declared, Mapping) else {DEFAULT_PORT: declared}
@@ -49,8 +48,8 @@ def sinks_of(declared: Declared) -> dict[str, SinkSpec]:
 
 
 def with_sinks(named: Mapping[str, SinkSpec], unnamed: Iterable[SinkSpec]) -> dict[str, SinkSpec]:
-    """Each of the others under its kind, with a number from the second on: the same names whenever it is asked. One
-    that is there already is not there twice.
+    """The named sinks and the unnamed ones, each of which is named after its URL's scheme, with a number from the
+    second on: the same names for every call. A sink that is already included is not added again.
     """
     sinks = dict(named)
     for spec in unnamed:
@@ -60,7 +59,7 @@ def with_sinks(named: Mapping[str, SinkSpec], unnamed: Iterable[SinkSpec]) -> di
 
 
 def check_ports(sinks: Mapping[str, SinkSpec], ports: Sequence[str]) -> None:
-    """Raises RequestError for a sink that would never be given anything."""
+    """Raises RequestError for a sink that would never receive anything."""
     for name, spec in sinks.items():
         if spec.port not in ports:
             hint = (
@@ -82,7 +81,7 @@ def _spec(port: str, url: object) -> SinkSpec:
 
 
 def _free_name(url: str, taken: Mapping[str, SinkSpec]) -> str:
-    kind = _NO_NAME.sub("-", url.partition(":")[0].lower())[:80] or "sink"
+    kind = _NOT_IN_NAMES.sub("-", url.partition(":")[0].lower())[:80] or "sink"
     numbered = (f"{kind}-{number}" for number in range(2, len(taken) + 3))
     return next(name for name in (kind, *numbered) if name not in taken)
 
@@ -96,23 +95,23 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A function and how it is run. Calling it calls the function, as a test does."""
+    """A function and how to run it. Calling it calls the function, which is useful in tests."""
 
     name: str
     function: Function
     inputs: Mapping[str, tuple[str, ...]]
-    """Parameter → the sources that it reads."""
+    """Parameter → its sources."""
     columns: tuple[str, ...] = tuple(COLUMNS)
-    """Of the DataFrames that the function is given."""
+    """The columns of the DataFrames that the function receives."""
     outputs: tuple[str, ...] | None = None
-    """Its ports; None: what the function returns says it."""
+    """Its ports; None: derived from what the function returns."""
     mode: Mode = "append"
     trigger_ms: int | None = None
-    """Between the starts of two epochs; None: one after the other."""
+    """Between the starts of two epochs; None: each starts as soon as the previous one ends."""
     starting: Starting = "earliest"
     limits: Limits = field(default_factory=Limits)
     sinks: Mapping[str, SinkSpec] = field(default_factory=dict)
-    """By their names; they are bound before the first epoch of a run."""
+    """By name; they are bound before the first epoch of a run."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.function(*arguments, **named)
@@ -151,13 +150,13 @@ def pipeline(
     max_bytes_per_epoch: int | str | None = None,
     max_rows_per_epoch: int | None = None,
 ) -> Pipeline | Callable[[Function], Pipeline]:
-    """Make a function a pipeline, for `penstock run`.
+    """Turn a function into a pipeline, for `penstock run`.
 
-    It takes streaming DataFrames and gives a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter (one of
-    Spark's own sinks, not started). A parameter reads the source of its own name, unless `inputs` names one or several:
-    a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. `sinks` says where ports go
-    to: `{"out": "file:results"}`, or only the URL where there is one port. The function is called to see what it gives,
-    and again for every start of its query. Raises RequestError for what cannot be run.
+    It takes streaming DataFrames and returns a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter (for
+    one of Spark's own sinks, not started). A parameter reads the source of the same name, unless `inputs` names one or
+    several: a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. `sinks` binds
+    sinks to ports: `{"out": "file:results"}`, or only the URL if there is one port. The function is called once to see
+    what it returns, and again for every start of its query. Raises RequestError for a pipeline that cannot be run.
     """
 
     def declare(function: Function) -> Pipeline:
@@ -177,7 +176,7 @@ def pipeline(
 
 
 def starting_of(start: Start) -> Starting:
-    """Where a first epoch begins, as the coordinator takes it: an instant, or a map from segments to offsets."""
+    """Where the first epoch starts, in the coordinator's form."""
     if isinstance(start, datetime):
         instant = start if start.tzinfo else start.replace(tzinfo=UTC)
         return AtTime((instant - _EPOCH) // timedelta(microseconds=1))
@@ -189,7 +188,7 @@ def starting_of(start: Start) -> Starting:
 
 
 def sources_of(given: str | Sequence[str]) -> tuple[str, ...]:
-    """One, several with commas between them, or a list. Raises RequestError for what cannot be a source."""
+    """One source, several separated by commas, or a list. Raises RequestError for an invalid source."""
     return tuple(map(str, parse_sources(given if isinstance(given, str) else ",".join(given))))
 
 
@@ -206,7 +205,7 @@ def _mode(mode: Mode) -> Mode:
 
 
 def _inputs(function: Function, given: Mapping[str, str | Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """A parameter with a default is the function's own affair, unless it is named."""
+    """A parameter with a default is not an input, unless it is named."""
     inputs = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

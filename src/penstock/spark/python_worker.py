@@ -1,4 +1,4 @@
-"""What one of Spark's Python workers keeps from call to call: they live on, and are forked before they do anything."""
+"""State that a Python worker of Spark keeps between calls: workers are reused, and forked before they do anything."""
 
 import gc
 import os
@@ -13,19 +13,19 @@ from penstock.core.logs import set_up_logging
 from penstock.spark.sink.staging import Link, segment_address
 
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
-"""PEM files: the authority of the worker's certificate; our own certificate and its key, where it wants one."""
+"""PEM files: the authority of the worker's certificate; our own certificate and its key, if the worker requires one."""
 
 
 _FREEZES = 3
-"""Some modules are imported by what follows the first call. Not at every call: garbage must not be kept for ever."""
+"""Some modules are imported after the first call. Not at every call: garbage must not be retained forever."""
 
 _frozen = 0
 
 
 def freeze() -> None:
-    """What is called first in each of these processes. Takes what is there out of garbage collection: Spark's workers
-    collect after each task, and walking over PySpark's modules costs 60 ms of every batch. And sets up logging, for
-    their stderr is part of Spark's log. Only the first calls do anything.
+    """Called first in each of these processes. Excludes all existing objects from garbage collection: Spark's workers
+    collect after each task, and traversing PySpark's modules costs 60 ms of every batch. Also sets up logging, as their
+    stderr is part of Spark's log. Only the first calls do anything.
     """
     global _frozen  # noqa: PLW0603  one for the process
     if not _frozen:
@@ -37,7 +37,7 @@ def freeze() -> None:
 
 @contextmanager
 def hinted() -> Iterator[None]:
-    """Spark shows of an error its traceback alone: let it end with the hint."""
+    """Appends an error's hint to its traceback: Spark shows nothing else."""
     try:
         yield
     except PenstockError as error:
@@ -48,13 +48,13 @@ def hinted() -> Iterator[None]:
 
 @cache
 def coordinator(worker: str) -> CoordinatorClient:
-    """Its connection is kept."""
+    """Cached, with its connection."""
     return CoordinatorClient(worker)
 
 
 @cache
 def link(worker: str, ca: str | None, cert: str | None, key: str | None) -> Link:
-    """The connection to the worker's segment port. What is None is taken from the environment."""
+    """The connection to the worker's segment port. TLS files that are None are taken from the environment."""
     tls = tls_context(ca, cert, key)
     return Link(lambda: segment_address(worker, tls=tls is not None), tls)
 

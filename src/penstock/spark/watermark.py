@@ -1,8 +1,9 @@
 """`penstock.watermarked`: Spark's own operators follow the watermark of the pipeline.
 
-Spark makes its watermark from the event times of rows that pass a `withWatermark`. Here only control rows do: each
-batch has one, whose time is the pipeline's watermark, and a filter behind it lets none of them through. The data is
-united with it, and its event time is marked as Spark marks the column of a `withWatermark`, which would count its rows.
+Spark derives its watermark from the event times of rows that pass a `withWatermark`. Here only control rows do: each
+batch has one, whose time is the pipeline's watermark, and a filter after it drops them all. The data is united with
+this empty stream, and its event time gets the mark that `withWatermark` would set: `withWatermark` itself would also
+count the data's rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 DELAY_KEY = "spark.watermarkDelayMs"
-"""By this key in a column's metadata Spark knows that a watermark is on it."""
+"""The key in a column's metadata by which Spark recognizes that the column has a watermark."""
 
 BEFORE_1970 = (
     "the watermark is before 1970, and Spark treats all events up to 1970 as late: use penstock.windows for such times"
@@ -26,13 +27,13 @@ BEFORE_1970 = (
 
 
 def watermarked(frame: DataFrame, *, event_time: str = "event_time", duplicates_within: str = "0s") -> DataFrame:
-    """The same rows, on which Spark's `window`, `session_window`, joins of streams, event-time timers and
-    `dropDuplicatesWithinWatermark` use the watermark of the frame's pipeline: nothing is late for them that is not
-    behind it. A batch is given back as it is.
+    """The same rows, for which Spark's `window`, `session_window`, joins of streams, event-time timers and
+    `dropDuplicatesWithinWatermark` use the watermark of the frame's pipeline: only events behind it are late. A batch
+    is returned unchanged.
 
-    `event_time`: the column with Penstock's event time, if it has another name. `duplicates_within`: how far apart in
-    event time `dropDuplicatesWithinWatermark` finds duplicates at least. Raises RequestError for a frame that is not
-    made from a load of a pipeline, or has a watermark already.
+    `event_time`: the column with Penstock's event time, if it has another name. `duplicates_within`: the minimum
+    distance in event time within which `dropDuplicatesWithinWatermark` finds duplicates. Raises RequestError for a
+    frame that does not read from a load of a pipeline, or that has a watermark already.
     """
     if not frame.isStreaming:
         return frame
@@ -56,11 +57,11 @@ def _check(schema: StructType, event_time: str) -> None:
 
 
 def _control(frame: DataFrame, event_time: str) -> DataFrame:
-    """A stream with the frame's columns and without rows, which moves Spark's watermark.
+    """A stream with the frame's columns and without rows, which advances Spark's watermark.
 
-    The users' filters must not come below the watermark: there they would take the control rows away. Spark moves none
-    below columns that are not deterministic, and none on the event time below its watermark. The last filter is one of
-    those too, and Spark cannot know that nothing passes it.
+    Spark must not push the users' filters below the watermark: there they would drop the control rows. It pushes no
+    filter below nondeterministic columns, and none on the event time below its watermark. The last filter is one on the
+    event time too, and Spark cannot know that nothing passes it.
     """
     from pyspark.sql import functions
 
@@ -79,5 +80,5 @@ _NEVER = "timestamp_micros(-62135596800000000)"
 """The year 1: no watermark is before 1970."""
 
 _TIME = f"timestamp_micros(if(watermark < 0, raise_error('{BEFORE_1970}'), watermark - 1))"
-"""Spark's watermark is in whole milliseconds, and what is at it is late: one before ours, so that what is at ours is
-not."""
+"""Spark's watermark is in whole milliseconds, and an event exactly at it is late. So ours minus 1 µs, so that an event
+exactly at ours is not late."""

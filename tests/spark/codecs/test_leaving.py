@@ -161,7 +161,7 @@ def test_the_content_type_stays_with_bytes_that_stay(spark: SparkSession) -> Non
 
 def test_a_reply_tells_the_content_type_of_its_codec_unless_it_has_one(spark: SparkSession) -> None:
     given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public().drop("letter")
-    replies = Outlet("out", (("out.msgpack", "msgpack"),), tells_type=True)
+    replies = Outlet("out", (("out.msgpack", "msgpack"),), adds_content_type=True)
     assert metadata(leaving(given.drop("value"), replies, given)) == {"content_type": "application/msgpack"}
     assert metadata(leaving(given.drop("value"), JSON, given)) is None
     own = given.drop("value").selectExpr("* EXCEPT (content_type)", "'x/y' AS content_type")
@@ -174,7 +174,7 @@ def test_metadata_of_a_row_may_be_a_struct_or_a_map(spark: SparkSession) -> None
     assert metadata(leaving(given.selectExpr("id", "map('a', 'b') AS metadata"))) == {"a": "b"}
     assert metadata(leaving(given.selectExpr("id", "cast(null AS struct<a: int>) AS metadata"))) is None
     assert metadata(leaving(given.selectExpr("id", "parse_json('{\"a\": [1]}') AS metadata"))) == {"a": [1]}
-    replies = Outlet("out", (("out", "json"),), tells_type=True)
+    replies = Outlet("out", (("out", "json"),), adds_content_type=True)
     told = metadata(leaving(given.selectExpr("id", "struct(404 AS status) AS metadata"), replies))
     assert told == {"status": 404, "content_type": "application/json"}
 

@@ -1,6 +1,6 @@
-"""Codecs: what bytes of a connector become in Spark, and how rows become bytes again.
+"""Codecs: how a connector's bytes become columns in Spark, and how rows become bytes again.
 
-`names()` and `CODECS` tell which there are, and need no Spark.
+`names()` and `CODECS` list them, and need no Spark.
 """
 
 from penstock.spark.codecs.codec import CODECS, About, names

@@ -1,4 +1,4 @@
-"""The codecs as people see them, and what the configuration must know of them. Nothing here needs Spark."""
+"""The codecs as users see them, and what the configuration needs to know about them. Nothing here needs Spark."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ class About:
     text: str
     """One sentence."""
     columns: str
-    """What it makes of an event where no schema is given; "" if it needs one."""
+    """The columns into which it decodes an event without a schema; "" if it needs one."""
     content_types: tuple[str, ...] = ()
-    """Of a reply that is written by it; the first is the one that is sent."""
+    """The content types of a reply that it encodes; the first is the one that is sent."""
     takes_schema: bool = True
 
     @property
@@ -29,34 +29,34 @@ _ALL = (
 )
 
 CODECS: Mapping[str, About] = {about.name: about for about in _ALL}
-"""By their names."""
+"""By name."""
 
 
 def names() -> tuple[str, ...]:
-    """Of all codecs, in order."""
+    """The names of all codecs, sorted."""
     return tuple(CODECS)
 
 
-# How the events of a source are coded, and which codec is for which of them. Plain values.
+# How the events of a source are encoded, and which codec applies to which events. Plain values.
 
 AS_IT_IS = "binary"
-"""The codec that leaves bytes alone."""
+"""The codec that leaves bytes unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """Of one source, as pipelines name it."""
+    """How the events of one source are encoded. `source`: its name in pipelines."""
 
     source: str
     codec: str | None
-    """For content types that `codec_map` does not have; None: there is no codec for those."""
+    """For content types that `codec_map` does not contain; None: there is no codec for those."""
     codec_map: Mapping[str, str] = field(default_factory=dict)
-    """Content type → codec; `text/*` stands for all of a kind."""
+    """Content type → codec; `text/*` matches all subtypes."""
     schema: str | None = None
     """Spark DDL."""
 
     def patterns(self) -> Iterator[tuple[str, str]]:
-        """Content types in lower case with their codecs, the more special ones first."""
+        """Content types in lower case with their codecs, the more specific ones first."""
         lower = {pattern.strip().lower(): codec for pattern, codec in self.codec_map.items()}
         yield from sorted(lower.items(), key=lambda pair: (_rank(pair[0]), pair[0]))
 
@@ -67,7 +67,7 @@ def _rank(pattern: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Rows that are decoded alike: those of a source, or of all (""), with this content type (any: "")."""
+    """Rows that are decoded alike: those of one source ("": of all), with this content type ("": any)."""
 
     codec: str | None
     schema: str | None = None
@@ -76,8 +76,8 @@ class Branch:
 
 
 def branches(codings: Mapping[str, Coding]) -> list[Branch]:
-    """Of the sources of one input, each with its coding: of all that fit a row, the first is its own, and the last one
-    fits all. Sources that are coded alike are no longer distinguished.
+    """The branches for the sources of one input. The first branch that matches a row decodes it, and the last one
+    matches all rows. Sources that are encoded alike are not distinguished.
     """
     alike = len({(coding.codec, *coding.patterns(), coding.schema) for coding in codings.values()}) == 1
     found: list[Branch] = []
@@ -90,10 +90,10 @@ def branches(codings: Mapping[str, Coding]) -> list[Branch]:
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """A port of the pipeline as people name it, and what is bound to it."""
+    """A port of the pipeline as users name it, and its targets."""
 
     port: str
     targets: tuple[tuple[str, str], ...]
-    """The ports that hold its rows, each with its codec; rows that have a `value` are the same bytes in all of them."""
-    tells_type: bool = False
-    """Whether rows carry the content type of what was encoded: replies need it."""
+    """The ports that contain its rows, each with its codec; rows that have a `value` are the same bytes in all."""
+    adds_content_type: bool = False
+    """Whether rows carry the content type of the encoded bytes: replies need it."""

@@ -1,4 +1,4 @@
-"""Frames of events with what their codecs make of them: further columns, and letters for what cannot be decoded."""
+"""Decodes frames of events: each codec adds columns, and events that it cannot decode become dead letters."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _WITH_SCHEMA = frozenset(name for name, about in CODECS.items() if about.takes_s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """`frame` has the columns of what was decoded, `columns` names them; and inside ours alone, BRANCH."""
+    """`frame` has the decoded columns, which `columns` names, and the internal column BRANCH."""
 
     frame: DataFrame
     columns: tuple[str, ...]
     branches: Sequence[Branch]
     of_branch: Sequence[tuple[str, ...]]
-    """For each branch the columns that it has set."""
+    """For each branch, the columns that it sets."""
 
     def public(self) -> DataFrame:
-        """As people get it."""
+        """The frame for users, without internal columns."""
         return self.frame.drop(BRANCH)
 
 
 def decode(frame: DataFrame, branches: Sequence[Branch]) -> Decoded:
-    """Each row by the first branch that it fits. Bytes that their codec cannot decode become letters. Raises
-    RequestError for schemas that do not go together.
+    """Decode each row by the first branch that matches it. Events whose codec cannot decode them become dead letters.
+    Raises RequestError for schemas that conflict.
     """
     schemas = [_schema(branch) for branch in branches]
     given = [_columns(frame, branch, schema) for branch, schema in zip(branches, schemas, strict=True)]
@@ -57,8 +57,8 @@ def decode(frame: DataFrame, branches: Sequence[Branch]) -> Decoded:
     letter = (
         [_letter(frame, staged, branches, schemas).alias(LETTER)] if any(b.codec != AS_IT_IS for b in branches) else []
     )
-    kept = [staged[quoted(name)] for name in (*frame.columns, BRANCH)]
-    return Decoded(staged.select(*kept, *columns, *letter), tuple(kinds), branches, [tuple(one) for one in given])
+    before = [staged[quoted(name)] for name in (*frame.columns, BRANCH)]
+    return Decoded(staged.select(*before, *columns, *letter), tuple(kinds), branches, [tuple(one) for one in given])
 
 
 def _schema(branch: Branch) -> StructType | None:
@@ -66,7 +66,7 @@ def _schema(branch: Branch) -> StructType | None:
 
 
 def _columns(frame: DataFrame, branch: Branch, schema: StructType | None) -> dict[str, DataType]:
-    """The columns that it makes. Fields that would hide some of the event's own are all inside of `data`."""
+    """The columns that the branch adds. If a field would hide one of the event's own columns, all go into `data`."""
     from pyspark.sql.types import StringType, VariantType
 
     match branch.codec:
@@ -94,7 +94,7 @@ def _kinds(given: Sequence[dict[str, DataType]]) -> dict[str, DataType]:
 
 
 def _number(frame: DataFrame, branches: Sequence[Branch]) -> Column:
-    """Of the branch that a row belongs to."""
+    """The number of the branch that a row belongs to."""
     from pyspark.sql import functions
 
     last = functions.lit(len(branches) - 1)
@@ -116,7 +116,7 @@ def _fits(frame: DataFrame, branch: Branch) -> Column:
 
 
 def _is_of(frame: DataFrame, source: str) -> Column:
-    """What was a letter and is sent through again is coded as where it came from first."""
+    """A replayed dead letter is decoded like the source that it first came from."""
     from pyspark.sql import functions
 
     parsed, segment = Source.parse(source), frame["segment"]
@@ -128,7 +128,7 @@ def _is_of(frame: DataFrame, source: str) -> Column:
 
 
 def _has_type(content_type: Column, pattern: str) -> Column:
-    """Parameters (`; charset=…`) and case make no difference. False where there is none."""
+    """Ignores parameters (`; charset=…`) and case. False without a content type."""
     from pyspark.sql import functions
 
     kind = functions.lower(functions.trim(functions.substring_index(content_type, ";", 1)))
@@ -151,7 +151,7 @@ def _merged(
     given: Sequence[dict[str, DataType]],
     schemas: Sequence[StructType | None],
 ) -> Column:
-    """The column as the one branch of a row has it: all others are null there."""
+    """The column's value from the row's own branch: those of all other branches are null."""
     from pyspark.sql import functions
 
     found = []
@@ -186,20 +186,20 @@ def _letter(
             reason = functions.when(mine, _no_codec(staged)).otherwise(reason)
         else:
             bad = mine & staged[f"{_PARSED}{number}"].isNull()
-            told = wrong(str(branch.codec), staged[f"{_GIVEN}{number}"], schemas[number])
-            reason = functions.when(bad, _about_value(told)).otherwise(reason)
+            problem = wrong(str(branch.codec), staged[f"{_GIVEN}{number}"], schemas[number])
+            reason = functions.when(bad, _about_value(problem)).otherwise(reason)
     return functions.when(reason.isNotNull(), letter_of(frame, reason))
 
 
-def _about_value(told: Column) -> Column:
-    """A row without a reason would be no letter."""
+def _about_value(problem: Column) -> Column:
+    """Never null: a row without a reason would not become a dead letter."""
     from pyspark.sql import functions
 
-    return functions.concat(functions.lit("`value` "), functions.coalesce(told, functions.lit("cannot be decoded")))
+    return functions.concat(functions.lit("`value` "), functions.coalesce(problem, functions.lit("cannot be decoded")))
 
 
 def _no_codec(staged: DataFrame) -> Column:
     from pyspark.sql import functions
 
-    told = functions.coalesce(staged["content_type"], functions.lit("none given"))
-    return functions.concat(functions.lit("no codec for its content type ("), told, functions.lit(")"))
+    content_type = functions.coalesce(staged["content_type"], functions.lit("none given"))
+    return functions.concat(functions.lit("no codec for its content type ("), content_type, functions.lit(")"))

@@ -1,4 +1,4 @@
-"""Columns of a frame as the bytes of a codec."""
+"""Encodes columns of a frame with a codec."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 DATA, TEXT = "data", "text"
-"""Columns that stand for the whole event, where they are alone: what codecs give without a schema."""
+"""Columns that represent the whole event if they are the only ones: codecs return these without a schema."""
 
 _NESTED = ("struct", "array", "map", "variant")
 
 
 def encoded(codec: str, columns: Mapping[str, Column], kinds: Mapping[str, DataType]) -> Column:
-    """The columns as one value, binary and never null. `data` alone is the value itself, others are its fields. Raises
-    RequestError for what the codec cannot write.
+    """The columns as one value, binary and never null. A single `data` column is the value itself; other columns are
+    its fields. Raises RequestError for columns that the codec cannot write.
     """
     from pyspark.sql import functions
 

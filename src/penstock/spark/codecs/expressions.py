@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _END = uuid4().hex
-"""Stands behind what is read, and nobody can guess it: so all before it was read."""
+"""An unguessable end marker after the text: if the parser finds it, it has read the whole text."""
 
 _CORRUPT = "__corrupt"
 
@@ -26,18 +26,20 @@ _CSV = {"escape": '"', "quote": '"'}
 """A quote inside a value is doubled (RFC 4180)."""
 
 _READ_CSV = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "nullValue": _END}
-"""Nothing between two commas is null, and `""` is an empty text."""
+"""An empty field between two commas is null, and `""` is an empty text."""
 
 _WRITE_CSV = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 
 _READ_JSON = {"allowSingleQuotes": "false"}
 
 _SHOWN = {"json": "JSON", "msgpack": "MessagePack", "csv": "CSV", "string": "UTF-8"}
-"""Names of codecs as people write them."""
+"""Names of codecs for messages."""
 
 
 def prepared(codec: str, value: Column, schema: StructType | None) -> Column:
-    """What `decoded` is given: a column of its own, so that Spark makes it once. Null for bytes that are no text."""
+    """The input of `decoded`, in a column of its own so that Spark computes it once. Null for bytes that are not valid
+    text.
+    """
     from pyspark.sql import functions
 
     match codec:
@@ -51,8 +53,8 @@ def prepared(codec: str, value: Column, schema: StructType | None) -> Column:
 
 
 def decoded(codec: str, given: Column, schema: StructType | None) -> Column:
-    """Null for bytes that are not what they should be. With a schema a struct, which may have a further field that
-    means nothing. Otherwise a VARIANT, or text.
+    """Null for bytes that cannot be decoded. With a schema a struct, which may have an extra field without meaning;
+    otherwise a VARIANT, or text.
     """
     from pyspark.sql import functions
 
@@ -72,18 +74,18 @@ def decoded(codec: str, given: Column, schema: StructType | None) -> Column:
 
 
 def wrong(codec: str, given: Column, schema: StructType | None) -> Column:
-    """Why `decoded` gives null for what it was given."""
+    """Why `decoded` returns null for this input."""
     from pyspark.sql import functions
 
     broken = functions.lit(f"is not valid {_SHOWN.get(codec, codec)}")
     if schema is None:
         return broken
-    told = _wrong_csv(given, schema) if codec == "csv" else mismatch(given, schema, _READ_JSON)
-    return functions.when(given.isNull(), broken).otherwise(told)
+    reason = _wrong_csv(given, schema) if codec == "csv" else mismatch(given, schema, _READ_JSON)
+    return functions.when(given.isNull(), broken).otherwise(reason)
 
 
 def _wrong_csv(record: Column, schema: StructType) -> Column:
-    """The first column that does not fit. Each is looked at with all others as text."""
+    """The first column that does not fit. Each is checked with all others as text."""
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -92,10 +94,10 @@ def _wrong_csv(record: Column, schema: StructType) -> Column:
     reason = functions.when(as_text.isNull(), f"is not one CSV record of {len(schema)} columns")
     for number, field in enumerate(schema):
         alone = StructType([*texts.fields[:number], field, *texts.fields[number + 1 :]])
-        begin = f"has the wrong type at `{field.name}`: expected {field.dataType.simpleString()}, found "
+        prefix = f"has the wrong type at `{field.name}`: expected {field.dataType.simpleString()}, found "
         value = functions.coalesce(as_text.getField(field.name), functions.lit("nothing"))
         reason = reason.when(
-            _with_all(_csv(record, alone), alone).isNull(), functions.concat(functions.lit(begin), value)
+            _with_all(_csv(record, alone), alone).isNull(), functions.concat(functions.lit(prefix), value)
         )
     return reason.otherwise(f"is not one CSV record of {schema.simpleString()}")
 
@@ -108,14 +110,14 @@ def _text(value: Column) -> Column:
 
 
 def _listed(text: Column) -> Column:
-    """Spark's parser stops behind the first document. So it is put into a list, with END behind it."""
+    """Spark's parser stops after the first document, so the text is put into a list, followed by _END."""
     from pyspark.sql import functions
 
     return functions.try_parse_json(functions.concat(functions.lit("["), text, functions.lit(f',"{_END}"]')))
 
 
 def _csv(record: Column, schema: StructType) -> Column:
-    """One record: its quotes are closed, and its line ends are inside of them."""
+    """One record: its quotes are closed, and line ends occur only inside quotes."""
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -129,7 +131,7 @@ def _csv(record: Column, schema: StructType) -> Column:
 
 
 def _with_all(found: Column, schema: StructType) -> Column:
-    """Null where a field is that may not be: Spark's parsers do not look."""
+    """Null if a field is null that must not be: Spark's parsers do not check that."""
     from pyspark.sql import functions
 
     needed = [found.getField(field.name).isNotNull() for field in schema if not field.nullable]
@@ -161,22 +163,22 @@ def packed_metadata(metadata: Column, content_type: Column) -> Column:
 
 
 def _in_python(function: Callable[[Any], Any], kind: str, column: Column) -> Column:
-    """Its hints, of Arrow's arrays, say how it is to be called."""
+    """The function's type hints, which name Arrow arrays, determine how Spark calls it."""
     from pyspark.sql.pandas.functions import arrow_udf
 
-    made: Column = arrow_udf(function, kind)(column)  # type: ignore[call-overload]
-    return made
+    result: Column = arrow_udf(function, kind)(column)  # type: ignore[call-overload]
+    return result
 
 
 def as_json(row: Column) -> Column:
-    """Of a struct, an array, a map or a VARIANT."""
+    """A struct, an array, a map or a VARIANT as JSON text."""
     from pyspark.sql import functions
 
     return functions.coalesce(functions.to_json(row, _JSON), functions.lit("null"))
 
 
 def as_csv(row: Column) -> Column:
-    """Of a struct."""
+    """A struct as a CSV record."""
     from pyspark.sql import functions
 
     return functions.to_csv(row, _CSV | _WRITE_CSV)

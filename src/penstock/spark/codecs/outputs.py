@@ -1,4 +1,4 @@
-"""Frames on their way to a pipeline's sinks: each row as the bytes that its port's sinks want, all in one pass."""
+"""Encodes frames for a pipeline's sinks: each row as the bytes that the sinks of its port need, in one pass."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _EVENT = {
     "stream_id": ("bigint",),
     "message_id": ("bigint",),
 }
-"""Columns of an event that leave beside its value, and their types."""
+"""Columns of an event that are written beside its value, and their types."""
 
 _ENDING = {"segment": ("string",), "offset": ("bigint",)}
-"""Where it was read: told to nobody behind the pipeline."""
+"""The position from which it was read: not written."""
 
 _ABOUT = ("metadata", "content_type")
 
 
 Encode = Callable[["DataFrame", str], "Column"]
-"""The value that a row leaves with, in a codec."""
+"""Returns the value of each row, encoded with a codec."""
 
 
 def leave(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None, untouched: frozenset[str]) -> DataFrame:
-    """With the sink's columns and `port`. `port` None: the rows say it. `untouched`: columns that were given to the
-    function, as `attributes` tells them; those that are still the same do not leave again beside a `value`.
+    """The frame with the sink's columns and `port`. `port` None: the rows name it. `untouched`: the columns that the
+    function received, as returned by `attributes`; those that have not changed are not written again beside a `value`.
 
     Raises RequestError for rows that cannot be written.
     """
@@ -66,7 +66,7 @@ def leave(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None, unt
 
 
 def schemas(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None) -> dict[str, list[tuple[str, str]]]:
-    """Names and types of the fields that rows of `leave` have in the ports that hold them as JSON."""
+    """Names and types of the fields of the rows that `leave` writes, for the ports that contain JSON."""
     if "value" in frame.columns:
         return {}
     fields = [(name, kind) for name, kind in frame.dtypes if not _is_of_event(frame, name)]
@@ -80,13 +80,13 @@ def schemas(frame: DataFrame, outlets: Mapping[str, Outlet], port: str | None) -
 
 
 def attributes(frame: DataFrame) -> dict[str, str]:
-    """Its columns, each with what Spark knows it by: a column that was recreated has another one."""
+    """Its columns, each with Spark's attribute for it: a column that was recreated has a different one."""
     output = frame._jdf.queryExecution().analyzed().output()  # noqa: SLF001  no public way to the plan
     return {name: output.apply(number).toString() for number, name in enumerate(frame.columns)}
 
 
 def _nothing(frame: DataFrame, codec: str) -> Column:  # noqa: ARG001  an Encode
-    """Of a frame that has nothing but letters."""
+    """For a frame that has only dead letters."""
     from pyspark.sql import functions
 
     return functions.lit(None).cast("binary")
@@ -98,7 +98,7 @@ def _is_of_event(frame: DataFrame, name: str) -> bool:
 
 
 def _check_value(frame: DataFrame, same: set[str]) -> None:
-    """Beside a `value` only columns of the event leave. Others would be lost, unless they only repeat what it holds."""
+    """Beside a `value` only columns of the event are written. Others would be lost, unless `value` contains them."""
     others = [n for n in frame.columns if n != "value" and not _is_of_event(frame, n) and n not in same]
     if others:
         raise RequestError(
@@ -117,31 +117,31 @@ def placed(
     *,
     is_encoded: bool,
 ) -> DataFrame:
-    """The rows once for each target, with its bytes; a letter once."""
+    """Each row once per target, with the target's bytes; a dead letter only once."""
     from pyspark.sql import functions
 
     chosen = [outlets[port]] if port is not None else [*outlets.values()]
     codecs = sorted({codec for outlet in chosen for _, codec in outlet.targets})
     valued = frame.withColumns({f"{_VALUE}.{codec}": encode(frame, codec) for codec in codecs})
-    kept = [frame[quoted(name)].alias(name) for name in frame.columns if _kept(frame, name)]
+    written = [frame[quoted(name)].alias(name) for name in frame.columns if _is_written(frame, name)]
     about = [_metadata(frame, same, chosen, is_encoded=is_encoded)]
     if port is not None and len(chosen[0].targets) == 1:
         target, codec = chosen[0].targets[0]
         value = valued[quoted(f"{_VALUE}.{codec}")].alias("value")
-        return valued.select(*kept, *about, value, functions.lit(target).alias("port"))
+        return valued.select(*written, *about, value, functions.lit(target).alias("port"))
     copies = functions.explode_outer(_copies(valued, chosen, port)).alias(_LEAVING)
-    opened = valued.select(*kept, *about, copies)
+    opened = valued.select(*written, *about, copies)
     names = [opened[quoted(name)] for name in opened.columns if name != _LEAVING]
     return opened.select(*names, opened[_LEAVING]["value"].alias("value"), opened[_LEAVING]["port"].alias("port"))
 
 
-def _kept(frame: DataFrame, name: str) -> bool:
+def _is_written(frame: DataFrame, name: str) -> bool:
     kind = frame.schema[name].dataType.simpleString()
     return kind in _EVENT.get(name, ()) or (name == LETTER and has_letters(frame))
 
 
 def _copies(valued: DataFrame, outlets: Sequence[Outlet], port: str | None) -> Column:
-    """What leaves for a row: a list of values with their ports. A letter has a list of one."""
+    """What is written for a row: a list of values with their ports. A dead letter has a list of one."""
     from pyspark.sql import functions
 
     lists = {outlet.port: _list(valued, outlet) for outlet in outlets}
@@ -173,17 +173,18 @@ def _list(valued: DataFrame, outlet: Outlet) -> Column:
 
 
 def _metadata(frame: DataFrame, same: set[str], outlets: Sequence[Outlet], *, is_encoded: bool) -> Column:
-    """What the rows say themselves, in msgpack, and their content type: the one they say, that of the bytes as they
-    came, or of the codec that has written them.
+    """The rows' own metadata, in msgpack, with the content type: the rows' own, that of the received bytes, or that of
+    the codec that encoded them.
     """
     from pyspark.sql import functions
 
-    told = _content_type(frame, same, outlets, is_encoded=is_encoded)
+    content_type = _content_type(frame, same, outlets, is_encoded=is_encoded)
     if "metadata" in frame.columns and "metadata" not in same:
-        return _as_map(frame, functions.lit(None).cast("string") if told is None else told).alias("metadata")
-    if told is None:
+        known = functions.lit(None).cast("string") if content_type is None else content_type
+        return _as_map(frame, known).alias("metadata")
+    if content_type is None:
         return functions.lit(None).cast("binary").alias("metadata")
-    return functions.when(told.isNotNull(), text_map({"content_type": told})).alias("metadata")
+    return functions.when(content_type.isNotNull(), text_map({"content_type": content_type})).alias("metadata")
 
 
 def _content_type(frame: DataFrame, same: set[str], outlets: Sequence[Outlet], *, is_encoded: bool) -> Column | None:
@@ -192,14 +193,14 @@ def _content_type(frame: DataFrame, same: set[str], outlets: Sequence[Outlet], *
     is_set = "content_type" in frame.columns
     if is_set and not (is_encoded and "content_type" in same):
         return frame["content_type"].cast("string")
-    codecs = {codec for outlet in outlets if outlet.tells_type for _, codec in outlet.targets}
+    codecs = {codec for outlet in outlets if outlet.adds_content_type for _, codec in outlet.targets}
     if not is_encoded or len(codecs) != 1:
         return None
     return functions.lit(CODECS[codecs.pop()].content_types[0])
 
 
 def _as_map(frame: DataFrame, content_type: Column) -> Column:
-    """The rows' own metadata: bytes in msgpack, or a struct, map or VARIANT that becomes such."""
+    """The rows' own metadata: bytes in msgpack, or a struct, map or VARIANT, which is converted to msgpack."""
     kind: Any = frame.schema["metadata"].dataType
     column = frame["metadata"]
     match kind.typeName():
@@ -214,15 +215,15 @@ def _as_map(frame: DataFrame, content_type: Column) -> Column:
     )
 
 
-# Events that only pass through a pipeline: the same bytes where that will do, otherwise in another codec.
+# Events that only pass through a pipeline: the same bytes where possible, otherwise encoded with another codec.
 
 _TEXTS = ("json", "csv", "string")
-"""Codecs whose bytes are texts."""
+"""Codecs that produce text."""
 
 
 def passed(decoded: Decoded, outlets: Mapping[str, Outlet], port: str) -> DataFrame:
-    """With the sink's columns: value, key, origin, event time and content type stay. What its codec could not decode is
-    a letter. Raises RequestError where one codec cannot write what another has read.
+    """The frame with the sink's columns: value, key, origin, event time and content type stay. An event that its codec
+    could not decode is a dead letter. Raises RequestError if one codec cannot write what another has read.
     """
     frame = decoded.frame
     codecs = {codec for _, codec in outlets[port].targets}
@@ -232,7 +233,7 @@ def passed(decoded: Decoded, outlets: Mapping[str, Outlet], port: str) -> DataFr
 
 
 def same_bytes(codec: str | None, wanted: str) -> bool:
-    """Whether what is read with one codec can leave as it is where another one is wanted."""
+    """Whether bytes that were read with one codec can be written unchanged where another one is wanted."""
     if AS_IT_IS in (codec, wanted) or codec in (None, wanted):
         return True
     return wanted == "string" and codec in _TEXTS

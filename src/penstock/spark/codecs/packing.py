@@ -1,4 +1,4 @@
-"""MessagePack in Spark's Python workers: Arrow columns in, Arrow columns out, each row by itself."""
+"""MessagePack in Spark's Python workers: Arrow columns in, Arrow columns out, row by row."""
 
 import base64
 import json
@@ -12,12 +12,12 @@ import pyarrow as pa
 from penstock.core.errors import RequestError
 
 _INT_MIN, _INT_END = -(2**63), 2**64
-"""Integers that MessagePack has; others become floats, as JSON's readers have them."""
+"""The range of MessagePack's integers; others become floats, as JSON readers return them."""
 
 
 def unpacked(values: pa.Array) -> pa.Array:
-    """Each value as JSON text; null for what is no MessagePack, or has no place in JSON: NaN, keys that are bytes,
-    extensions but for timestamps. Bytes are in base64, as Spark reads and writes them.
+    """Each value as JSON text; null for bytes that are not valid MessagePack, or that JSON cannot represent: NaN, keys
+    that are bytes, extensions other than timestamps. Bytes are in base64, as Spark reads and writes them.
     """
     return pa.array([None if one is None else _as_json(one) for one in values.to_pylist()], pa.string())
 
@@ -26,37 +26,37 @@ def packed(rows: pa.Array) -> pa.Array:
     """Each row as MessagePack: structs and maps as maps, bytes as bytes, instants as timestamps; other times and
     decimals as text.
     """
-    told = rows.to_pylist(maps_as_pydicts="strict")
-    return pa.array([msgpack.packb(one, default=_other, datetime=True) for one in told], pa.binary())
+    values = rows.to_pylist(maps_as_pydicts="strict")
+    return pa.array([msgpack.packb(one, default=_other, datetime=True) for one in values], pa.binary())
 
 
 def packed_json(texts: pa.Array) -> pa.Array:
     """JSON texts as MessagePack; null is nil."""
-    told = (None if one is None else json.loads(one, parse_int=_number) for one in texts.to_pylist())
-    return pa.array([msgpack.packb(one) for one in told], pa.binary())
+    values = (None if one is None else json.loads(one, parse_int=_number) for one in texts.to_pylist())
+    return pa.array([msgpack.packb(one) for one in values], pa.binary())
 
 
 def packed_metadata(rows: pa.Array) -> pa.Array:
-    """Of each row `metadata`, a map, a struct or the JSON of one, with `content_type` if that is known and it has none;
-    null where there is nothing.
+    """Each row's `metadata` (a map, a struct or the JSON of one), with the row's `content_type` unless it has its own;
+    null if there is neither.
     """
-    told = rows.to_pylist(maps_as_pydicts="strict")
-    return pa.array([_metadata(one["metadata"], one["content_type"]) for one in told], pa.binary())
+    values = rows.to_pylist(maps_as_pydicts="strict")
+    return pa.array([_metadata(one["metadata"], one["content_type"]) for one in values], pa.binary())
 
 
 def _metadata(given: Any, content_type: str | None) -> bytes | None:
-    told = json.loads(given, parse_int=_number) if isinstance(given, str) else given
-    if told is not None and not isinstance(told, dict):
-        raise RequestError(f"`metadata` is {told!r:.100}, not a map", "Use names: parse_json('{\"status\": 404}')")
-    found = {"content_type": content_type} | {name: value for name, value in (told or {}).items() if value is not None}
+    own = json.loads(given, parse_int=_number) if isinstance(given, str) else given
+    if own is not None and not isinstance(own, dict):
+        raise RequestError(f"`metadata` is {own!r:.100}, not a map", "Use names: parse_json('{\"status\": 404}')")
+    found = {"content_type": content_type} | {name: value for name, value in (own or {}).items() if value is not None}
     found = {name: value for name, value in found.items() if value is not None}
     return msgpack.packb(found, default=_other, datetime=True) if found else None
 
 
 def _as_json(data: bytes) -> str | None:
     try:
-        told = msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=_no_extension)
-        return json.dumps(told, default=_plain, allow_nan=False, ensure_ascii=False)
+        value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=_no_extension)
+        return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False)
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
         return None
 

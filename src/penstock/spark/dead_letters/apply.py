@@ -1,4 +1,4 @@
-"""A Python function over a frame: rows that it raises for become letters, the others go on."""
+"""A Python function over a frame: rows for which it raises become dead letters, the others continue."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ def apply(
     keep: Sequence[str] = (),
     on_error: OnError = "keep",
 ) -> DataFrame:
-    """What the function makes of the frame's rows: the columns of `schema`, and those of the frame that `keep` names.
+    """The function's result for the frame's rows: the columns of `schema`, and the frame's columns that `keep` names.
 
-    `per="batch"`: it gets Arrow batches, and gives one for each, or a table. It must treat rows one by one, for a batch
-    that raises is halved until the rows it raises for are alone: these become letters. With `keep` it gives as many
-    rows as it gets, in their order. `per="row"`: it gets each row as a dict, and gives a dict, several, or None.
-    `on_error="fail"` ends the query instead. Rows that are letters already pass by it. Keep `value`, `segment` and
-    `offset` up to here for letters to hold the event's own bytes and its position. Raises RequestError.
+    `per="batch"`: the function receives Arrow batches, and returns a batch or a table for each. It must treat rows
+    independently: a batch for which it raises is halved until the failing rows are alone, and these become dead
+    letters. With `keep` it must return as many rows as it receives, in the same order. `per="row"`: the function
+    receives each row as a dict, and returns a dict, several, or None. `on_error="fail"` ends the query instead. Rows
+    that are dead letters already bypass the function. Keep `value`, `segment` and `offset` up to here, so that dead
+    letters contain the event's own bytes and its position. Raises RequestError.
     """
     from penstock.spark.dead_letters.batches import Applied  # here: it needs pyarrow
 
     check_on_error(on_error)
-    given, kept = _schemas(frame, schema, keep)
+    returned, kept_fields = _schemas(frame, schema, keep)
     if per not in ("batch", "row"):
         raise RequestError(f"per={per!r} is not valid", 'Write "batch" or "row".')
     lettered = has_letters(checked(frame))
-    applied = Applied(function, per == "row", _arrow(given), tuple(keep), lettered, on_error == "keep")
+    applied = Applied(function, per == "row", _arrow(returned), tuple(keep), lettered, on_error == "keep")
     letter = fields_of(f"{LETTER} {LETTER_DDL}").fields if lettered or on_error == "keep" else []
 
     def apply_with_letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return applied.batches(batches)
 
-    return frame.mapInArrow(apply_with_letters, _struct([*given, *kept, *letter]))
+    return frame.mapInArrow(apply_with_letters, _struct([*returned, *kept_fields, *letter]))
 
 
 def _schemas(
     frame: DataFrame, schema: str | StructType, keep: Sequence[str]
 ) -> tuple[list[StructField], list[StructField]]:
-    given = fields_of(schema).fields
-    names = [field.name for field in given]
+    returned = fields_of(schema).fields
+    names = [field.name for field in returned]
     for name in keep:
         if name not in frame.columns:
             raise RequestError(
@@ -64,11 +65,11 @@ def _schemas(
     found = taken([*keep, LETTER], names) or taken([LETTER], keep)
     if found is not None:
         raise RequestError(f"the column `{found}` would be there twice", f"`{LETTER}` is added by itself.")
-    return list(given), [frame.schema[name] for name in keep]
+    return list(returned), [frame.schema[name] for name in keep]
 
 
 def _struct(fields: Sequence[StructField]) -> StructType:
-    """All may be null: they are in rows that are letters."""
+    """All fields are nullable: they are null in rows that are dead letters."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(field.name, field.dataType) for field in fields])

@@ -14,30 +14,30 @@ from penstock.core.errors import RequestError
 from penstock.spark.dead_letters.column import ERR, LETTER, LETTER_FIELDS, REASON_CHARACTERS_MAX, letter_arrow
 from penstock.spark.run.failures import place_of
 
-# A function over batches that is not stopped by rows it cannot take: a batch that raises is halved until those rows
-# are alone. Pure: no Spark.
+# Isolates the rows for which a function raises: a batch that fails is halved until those rows are alone. Pure: no
+# Spark.
 
 Function: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """The row of a batch that the function raised for, and why."""
+    """A row of a batch for which the function raised, and the reason."""
 
     row: int
     reason: str
 
 
 def halved(function: Function, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch | Poison]:
-    """What the function makes of the batch's rows, in their order: of all at once where it can, and for each row alone
-    that it raises an Exception for, that row. It is called about 2·p·log2(n) times for p such rows of n.
+    """The function's results for the batch's rows, in order, and a Poison for each row for which it raises an
+    Exception. The function is called once if it does not raise, otherwise about 2·p·log2(n) times for p such rows of n.
     """
     waiting = [(0, batch.num_rows)] if batch.num_rows else []
     while waiting:
         start, end = waiting.pop()
         try:
             yield function(batch.slice(start, end - start))
-        except Exception as error:  # whatever it is: the row's bytes are kept, and the reason is told
+        except Exception as error:  # any: the dead letter contains the row's bytes and the reason
             if end - start == 1:
                 yield Poison(start, reason_of(error))
             else:
@@ -46,26 +46,26 @@ def halved(function: Function, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch
 
 
 def reason_of(error: Exception) -> str:
-    """The error as the last line of a traceback has it, and the user's line that raised it, of a bounded length and in
-    valid UTF-8. Never raises: the text comes from a class of the user's.
+    """The error as in the last line of a traceback, and the user's line that raised it, of a bounded length and in
+    valid UTF-8. Never raises, although the text may come from a user's class.
     """
     try:
-        told = str(error).encode(errors="backslashreplace").decode()
+        message = str(error).encode(errors="backslashreplace").decode()
     except Exception:
-        told = "(its text is not available)"
+        message = "(its text is not available)"
     place = place_of(error)
-    behind = "" if place is None else f" (at {place})"
-    text, room = f"{type(error).__name__}: {told}".removesuffix(": "), REASON_CHARACTERS_MAX - len(behind)
-    return (text if len(text) <= room else f"{text[: room - 1]}…") + behind
+    suffix = "" if place is None else f" (at {place})"
+    text, room = f"{type(error).__name__}: {message}".removesuffix(": "), REASON_CHARACTERS_MAX - len(suffix)
+    return (text if len(text) <= room else f"{text[: room - 1]}…") + suffix
 
 
-# Dead letters made of rows of Arrow batches that a Python function could not process.
+# Dead letters from the rows of Arrow batches that a Python function could not process.
 
 
 def letters_of(batch: pa.RecordBatch, poison: Sequence[Poison]) -> pa.StructArray:
-    """The rows as letters for the port `err`, of the columns of their events that are there. Without a `value` of bytes
-    or text the letter has the JSON of the row: then its segment and offset are not told, for what lies there are other
-    bytes.
+    """The rows as dead letters for the port `err`, from those columns of their events that the batch has. Without a
+    `value` of bytes or text, the dead letter contains the row as JSON, and no segment and offset: the bytes stored
+    there are different ones.
     """
     rows = batch.take(pa.array([one.row for one in poison], pa.int64()))
     kinds = {field.name: field.type for field in letter_arrow()}
@@ -82,7 +82,7 @@ def letters_of(batch: pa.RecordBatch, poison: Sequence[Poison]) -> pa.StructArra
 
 
 def _taken(rows: pa.RecordBatch, name: str, kind: Any) -> Any:
-    """The column as a letter has it; None if it is something else that has its name."""
+    """The column with the type that a dead letter needs; None if it is an unrelated column of the same name."""
     column = rows.column(name)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
@@ -98,8 +98,8 @@ def _taken(rows: pa.RecordBatch, name: str, kind: Any) -> Any:
 def _as_json(rows: pa.RecordBatch) -> list[bytes]:
     names = [name for name in rows.schema.names if name != LETTER]
     columns = zip(*(_values(rows.column(name)) for name in names), strict=True)
-    told = (dict(zip(names, row, strict=True)) for row in columns)
-    return [json.dumps(row, default=_plain, ensure_ascii=False).encode() for row in told]
+    documents = (dict(zip(names, row, strict=True)) for row in columns)
+    return [json.dumps(row, default=_plain, ensure_ascii=False).encode() for row in documents]
 
 
 def _values(column: Any) -> list[Any]:
@@ -111,7 +111,7 @@ def _values(column: Any) -> list[Any]:
 
 
 def _plain(value: object) -> str:
-    """What JSON does not have: bytes in base64, as Spark writes them, times and numbers as text."""
+    """Types that JSON lacks: bytes in base64, as Spark writes them; times and numbers as text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)
@@ -119,7 +119,7 @@ def _plain(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Applied:
-    """A user's function, and what its result is to look like."""
+    """A user's function, and the columns of its result."""
 
     function: Callable[..., Any]
     by_row: bool
@@ -128,7 +128,7 @@ class Applied:
     lettered: bool
     """Whether the batches have a column `letter`."""
     keeps_errors: bool
-    """Whether rows that it raises for become letters."""
+    """Whether rows for which it raises become dead letters."""
 
     def batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -143,79 +143,79 @@ class Applied:
             batch = batch.drop_columns([LETTER])
         if not self.keeps_errors:
             if batch.num_rows:
-                with self._placed(batch):
-                    made = self._made(batch)
-                yield self._finished(made)
+                with self._event_noted(batch):
+                    result = self._result(batch)
+                yield self._finished(result)
             return
         poison: list[Poison] = []
-        for made in halved(self._made, batch):
-            if isinstance(made, Poison):
-                poison.append(made)
-            elif made.num_rows:
-                yield self._finished(made)
+        for result in halved(self._result, batch):
+            if isinstance(result, Poison):
+                poison.append(result)
+            elif result.num_rows:
+                yield self._finished(result)
         if poison:
             yield self._letters(batch.schema, letters_of(batch, poison))
 
     @contextmanager
-    def _placed(self, batch: pa.RecordBatch) -> Iterator[None]:
-        """Adds to an exception which event it is for, where the rows still say so."""
+    def _event_noted(self, batch: pa.RecordBatch) -> Iterator[None]:
+        """Adds the position of the failing event to an exception, if the rows still contain it."""
         try:
             yield
         except Exception as error:
-            poison = next((one for one in halved(self._made, batch) if isinstance(one, Poison)), None)
+            poison = next((one for one in halved(self._result, batch) if isinstance(one, Poison)), None)
             if poison is not None and {"segment", "offset"} <= {*batch.schema.names}:
                 segment, offset = (batch.column(name)[poison.row].as_py() for name in ("segment", "offset"))
                 error.add_note(f"at the event {segment}@{offset}")
             raise
 
-    def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What the function makes of the rows, and the columns that are kept of them."""
+    def _result(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The function's result for the rows, with the columns that `keep` names."""
         if self.by_row:
-            return self._made_of_rows(batch)
-        made = _one_batch(self.function(batch), self.schema)
-        if self.keep and made.num_rows != batch.num_rows:
+            return self._result_by_row(batch)
+        result = _one_batch(self.function(batch), self.schema)
+        if self.keep and result.num_rows != batch.num_rows:
             raise RequestError(
-                f"the function returns {made.num_rows} rows for {batch.num_rows}: with keep, each needs one"
+                f"the function returns {result.num_rows} rows for {batch.num_rows}: with keep, each needs one"
             )
-        return _with(made, {name: batch.column(name) for name in self.keep})
+        return _with(result, {name: batch.column(name) for name in self.keep})
 
-    def _made_of_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _result_by_row(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows: list[Mapping[str, Any]] = []
         origins: list[int] = []
         for number, row in enumerate(batch.to_pylist()):
             found = _as_rows(self.function(row))
             rows += found
             origins += [number] * len(found)
-        made = pa.RecordBatch.from_pylist(rows, self.schema)
+        result = pa.RecordBatch.from_pylist(rows, self.schema)
         places = pa.array(origins, pa.int64())
-        return _with(made, {name: pc.take(batch.column(name), places) for name in self.keep})
+        return _with(result, {name: pc.take(batch.column(name), places) for name in self.keep})
 
-    def _finished(self, made: pa.RecordBatch) -> pa.RecordBatch:
+    def _finished(self, result: pa.RecordBatch) -> pa.RecordBatch:
         if not (self.lettered or self.keeps_errors):
-            return made
-        return _with(made, {LETTER: pa.nulls(made.num_rows, letter_arrow())})
+            return result
+        return _with(result, {LETTER: pa.nulls(result.num_rows, letter_arrow())})
 
     def _letters(self, schema: pa.Schema, letters: Any) -> pa.RecordBatch:
-        """Rows that are nothing but letters."""
+        """Rows that contain only dead letters."""
         fields = [*self.schema, *(schema.field(name) for name in self.keep)]
         columns = {field.name: pa.nulls(len(letters), field.type) for field in fields}
         return pa.RecordBatch.from_pydict(columns | {LETTER: letters.cast(letter_arrow())})
 
 
-def _as_rows(given: Any) -> list[Mapping[str, Any]]:
-    if given is None:
+def _as_rows(returned: Any) -> list[Mapping[str, Any]]:
+    if returned is None:
         return []
-    return [given] if isinstance(given, Mapping) else [*given]
+    return [returned] if isinstance(returned, Mapping) else [*returned]
 
 
-def _one_batch(given: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of the schema, with its types. Raises whatever Arrow does for what cannot be made so."""
-    if isinstance(given, pa.Table):
-        batches = given.combine_chunks().to_batches()
-        given = batches[0] if batches else pa.RecordBatch.from_pylist([], given.schema)
-    if not isinstance(given, pa.RecordBatch):
-        raise RequestError(f"the function returns {type(given).__name__}, not an Arrow batch or table")
-    arrays = [given.column(field.name).cast(field.type) for field in schema]
+def _one_batch(returned: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of the schema, with its types. Raises Arrow's own error for a result that cannot be converted."""
+    if isinstance(returned, pa.Table):
+        batches = returned.combine_chunks().to_batches()
+        returned = batches[0] if batches else pa.RecordBatch.from_pylist([], returned.schema)
+    if not isinstance(returned, pa.RecordBatch):
+        raise RequestError(f"the function returns {type(returned).__name__}, not an Arrow batch or table")
+    arrays = [returned.column(field.name).cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

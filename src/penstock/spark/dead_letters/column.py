@@ -1,7 +1,7 @@
-"""Letters: events that a pipeline could not take, because they came late or could not be processed.
+"""The column `letter` of dead letters and late events: events that could not be processed, or arrived late.
 
-A row whose `letter` column is not null is one. It passes every later operator of ours untouched, and leaves in the same
-query as the other rows, through the port that it names, with its original bytes, its position and the reason.
+A row whose `letter` is not null is one. It passes all our later operators unchanged, and the same query that writes the
+other rows writes it to the port that it names, with its original bytes, its position and the reason.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 LETTER = "letter"
-"""The column that a row of a frame with letters has; null in the rows that are none."""
+"""The column of a frame with dead letters; null in all other rows."""
 
 REASON_CHARACTERS_MAX = 1_000
-"""A reason is for people; with it, a letter's metadata must stay far below what an event may have of it."""
+"""A reason is for people; with it, a dead letter's metadata must stay far below the limit for an event's metadata."""
 
 NO_EVENT_TIME = "it has no event time between the years 1 and 9999"
-"""The reason of an event that an operator of event time cannot place."""
+"""The reason for an event that an event-time operator cannot place."""
 
 LETTER_FIELDS = {
     "port": "string",
@@ -53,12 +53,12 @@ LETTER_FIELDS = {
     "watermark": "timestamp",
     "behind_us": "bigint",
 }
-"""Name → Spark's name of its type. `value` is the event's own bytes, and never null in a letter; `segment` and `offset`
-say where it was read; `watermark` is the one that it missed, and `behind_us` by how much.
+"""Name → Spark type. `value` is the event's own bytes, and never null in a letter; `segment` and `offset` are the
+position from which it was read; `watermark` is the one that it missed, and `behind_us` by how much.
 """
 
 LETTER_DDL = f"struct<{', '.join(f'{name}: {kind}' for name, kind in LETTER_FIELDS.items())}>"
-"""The column's type, as Spark's `cast` and schemas take it."""
+"""The column's type, for Spark's `cast` and schemas."""
 
 
 @cache

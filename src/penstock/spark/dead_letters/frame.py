@@ -1,4 +1,4 @@
-"""A letter made of a row, by Spark: of the columns of its event that are still there."""
+"""Dead letters from rows, as Spark expressions: from those columns of the event that the row still has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OnError: TypeAlias = Literal["keep", "fail"]
-"""What becomes of a row that cannot be processed: a letter, or the end of the query."""
+"""A row that cannot be processed becomes a dead letter ("keep") or ends the query ("fail")."""
 
 _BYTES = ("binary", "string")
 
@@ -33,7 +33,7 @@ def check_on_error(given: OnError) -> None:
 
 
 def fields_of(schema: str | StructType) -> StructType:
-    """Columns, written down either way. Raises RequestError for a schema without any."""
+    """The columns of a schema in either form. Raises RequestError for a schema without columns."""
     from pyspark.sql.types import StructType
 
     fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
@@ -45,7 +45,7 @@ def fields_of(schema: str | StructType) -> StructType:
 
 
 def checked(frame: DataFrame) -> DataFrame:
-    """The frame, if no letters were lost on the way to it, and it can have some. Raises RequestError."""
+    """Returns the frame. Raises RequestError if it has lost dead letters, or if its `letter` is an unrelated column."""
     check_letters(frame)
     if LETTER in frame.columns and not has_letters(frame):
         raise RequestError(f"the frame has a column `{LETTER}` that holds something else", "Rename it.")
@@ -53,8 +53,8 @@ def checked(frame: DataFrame) -> DataFrame:
 
 
 def letter_of(frame: DataFrame, reason: Column) -> Column:
-    """A row as a letter for the port `err`. Its value is the frame's `value`, or the JSON of the row where there is
-    none: then its segment and offset are not told, for the bytes there are others.
+    """A row as a dead letter for the port `err`. Its value is the frame's `value`. Without one it is the row as JSON,
+    and segment and offset are null: the bytes stored there are different ones.
     """
     from pyspark.sql import functions
 
@@ -69,28 +69,28 @@ def letter_of(frame: DataFrame, reason: Column) -> Column:
     fields["port"] = functions.lit(ERR)
     fields["reason"] = functions.substring(reason, 1, REASON_CHARACTERS_MAX)
     absent = functions.lit(None)
-    told = (fields.get(name, absent).cast(kind).alias(name) for name, kind in LETTER_FIELDS.items())
-    return functions.struct(*told).cast(LETTER_DDL)
+    columns = (fields.get(name, absent).cast(kind).alias(name) for name, kind in LETTER_FIELDS.items())
+    return functions.struct(*columns).cast(LETTER_DDL)
 
 
 def taken(names: Iterable[str], given: Iterable[str]) -> str | None:
-    """The first of the names that is among those given, in whatever case: Spark does not tell them apart."""
+    """The first of the names that is among those given, ignoring case as Spark does."""
     lower = {name.lower() for name in given}
     return next((name for name in names if name.lower() in lower), None)
 
 
 def letter_before(frame: DataFrame) -> Column:
-    """The letter that a row is already, null if it is none."""
+    """The row's existing `letter`; null if the row is not a dead letter."""
     from pyspark.sql import functions
 
     return frame[LETTER] if has_letters(frame) else functions.lit(None).cast(LETTER_DDL)
 
 
-# Filters that know of letters.
+# Filters that preserve dead letters.
 
 
 def where(frame: DataFrame, condition: Column | str) -> DataFrame:
-    """The rows for which the condition holds, and all letters. Of a frame without letters, as its own `where`."""
+    """The rows for which the condition is true, and all dead letters. Without dead letters, the frame's own `where`."""
     from pyspark.sql import functions
 
     wanted = functions.expr(condition) if isinstance(condition, str) else condition
@@ -98,9 +98,10 @@ def where(frame: DataFrame, condition: Column | str) -> DataFrame:
 
 
 def split(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The rows that are no letters, without the column `letter`, and a frame of nothing but letters: for what cannot be
-    done to both, as joins and aggregates. Return the second beside what becomes of the first, as
-    `{"out": …, "err": letters}`; each goes to the port that it names. What makes the frame is then done twice.
+    """Two frames: the rows that are not dead letters, without the column `letter`, and the dead letters alone. For
+    operations that cannot preserve dead letters, such as joins and aggregates. Return the second frame beside the
+    result of the first, as `{"out": …, "err": letters}`; each dead letter goes to the port that it names. Spark then
+    computes the frame twice.
     """
     if not has_letters(frame):
         raise RequestError("the frame has no dead letters", f"It has no column `{LETTER}`: use it as it is.")

@@ -1,4 +1,4 @@
-"""JSON decoded by Spark itself: what cannot be decoded becomes a letter."""
+"""JSON decoded by Spark itself: a row that cannot be decoded becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-# JSON read by Spark in one pass: whether all of a text is one document of a schema, and if not, why.
+# JSON read by Spark in one pass: whether a whole text is one document that fits a schema, and if not, why.
 
 _CORRUPT = "__corrupt"
 _MODE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
 _FIELDS_MAX = 64
-"""Of a schema, that are looked at one by one for the one that does not fit: each is an expression in the plan."""
+"""The most fields of a schema that are checked one by one for a mismatch: each is an expression in the plan."""
 
 _FOUND_CHARS = 60
-"""Of a value that does not fit."""
+"""The most characters that are shown of a value that does not fit."""
 
 
 def one_document(text: Column, fields: StructType, options: Mapping[str, str]) -> Column:
-    """A struct with the fields, and a last one that means nothing. Null unless the text is one JSON object with fields
-    of these types, and nothing else; a field that is missing is null.
+    """A struct with the fields, and a last field without meaning. Null unless the text is one JSON object with fields
+    of these types, and nothing else; a missing field is null.
 
-    Spark's parser stops behind the first document, and does not tell where. So the text is put into a list, before an
-    object whose name nobody can guess: if that is the second and last of the list, all before it was one document.
+    Spark's parser stops after the first document, and does not report where. So the text is put into a list, before an
+    object with an unguessable field name: if that is the second and last element, the text was exactly one document.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, StringType, StructField, StructType
@@ -56,8 +56,8 @@ def one_document(text: Column, fields: StructType, options: Mapping[str, str]) -
 
 
 def mismatch(text: Column, fields: StructType, options: Mapping[str, str]) -> Column:
-    """What is wrong with a text that `one_document` gives null for: the first field that does not fit, what was found
-    there, and what was expected. For such rows alone: it reads the text again for each field.
+    """Why `one_document` returns null for a text: the first field that does not fit, what was found there, and what was
+    expected. Only for such rows: it parses the text again for each field.
     """
     from pyspark.sql import functions
 
@@ -68,17 +68,17 @@ def mismatch(text: Column, fields: StructType, options: Mapping[str, str]) -> Co
     reason = reason.when(~kind.startswith("object<"), functions.concat(functions.lit("is not an object, but "), kind))
     for path, expected in [*_leaves(fields)][:_FIELDS_MAX]:
         is_bad = functions.from_json(text, _only(path, expected), {**options, **_MODE})[_CORRUPT].isNotNull()
-        reason = reason.when(is_bad, _says(path, expected, _found(text, document, path)))
+        reason = reason.when(is_bad, _wrong_type(path, expected, _found(text, document, path)))
     found = one_document(text, fields, options)
     for field in fields:
         if not field.nullable:
             is_missing = found.isNotNull() & found[field.name].isNull()
-            reason = reason.when(is_missing, _says([field.name], field.dataType, functions.lit("nothing")))
+            reason = reason.when(is_missing, _wrong_type([field.name], field.dataType, functions.lit("nothing")))
     return reason.otherwise(f"is more than one JSON document, or none of {fields.simpleString()}")
 
 
 def _leaves(fields: StructType, above: Sequence[str] = ()) -> Iterator[tuple[list[str], DataType]]:
-    """The fields of all structs, by their paths. What cannot be written in a path is passed over."""
+    """The fields of all structs, with their paths. Skips fields whose names cannot be written in a path."""
     from pyspark.sql.types import StructType
 
     for field in fields:
@@ -92,7 +92,7 @@ def _leaves(fields: StructType, above: Sequence[str] = ()) -> Iterator[tuple[lis
 
 
 def _only(path: Sequence[str], kind: DataType) -> StructType:
-    """A schema with nothing but the field at this path."""
+    """A schema with only the field at this path."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     for name in reversed(path[1:]):
@@ -100,15 +100,15 @@ def _only(path: Sequence[str], kind: DataType) -> StructType:
     return StructType([StructField(path[0], kind), StructField(_CORRUPT, StringType())])
 
 
-def _says(path: Sequence[str], expected: DataType, found: Column) -> Column:
+def _wrong_type(path: Sequence[str], expected: DataType, found: Column) -> Column:
     from pyspark.sql import functions
 
-    begin = f"has the wrong type at `{'.'.join(path)}`: expected {expected.simpleString()}, found "
-    return functions.concat(functions.lit(begin), found)
+    prefix = f"has the wrong type at `{'.'.join(path)}`: expected {expected.simpleString()}, found "
+    return functions.concat(functions.lit(prefix), found)
 
 
 def _found(text: Column, document: Column, path: Sequence[str]) -> Column:
-    """The type of what is there, and how it begins."""
+    """The type of the value at the path, and its first characters."""
     from pyspark.sql import functions
 
     value = functions.substring(functions.get_json_object(text, _written(path)), 1, _FOUND_CHARS)
@@ -139,10 +139,9 @@ def decode_json(
 ) -> DataFrame:
     """The frame with the fields of the JSON in `column` as further columns, or as one struct column `into`.
 
-    A row whose text is not one JSON object with fields of these types, and nothing else, becomes a letter: its event
-    goes to the port `err`. A field that is missing is null. `on_error="fail"` ends the query instead. `options` are
-    those of Spark's `from_json`. Rows that are letters already pass through. Raises RequestError for names that are
-    taken already.
+    A row whose text is not exactly one JSON object with fields of these types becomes a dead letter: its event goes to
+    the port `err`. A missing field is null. `on_error="fail"` ends the query instead. `options` are those of Spark's
+    `from_json`. Rows that are dead letters already pass through. Raises RequestError for names that are already taken.
     """
     check_on_error(on_error)
     fields = fields_of(schema)
@@ -160,7 +159,7 @@ def decode_json(
 def _decoded(
     frame: DataFrame, column: str, fields: StructType, options: Mapping[str, str], on_error: OnError
 ) -> Column:
-    """Null for a letter, and for what is bad."""
+    """Null for a dead letter, and for a text that cannot be decoded."""
     from pyspark.sql import functions
 
     text = frame[quoted(column)].cast("string")
@@ -173,7 +172,7 @@ def _decoded(
 def _letter(
     frame: DataFrame, decoded: DataFrame, column: str, fields: StructType, options: Mapping[str, str]
 ) -> Column:
-    """That of a row which is bad, and the one that a row has been before."""
+    """A new dead letter for a row that cannot be decoded, otherwise the row's existing one."""
     from pyspark.sql import functions
 
     before = letter_before(decoded)
@@ -197,7 +196,7 @@ def _reason(
 
 
 def _place(frame: DataFrame) -> list[Column]:
-    """Where the event is stored, if the frame still says so."""
+    """Where the event is stored, if the frame still has these columns."""
     from pyspark.sql import functions
 
     if not {"segment", "offset"} <= set(frame.columns):

@@ -1,1 +1,1 @@
-"""Pipelines on Spark: generations, attempts, checkpoints, restarts. What `penstock run` does."""
+"""Runs pipelines on Spark, for `penstock run`: generations, attempts, checkpoints, restarts."""

@@ -1,4 +1,4 @@
-"""The rows that the sink takes."""
+"""The rows that the sink accepts."""
 
 from pyspark.sql.types import (
     BinaryType,
@@ -32,8 +32,8 @@ _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 
 _OF_SOURCE = {name: kind for name, kind in (COLUMNS | ASKED_COLUMNS).items() if name not in _COLUMNS}
-"""The source's own columns, which the sink ignores: where an event was read, and views of its metadata. So a frame of
-the source can be written as it is. A column of that name with another type is the user's: it is refused, not lost.
+"""The source's own columns, which the sink ignores: the position of an event, and views of its metadata. So a frame of
+the source can be written unchanged. A column of the same name with another type is the user's: it is refused, not lost.
 """
 
 _EXPECTED = "`value`, and where they are wanted " + ", ".join(
@@ -42,7 +42,7 @@ _EXPECTED = "`value`, and where they are wanted " + ", ".join(
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises RequestError that tells all that is wrong at once."""
+    """Raises RequestError that lists all problems at once."""
     problems = [problem for field in schema.fields if (problem := _problem(field))]
     names = [field.name for field in schema.fields]
     problems += [f"`{name}` is there {names.count(name)} times" for name in _COLUMNS if names.count(name) > 1]

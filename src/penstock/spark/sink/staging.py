@@ -1,4 +1,4 @@
-"""What one attempt of a task has to say, as segments of its own: they count only when the driver merges them."""
+"""The output of one task attempt, in segments of its own: it takes effect only when the driver merges them."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,18 +25,18 @@ from penstock.protocol.segment import (
     SegmentCreated,
 )
 
-# A Python worker's connection to the segment port, kept from task to task.
+# A Python worker's connection to the segment port, reused across tasks.
 
 _WRITERS_MAX = 1000
-"""After so many a connection is given up, between two tasks: the worker remembers each writer as long as the
-connection lives, and takes 10,000."""
+"""After this many writers a connection is replaced, between two tasks: the worker remembers each writer for the
+lifetime of the connection, and accepts 10,000."""
 
 
 class Link:
-    """Connects when it is needed, and again after `drop`. `find` is asked every time: a worker that was restarted
-    may have another port.
+    """Connects on first use, and again after `drop`. Each time it calls `find`: a restarted worker may have another
+    port.
 
-    Raises Interrupted while the worker is away: trying again is the caller's business. Not for several threads.
+    Raises Interrupted while the worker is unreachable: the caller retries. Not thread-safe.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Link:
         self._timeout_seconds = timeout_seconds
         self._connection: BlockingConnection | None = None
         self.writers = 0
-        """How many have been set up over this connection."""
+        """The number of writers that were set up over this connection."""
 
     def connected(self) -> BlockingConnection:
         if self._connection is None:
@@ -55,12 +55,12 @@ class Link:
         return self._connection
 
     def begin_task(self) -> None:
-        """Nothing is on its way now: the time to take a new connection if the old one is worn."""
+        """Nothing is in flight now: replace the connection if it has had too many writers."""
         if self.writers >= _WRITERS_MAX:
             self.drop()
 
     def drop(self) -> None:
-        """Whatever was on its way may or may not arrive."""
+        """Whatever was in flight may or may not arrive."""
         self.writers = 0
         if self._connection is not None:
             self._connection.close()
@@ -68,7 +68,7 @@ class Link:
 
 
 def segment_address(worker: str, *, tls: bool) -> Address:
-    """Where the segment port is, as the worker's HTTP side tells. `tls`: whether we can speak it."""
+    """The address of the segment port, from the worker's HTTP status. `tls`: whether we are set up for TLS."""
     with CoordinatorClient(worker, 0) as client:
         status = client.status()
         host = client.address.host
@@ -80,17 +80,19 @@ def segment_address(worker: str, *, tls: bool) -> Address:
     return Address(host, status["ports"]["segment"])
 
 
-# Appends to a segment that the writer makes itself: nothing is waited for before the first block is sent. No I/O.
+# Appends to a segment that the writer creates itself: the first block is sent without waiting for a reply. No I/O.
 
 
 class NewSegment(Appending):
-    """The request to make the segment, the set-up and the blocks leave together: one round trip, one fsync.
+    """The requests to create the segment and to set up the writer are sent together with the blocks: one round trip,
+    one fsync.
 
-    That is right because both the segment's name and the writer are new: nothing can be stored of it. After a failure
-    or a loss the segment may be there, and the set-up is waited for, as ever. `SegmentExists` if the name was taken.
+    That is safe because both the segment's name and the writer are new: nothing of it can be stored yet. After a
+    failure or a lost connection the segment may exist, and the writer waits for the set-up as usual. `SegmentExists` if
+    the name was taken.
 
-    The worker ends a connection that brings blocks of a writer whose set-up it has refused: after any failure, go on
-    over a new one.
+    The worker closes a connection that sends blocks of a writer whose set-up it has refused: after any failure,
+    continue over a new one.
     """
 
     def __init__(self, segment: str, window: AppendWindow) -> None:
@@ -99,10 +101,10 @@ class NewSegment(Appending):
         self._tries = 0
 
     def set_up(self, session: Session) -> bytes:
-        begin = super().set_up(session)
+        setup = super().set_up(session)
         self._tries += 1
         self.is_open = self._tries == 1
-        return VERSIONED.encode(CreateSegment(self.segment, request_id=self._request_id)) + begin
+        return VERSIONED.encode(CreateSegment(self.segment, request_id=self._request_id)) + setup
 
     def _take_reply(self, reply: Reply) -> None:
         match reply:
@@ -118,23 +120,23 @@ class NewSegment(Appending):
 
 
 _SEND_AHEAD_BYTES = 2**20
-"""Handed to the connection before they can be sent, so that one call to the system sends several blocks."""
+"""Passed to the connection before they can be sent, so that one system call sends several blocks."""
 
 _DISCARD_SECONDS = 5.0
-"""How long to wait for what is discarded to be gone. The worker sweeps what stays, and the task has failed already."""
+"""How long to wait for deletions. The worker sweeps whatever remains, and the task has failed already."""
 
 PORTS_MAX = 100
-"""Each is a segment of its own for every partition of every batch, and an output that somebody reads."""
+"""Each port is a separate segment for every partition of every batch, and an output that somebody reads."""
 
 _PORTS_HINT = "A port is an output of the pipeline; to tell rows of one output apart, use `stream` or `key`."
 
-_PASSING = (Interrupted, NoRoom)
-"""What may be over in a moment."""
+_TRANSIENT = (Interrupted, NoRoom)
+"""Errors that may pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPort:
-    """What is staged for one port: `length` bytes that are `rows` events, all of them durable."""
+    """The staged output of one port: `length` bytes that are `rows` events, all of them durable."""
 
     port: str
     segment: str
@@ -151,10 +153,10 @@ class _Staged:
 
 
 class Staging:
-    """Appends blocks of events, each port's in order, to segments `PREFIX/PORT`, made when their first block comes.
+    """Appends blocks of events, in order per port, to segments `PREFIX/PORT`, created with their first block.
 
-    All share one connection and one window: at most `window_bytes` are held that the worker has not acknowledged.
-    While the worker is away or has no room, it is tried again for `retry_seconds`. After any error: `discard`.
+    All share one connection and one window: at most `window_bytes` that the worker has not acknowledged are buffered.
+    While the worker is unreachable or has no room, it retries for `retry_seconds`. After any error: `discard`.
     """
 
     def __init__(
@@ -173,11 +175,11 @@ class Staging:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes taken and not acknowledged."""
+        """Bytes that are buffered until the worker acknowledges them."""
         return sum(staged.appending.window.bytes_held for staged in self._ports.values())
 
     def append(self, port: str, framed: Buffer, rows: int) -> None:
-        """Take a block of events with their headers. Not copied: it must stay as it is until `finish` returns."""
+        """Append a block of events with their headers. Not copied: it must not change until `finish` returns."""
         staged = self._ports.get(port) or self._begin(port)
         self._until(lambda: self._has_room(staged, len(framed)))
         staged.appending.window.add_block(framed, rows)
@@ -193,8 +195,8 @@ class Staging:
         return tuple(StagedPort(s.port, s.appending.segment, s.length, s.rows) for s in self._ports.values())
 
     def discard(self) -> None:
-        """Delete what was staged, as well as that can be done now: over the same connection, so that nothing that was
-        sent before comes after it.
+        """Delete what was staged, best effort: over the same connection, so that nothing sent earlier arrives after the
+        deletion.
         """
         with suppress(PenstockError):
             self._delete_all()
@@ -209,41 +211,41 @@ class Staging:
         return staged
 
     def _has_room(self, staged: _Staged, size: int) -> bool:
-        held = self.bytes_held
-        return not held or (held + size <= self._window_bytes and staged.appending.window.has_room(size))
+        buffered = self.bytes_held
+        return not buffered or (buffered + size <= self._window_bytes and staged.appending.window.has_room(size))
 
     # Sending and receiving.
 
     def _pump(self) -> None:
-        """Send and receive what is possible without waiting. What is only passing is the next call's to wait for."""
-        with suppress(*_PASSING):
+        """Send and receive what is possible without waiting. The next call waits for transient errors to pass."""
+        with suppress(*_TRANSIENT):
             self._step(0)
 
     def _until(self, done: Callable[[], bool]) -> None:
         while not done():
-            for attempt in retrying(self._retry_seconds, *_PASSING):
+            for attempt in retrying(self._retry_seconds, *_TRANSIENT):
                 with attempt:
                     self._advance(done)
 
     def _advance(self, done: Callable[[], bool]) -> None:
-        """Raises what stopped it, unless there was progress: then the retry time starts again."""
+        """Raises the error that stopped it, unless there was progress: then the retry time starts again."""
         before = self.bytes_held
         try:
             while not done():
                 self._step(None)
-        except _PASSING:
+        except _TRANSIENT:
             if self.bytes_held == before:
                 raise
 
     def _step(self, wait_seconds: float | None) -> None:
-        """Any error ends the connection: it is not known what of what was sent will be stored."""
+        """Any error ends the connection: how much of the sent data will be stored is unknown."""
         try:
             connection = self._link.connected()
             self._hand_over(connection)
             try:
                 connection.exchange(connection.timeout_seconds if wait_seconds is None else wait_seconds)
             finally:
-                self._check()  # what was refused says more than the connection's end, which may follow from it
+                self._check()  # a refused request explains more than a closed connection, which may follow from it
         except BaseException:
             self._disconnect()
             raise
@@ -284,7 +286,7 @@ class Staging:
 
 
 class _Count:
-    """Replies of any kind: a segment that was never made cannot be deleted, which is as well."""
+    """Counts replies of any kind: an error for a segment that was never created is fine too."""
 
     def __init__(self) -> None:
         self.replies = 0

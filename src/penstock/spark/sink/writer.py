@@ -1,7 +1,7 @@
-"""`writeStream.format("penstock")`: rows leave for the output segments of a pipeline, each epoch's all at once.
+"""`writeStream.format("penstock")`: writes rows to the output segments of a pipeline, each epoch atomically.
 
 A task stages its rows in segments of its own (`write`, on an executor). The driver merges what the winning tasks have
-staged (`commit`): one record of the worker's journal holds the whole epoch, for all ports. A second merge of the same
+staged (`commit`): one record of the worker's journal commits the whole epoch, for all ports. A second merge of the same
 epoch changes nothing.
 """
 
@@ -41,13 +41,13 @@ from penstock.spark.source.options import DEFAULT_WORKER, WORKER_VARIABLE
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# What a query tells the sink.
+# The options of the sink.
 
 DEFAULT_PORT = "out"
 
 _OURS = ("worker", "pipeline", "generation", "port", "tlsCa", "tlsCert", "tlsKey")
 _SPARKS = ("checkpointLocation", "queryName")
-"""Options of Spark's own that reach every sink."""
+"""Spark's own options, which it passes to every sink."""
 
 _KNOWN = {name.lower(): name for name in _OURS + _SPARKS}
 
@@ -58,16 +58,16 @@ class SinkOptions:
     worker: str = DEFAULT_WORKER
     """Host and port of its HTTP side."""
     generation: int | None = None
-    """None: nobody fences this query, and it fences nobody."""
+    """None: this query neither is fenced nor fences others."""
     port: str = DEFAULT_PORT
-    """Where rows go that name none."""
+    """The port of rows that name none."""
     checkpoint: str | None = None
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
-    """PEM files: authority, certificate, key; None: what the executors' environment says."""
+    """PEM files: authority, certificate, key; None: taken from the executors' environment."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Names in any case, as Spark gives them. Raises RequestError that tells all that is wrong at once."""
+        """Names are case-insensitive, as in Spark. Raises RequestError that lists all problems at once."""
         given = {name.lower(): text for name, text in options.items()}
         problems = [*_problems(given)]
         if problems:
@@ -113,14 +113,14 @@ def _refused_address(text: str) -> Iterator[str]:
         yield f"'worker': {error}"
 
 
-# Spark's checkpoint made durable: Spark itself never syncs a local one.
+# Makes Spark's checkpoint durable: Spark itself never syncs a local one.
 
 
 def sync_checkpoint(location: str | None) -> None:
-    """When it returns, all that Spark has written there survives a power cut.
+    """When it returns, everything that Spark has written there survives a power cut.
 
-    Where the location is not known, everything on this machine is synced. One with another scheme than `file:` is left
-    to its own file system. Raises StoreFailed when the disk fails.
+    If the location is unknown, everything on this machine is synced. A location with a scheme other than `file:` is
+    left to its own file system. Raises StoreFailed when the disk fails.
     """
     path = None if location is None else local_path(location)
     if path is None:
@@ -152,20 +152,20 @@ def _sync_file_system(path: Path) -> None:
 
 @cache
 def _syncfs() -> Any:
-    """Linux has it: one file system is synced, and errors are reported, which sync(2) does not."""
+    """On Linux only: it syncs one file system and reports errors, unlike sync(2)."""
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 _BATCH_ID = "streaming.sql.batchId"
-"""The local property that tells a task its batch: `write` is not told."""
+"""The local property with the number of a task's batch: Spark does not pass it to `write`."""
 
 _ABORT_SECONDS_MAX = 5.0
-"""How long an abort waits for a worker that is away: the query has failed already, and what stays is swept."""
+"""How long an abort waits for an unreachable worker: the query has failed already, and what remains is swept."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedOutput(WriterCommitMessage):
-    """What one task has staged; all of it is durable."""
+    """The staged output of one task; all of it is durable."""
 
     partition: int
     ports: tuple[StagedPort, ...]
@@ -190,8 +190,8 @@ class Task:
         return cls(int(batch), context.partitionId(), context.taskAttemptId())
 
     def prefix(self, pipeline: str, generation: int | None) -> str:
-        """Where it stages. A generation and Spark's attempt make a name that was never used before; where there is no
-        generation, a driver that was restarted counts its attempts from 0 again: then chance makes it new.
+        """The prefix of its staging segments. A generation and Spark's attempt id make it unique. Without a generation,
+        a restarted driver counts its attempts from 0 again, so a random part makes it unique.
         """
         attempt = f"{self.partition}-{self.attempt}"
         if generation is None:
@@ -200,26 +200,26 @@ class Task:
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """Spark makes one for planning and one for every commit: it has no state.
+    """Spark creates one for planning and one for every commit: it has no state.
 
     `overwrite` (output mode Complete) changes nothing: every epoch appends its whole result.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        """Raises RequestError for rows that cannot be written."""
+        """Raises RequestError for a schema that cannot be written."""
         freeze()
         with hinted():
             check_schema(schema)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedOutput:
-        """All rows are durable when it returns. What a failed attempt has staged is deleted, as well as that goes."""
+        """All rows are durable when it returns. Deletes what a failed attempt has staged, best effort."""
         with hinted():
             return stage(self._options, Task.running(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Make the epoch part of the output segments, once, however often it is called. Spark's checkpoint is durable
-        before: else a power cut could leave an epoch merged that Spark plans again.
+        """Merge the epoch into the output segments, once, however often it is called. Spark's checkpoint is made
+        durable first: otherwise a power cut could leave an epoch merged that Spark plans again.
         """
         with hinted():
             sync_checkpoint(self._options.checkpoint)
@@ -227,7 +227,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             worker.merge(self._options.pipeline, batchId, in_order(messages), generation=self._options.generation)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Delete what the batch has staged, the attempts among it that no message tells of."""
+        """Delete what the batch has staged, including attempts without a message."""
         with hinted(), CoordinatorClient(self._options.worker, _ABORT_SECONDS_MAX) as worker:
             worker.abort(self._options.pipeline, batchId, generation=self._options.generation)
 
@@ -247,30 +247,30 @@ def stage(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatch]) -
 
 
 def in_order(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
-    """All that was staged, in the order of the partitions. A task without rows has staged nothing."""
-    told = [message for message in messages if isinstance(message, StagedOutput)]
-    told.sort(key=lambda message: message.partition)
-    return [Staged(port.port, port.segment, port.length, port.rows) for message in told for port in message.ports]
+    """Everything that was staged, ordered by partition. A task without rows has staged nothing."""
+    outputs = [message for message in messages if isinstance(message, StagedOutput)]
+    outputs.sort(key=lambda message: message.partition)
+    return [Staged(port.port, port.segment, port.length, port.rows) for output in outputs for port in output.ports]
 
 
-# Rows of Arrow batches as blocks of stored events, port by port. No loop here runs over rows.
+# Rows of Arrow batches as blocks of stored events, by port. No loop here runs over rows.
 
 BLOCK_BYTES = 2**20
-"""Encoded and appended at once: where the cost of a block is small against that of its bytes."""
+"""Encoded and appended at once: from this size on, the cost per block is small."""
 
 EVENT_BYTES_MAX = BLOCK_SIZE_MAX
-"""An event is never cut, so it must fit into one block of the segment protocol, with its header."""
+"""An event is never split, so it must fit into one block of the segment protocol, with its header."""
 
 _TEXTS = ("value", "key", "source", "stream", "metadata")
-"""Columns of byte strings."""
+"""Columns of bytes or text."""
 
 _EVENT_BYTES_MIN = 8 + LENGTH_MIN
-"""An event with its header, beside key, origin and value."""
+"""The size of an event with its header, without key, origin and value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Events for one port. The bytes of `data` are nobody else's."""
+    """Events for one port. `data` shares its memory with nothing else."""
 
     port: str
     data: Buffer
@@ -278,9 +278,9 @@ class Block:
 
 
 def blocks(batch: pa.RecordBatch, default_port: str) -> Iterator[Block]:
-    """All rows of the batch, each port's in their order. The columns are those that `check_schema` lets through.
+    """All rows of the batch, in order per port. The columns have passed `check_schema`.
 
-    Raises RequestError for a null value and for metadata that are no map, LimitExceeded for a row that is too large.
+    Raises RequestError for a null value and for metadata that is not a map, LimitExceeded for a row that is too large.
     """
     _check_values(batch)
     for port, rows in _by_port(batch, default_port):
@@ -300,7 +300,7 @@ def _check_values(batch: pa.RecordBatch) -> None:
 
 
 def _by_port(batch: pa.RecordBatch, default_port: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The ports in the order in which they come first; the rows of each keep their order."""
+    """The ports in the order of their first rows; the rows of each port keep their order."""
     if not batch.num_rows:
         return
     if "port" not in batch.schema.names:
@@ -322,7 +322,7 @@ def _by_port(batch: pa.RecordBatch, default_port: str) -> Iterator[tuple[str, pa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
-    """A batch's columns as the kernel takes them; None where there is no such column."""
+    """A batch's columns in the form that the kernel needs; None for a missing column."""
 
     values: Bytes
     keys: Bytes | None
@@ -351,7 +351,7 @@ class _Columns:
         )
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """Runs of rows that make about a block each; a row that is larger than that is alone. Raises LimitExceeded."""
+        """Runs of rows of about a block each; a larger row forms its own run. Raises LimitExceeded."""
         count = len(self.values)
         ends = np.arange(count + 1, dtype=np.int64) * _EVENT_BYTES_MIN
         for column in (self.values, self.keys, self.sources, self.streams, self.metadata):
@@ -376,7 +376,7 @@ class _Columns:
             event_ids=None if self.event_ids is None else self.event_ids[start:end],
             metadata=_slice(self.metadata, start, end),
         ).data
-        if len(data) > EVENT_BYTES_MAX:  # one row alone, whose origin made it too large
+        if len(data) > EVENT_BYTES_MAX:  # a single row that its origin makes too large
             raise _too_large(len(data), len(self.values.row(start)))
         return data
 
@@ -395,7 +395,7 @@ def _too_large(size: int, value: int) -> LimitExceeded:
 
 
 def _bytes(column: Any) -> Bytes:
-    """Binary or string, of either width, as it lies in Arrow's buffers; null becomes empty."""
+    """A binary or string column, of either width, without copying Arrow's data buffer; null becomes empty."""
     if column.null_count:
         column = pc.fill_null(column, pa.scalar("").cast(column.type))
     _, offsets, data = column.buffers()
@@ -406,7 +406,7 @@ def _bytes(column: Any) -> Bytes:
 
 def _numbers(column: Any, missing: int) -> NDArray[np.int64]:
     filled = pc.fill_null(column, missing) if column.null_count else column
-    return np.array(filled.to_numpy())  # a copy that may be written to: the kernel takes no other
+    return np.array(filled.to_numpy())  # a writable copy, which the kernel requires
 
 
 def _slice(column: Bytes | None, start: int, end: int) -> Any:
