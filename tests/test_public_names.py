@@ -50,3 +50,11 @@ def test_without_spark_a_name_that_needs_it_gives_the_pip_line() -> None:
 def test_an_unknown_name_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'pipelin'"):
         import_module("penstock").pipelin  # noqa: B018
+
+
+def test_the_process_beside_the_driver_imports_neither_kernels_nor_arrow() -> None:
+    """Spark starts one for each query, and the query waits for it."""
+    code = (
+        "import sys, penstock.spark.source.stream; print({'numba', 'numpy', 'pyarrow', 'pandas'} & sys.modules.keys())"
+    )
+    assert python(code).stdout == "set()\n"

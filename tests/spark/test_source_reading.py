@@ -11,9 +11,9 @@ from penstock.core.address import Address
 from penstock.core.errors import Damaged, DataLoss, RequestError
 from penstock.spark import python_worker
 from penstock.spark.sink.staging import Link
-from penstock.spark.source.arrow import SegmentBatches
+from penstock.spark.source.arrow import SegmentBatches, read_events, read_partition
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.partitions import SegmentRanges, read_events, read_partition
+from penstock.spark.source.partitions import SegmentRanges
 from tests.protocol.stored.events import raw, stored
 from tests.spark.stored_data import store_events, truncate
 from tests.support.running_worker import RunningWorker, running_worker

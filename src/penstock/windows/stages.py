@@ -25,8 +25,7 @@ from penstock.protocol.api.pipelines import BucketNumbers, Range
 from penstock.spark.dead_letters.column import ERR, LETTER, LETTER_FIELDS, NO_EVENT_TIME, letter_arrow
 from penstock.spark.dead_letters.column import LATE as LATE_PORT
 from penstock.spark.python_worker import coordinator, freeze, hinted, link
-from penstock.spark.source.arrow import SegmentBatches
-from penstock.spark.source.partitions import lost, read_events, stream_names
+from penstock.spark.source.arrow import SegmentBatches, lost, read_events, stream_names
 from penstock.windows.engine import TIME, advance, prepare
 from penstock.windows.operator import CARRIED, PLACE, Kind, Operator, as_batch, distinct, parted, read, written
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset
-from penstock.client.segments.range_reader import READ_BYTES, Connected, read_range
-from penstock.core.errors import Damaged, DataLoss, RequestError, SegmentTruncated
+from penstock.core.errors import DataLoss, RequestError
 from penstock.protocol.api.pipelines import Range
-from penstock.protocol.stored.bulk import Events, decode
 from penstock.protocol.stored.names import Source
-from penstock.spark.python_worker import coordinator, freeze, hinted, link
-from penstock.spark.source.arrow import SegmentBatches, StreamNames
+from penstock.spark.python_worker import hinted
 from penstock.spark.source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -119,104 +114,6 @@ def packed(splits: Iterable[Range], parts: int) -> list[SegmentRanges]:
     return [SegmentRanges(tuple(ranges)) for ranges in taken.values()]
 
 
-# A task: bytes of segments in, Arrow batches out.
-
-BATCH_BYTES = 4 << 20
-"""Decoded at once, into one Arrow batch: from this size on, the cost per batch is negligible."""
-
-
-def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: SegmentRanges) -> Iterator[Any]:
-    """The events of the ranges, in order, as RecordBatches. Raises DataLoss if bytes are gone, unless the options allow
-    continuing without them.
-    """
-    freeze()
-    with hinted():
-        worker = link(options.worker, *options.tls)
-        for piece in partition.ranges:
-            batches = SegmentBatches(piece.segment, columns, lambda name: stream_names(options.worker, name))
-            for events in read_events(worker, piece, batches, fail_on_data_loss=options.fail_on_data_loss):
-                yield batches.batch(events)
-
-
-def read_events(
-    worker: Connected, piece: Range, batches: SegmentBatches, *, fail_on_data_loss: bool
-) -> Iterator[Events]:
-    """Yields nothing for bytes without events. Raises DataLoss, and Damaged for bytes that are not whole events."""
-    start = piece.start
-    while start < piece.end:
-        try:
-            yield from _decoded(worker, Range(piece.segment, start, piece.end), batches)
-            return
-        except SegmentTruncated as error:
-            if fail_on_data_loss:
-                raise lost(piece.segment, start, min(error.start, piece.end)) from error
-            log.warning("%s: continuing at %s without the bytes before it (failOnDataLoss=false)", piece, error.start)
-            start = max(error.start, start + 1)
-
-
-def _decoded(worker: Connected, piece: Range, batches: SegmentBatches) -> Iterator[Events]:
-    waiting = _Waiting(min(BATCH_BYTES + READ_BYTES, piece.end - piece.start))
-    offset = piece.start
-    with closing(read_range(worker, piece.segment, piece.start, piece.end)) as pieces:
-        for at, data in pieces:
-            waiting.add(data)
-            is_last = at + len(data) == piece.end
-            del data  # the receive buffer is used again for the next piece
-            if len(waiting) >= BATCH_BYTES or is_last:
-                events = decode(waiting.data, offset, batches.kind, batches.wanted)
-                waiting.drop(events.end - offset)
-                offset = events.end
-                if len(events):
-                    yield events
-    if len(waiting):
-        raise Damaged(
-            f"segment {piece.segment!r}: the range that ends at {piece.end} ends inside the event at {offset}",
-            "Its writer did not append whole events.",
-        )
-
-
-class _Waiting:
-    """Bytes that wait to be decoded. The memory is allocated once, and grows only for an event that does not fit."""
-
-    def __init__(self, size: int) -> None:
-        self._memory = bytearray(size)
-        self._filled = 0
-
-    def __len__(self) -> int:
-        return self._filled
-
-    @property
-    def data(self) -> memoryview:
-        """Valid until something is added or dropped."""
-        return memoryview(self._memory)[: self._filled]
-
-    def add(self, data: memoryview) -> None:
-        end = self._filled + len(data)
-        if end > len(self._memory):
-            self._memory = bytearray(self.data) + bytearray(2 * end - self._filled)
-        self._memory[self._filled : end] = data
-        self._filled = end
-
-    def drop(self, count: int) -> None:
-        """Drop the first `count` bytes."""
-        left = self._memory[count : self._filled]
-        self._memory[: len(left)] = left
-        self._filled = len(left)
-
-
-def lost(segment: str, start: int, end: int) -> DataLoss:
-    return DataLoss(
-        f"segment {segment!r}: the bytes from {start} to {end} were removed before they were read",
-        "Retention has overtaken this reader. With the option failOnDataLoss=false it continues without them.",
-    )
-
-
-@cache
-def stream_names(worker: str, connector: str) -> StreamNames:
-    """Cached for the lifetime of the Python worker."""
-    return StreamNames(lambda ids: coordinator(worker).stream_names(connector, ids))
-
-
 # `spark.read.format("penstock")`: the events stored now, once.
 
 
@@ -237,6 +134,7 @@ class BatchReader(DataSourceReader):
             return plan_partitions(coordinator, options, start, end) or [SegmentRanges(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.source.arrow import read_partition  # here: kernels and Arrow take a second to import
 
         assert isinstance(partition, SegmentRanges)
         return read_partition(self._options, self._columns, partition)

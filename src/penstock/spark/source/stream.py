@@ -259,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, ControlRows):
             return control_batches(self._options, partition)
-        from penstock.spark.source.partitions import read_partition  # here: kernels and Arrow take a second to import
+        from penstock.spark.source.arrow import read_partition  # here: kernels and Arrow take a second to import
 
         assert isinstance(partition, SegmentRanges)
         return read_partition(self._options, self._columns, partition)
