@@ -62,21 +62,21 @@ class _Caller:
     def __init__(self, options: CallbackOptions) -> None:
         self._options = options
         self._callback: Function | None = None
-        self._said = ""
+        self._logged = ""
 
     def take(self, name: str, block: Block) -> None:
         try:
             if self._callback is None:
                 self._callback = _load(self._options)
             self._callback(name, rows_of(block))
-            self._said = ""
+            self._logged = ""
         except SinkLost:
             raise
         except Exception as error:
             self._callback = None
-            if repr(error) != self._said:  # where it failed: once, however often it does
+            if repr(error) != self._logged:  # where it failed: once, however often it does
                 log.exception("%s failed", self._options.function)
-            self._said = repr(error)
+            self._logged = repr(error)
             place = f"{self._options.path}:{self._options.function}"
             raise SinkLost(f"{place} failed: {type(error).__name__}: {error}") from error
 

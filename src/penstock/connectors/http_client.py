@@ -372,8 +372,8 @@ def _read_headers(file: Path) -> Mapping[str, str]:
 
 def _content_type(metadata: Mapping[str, Any]) -> str:
     """Empty where there is none that a header can hold: it must keep nothing from leaving."""
-    told = metadata.get("content_type")
-    return told if isinstance(told, str) and is_header_value(told) else ""
+    content_type = metadata.get("content_type")
+    return content_type if isinstance(content_type, str) and is_header_value(content_type) else ""
 
 
 async def _bounded(response: "httpx.Response", bytes_max: int) -> tuple[bytes, bool]:

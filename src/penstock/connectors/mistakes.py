@@ -84,9 +84,9 @@ def expected(error: ErrorDetails) -> str:
 def _own_words(error: ErrorDetails) -> str:
     """Of a validator that a connector's author has written."""
     raised = error.get("ctx", {}).get("error")
-    told = str(raised) if raised is not None else error["msg"].partition(", ")[2]
+    message = str(raised) if raised is not None else error["msg"].partition(", ")[2]
     hint = getattr(raised, "hint", "")
-    return f"{told}. {hint}".rstrip() if hint else told
+    return f"{message}. {hint}".rstrip() if hint else message
 
 
 def shown(value: Any) -> str:
@@ -109,10 +109,10 @@ def near_literal(error: ErrorDetails) -> str:
 
 
 def dotted(inner: KeyPath) -> str:
-    made = ""
+    path = ""
     for each in inner:
-        made += f"[{each}]" if isinstance(each, int) else f".{each}"
-    return made.removeprefix(".")
+        path += f"[{each}]" if isinstance(each, int) else f".{each}"
+    return path.removeprefix(".")
 
 
 def _decapitalised(text: str) -> str:

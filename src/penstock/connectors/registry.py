@@ -201,18 +201,18 @@ def _interceptor(spec: InterceptorSpec) -> Interceptor[Any]:
 
 
 def _incoming(interceptor: Interceptor[Any]) -> Incoming:
-    made = interceptor.incoming()
-    if made is None:
+    stage = interceptor.incoming()
+    if stage is None:
         raise RequestError(
             f"{interceptor.about.name} cannot be used under `interceptors: in`", "It works on the way out only."
         )
-    return made
+    return stage
 
 
 def _outgoing(interceptor: Interceptor[Any]) -> OutgoingInterceptor:
-    made = interceptor.outgoing()
-    if made is None:
+    stage = interceptor.outgoing()
+    if stage is None:
         raise RequestError(
             f"{interceptor.about.name} cannot be used under `interceptors: out`", "It works on the way in only."
         )
-    return made
+    return stage

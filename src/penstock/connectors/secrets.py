@@ -64,8 +64,8 @@ def resolve(config: Any) -> Any:
 def _resolved(text: str) -> str:
     if f"{{{FILE}" not in text:
         return text
-    made = REFERENCE.sub(_content, text)
-    return Secret(made) if files_in(text) else made
+    resolved = REFERENCE.sub(_content, text)
+    return Secret(resolved) if files_in(text) else resolved
 
 
 def _content(match: re.Match[str]) -> str:

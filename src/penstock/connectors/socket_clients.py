@@ -149,9 +149,9 @@ class ConnectionPerStream:
         """Why it has ended. What the server has said on it is answered as long as it is there."""
         own: list[StreamRef] = []
 
-        def began(said: StreamRef) -> None:
-            own.append(said)
-            self._own[said] = line
+        def began(ref: StreamRef) -> None:
+            own.append(ref)
+            self._own[ref] = line
 
         if stream is not None:
             host.opened(stream)
@@ -163,8 +163,8 @@ class ConnectionPerStream:
             return f"the connection to {self._where} is gone: {error}"
         finally:
             peer.abort()
-            for said in own:
-                self._own.pop(said, None)
+            for ref in own:
+                self._own.pop(ref, None)
         return f"{self._where} has closed the connection"
 
     async def stream_closed(self, stream: StreamRef, host: Host) -> None:

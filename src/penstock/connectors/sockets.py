@@ -39,8 +39,10 @@ class Connection(asyncio.Protocol):
     `read`. Writing buffers what is given in one call, which is the caller's limit. Everything is called in the loop.
     """
 
-    def __init__(self, made: Callable[["Connection"], None] | None = None, dead_peer_seconds: float = 60.0) -> None:
-        self._made = made
+    def __init__(
+        self, on_connected: Callable[["Connection"], None] | None = None, dead_peer_seconds: float = 60.0
+    ) -> None:
+        self._on_connected = on_connected
         self._dead_peer_seconds = dead_peer_seconds
         self._transport: asyncio.Transport | None = None
         self._chunks: list[bytes] = []
@@ -57,8 +59,8 @@ class Connection(asyncio.Protocol):
         self._transport.pause_reading()
         self._is_tls = transport.get_extra_info("sslcontext") is not None
         find_dead_peers(self._transport, max(1, round(self._dead_peer_seconds)))
-        if self._made is not None:
-            self._made(self)
+        if self._on_connected is not None:
+            self._on_connected(self)
 
     def data_received(self, data: bytes) -> None:
         self._chunks.append(data)

@@ -46,7 +46,7 @@ class TcpServer(PeerServer[TcpServerOptions]):
     async def listen(self, host: Host) -> Listening:
         options = self.options
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(lambda made: self._accept(made, host), options.dead_peer_after),
+            lambda: Connection(lambda connection: self._accept(connection, host), options.dead_peer_after),
             options.host,
             options.port,
             ssl=server_context(options.tls),

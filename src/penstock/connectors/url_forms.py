@@ -84,8 +84,8 @@ def endpoint(parts: SplitResult) -> Place:
     target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     url = parts._replace(path=target, query=urlencode(theirs)).geturl()
     hidden = [f"{quote(name)}={_HIDDEN}" for name, _ in theirs]
-    kept = [urlencode([(name, value)]) for name, value in query if name.startswith(PREFIX)]
-    return Place({"url": url}, ours, parts._replace(query="&".join([*hidden, *kept])).geturl())
+    shown = [urlencode([(name, value)]) for name, value in query if name.startswith(PREFIX)]
+    return Place({"url": url}, ours, parts._replace(query="&".join([*hidden, *shown])).geturl())
 
 
 def database(parts: SplitResult) -> Place:

@@ -71,11 +71,11 @@ def parse_sink(url: str) -> ParsedSink:
         _check_sink(type_.about.name, type_.about.capabilities)
         place = form.place(parts)
         options = _options(type_.about, place.fields, place.query)
-        made = ParsedSink(type_(options), place.shown or url)
-        _check_sink(made.kind, made.capabilities, " with these options")
+        sink = ParsedSink(type_(options), place.shown or url)
+        _check_sink(sink.kind, sink.capabilities, " with these options")
     except RequestError as error:
         raise RequestError(f"{named(url)}: {error}", error.hint) from None
-    return made
+    return sink
 
 
 def _check_sink(kind: str, capabilities: Capabilities, where: str = "") -> None:
@@ -131,7 +131,7 @@ def _options(about: About, fields: Mapping[str, Any], query: Sequence[tuple[str,
     except ValidationError as error:
         mistakes += _wrong_options(form, model, error)
     if mistakes:
-        raise _told(form, mistakes)
+        raise _combined(form, mistakes)
     return options
 
 
@@ -152,7 +152,7 @@ def _wrong_options(form: UrlForm, model: type[BaseModel], error: ValidationError
         yield RequestError(text, f"Add {form.prefix}{dotted(where)}=…" if is_missing else hint)
 
 
-def _told(form: UrlForm, mistakes: Sequence[RequestError]) -> RequestError:
+def _combined(form: UrlForm, mistakes: Sequence[RequestError]) -> RequestError:
     """All in one error, each hint once."""
     texts = "; ".join(map(str, mistakes))
     hints = dict.fromkeys(error.hint for error in mistakes if error.hint)

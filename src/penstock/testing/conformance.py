@@ -153,7 +153,7 @@ async def send_many(line: Line, record: bytes, count: int) -> None:
         await line.send(in_lines([b"%d %s" % (n, record) for n in range(start, min(start + 100, count))]))
 
 
-async def say_two(closed: Line, free: Line | None) -> None:
+async def send_two(closed: Line, free: Line | None) -> None:
     await closed.send(b"closed: 1\n")
     if free is not None:
         await free.send(b"free: 1\n")
@@ -179,7 +179,7 @@ async def at_rest(frame: Frame) -> int:
     return stored
 
 
-async def until_letters(frame: Frame, count: int) -> None:
+async def until_dead_letters(frame: Frame, count: int) -> None:
     await frame.until(lambda: frame.instance.host.dead_letters.count >= count, "the dead letter")
 
 
@@ -337,16 +337,16 @@ class SourceConformance(Conforming):
     def test_events_of_a_line_are_one_stream_in_order_with_their_ids(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             lines = [await peer.line(frame) for _ in range(self.lines_max)]
-            said = {number: [b"%d: event %d" % (number, n) for n in range(300)] for number in range(len(lines))}
+            sent = {number: [b"%d: event %d" % (number, n) for n in range(300)] for number in range(len(lines))}
             for start in range(0, 300, 100):
                 for number, line in enumerate(lines):
-                    await line.send(in_lines(said[number][start : start + 100]))
+                    await line.send(in_lines(sent[number][start : start + 100]))
             events = await frame.until_stored(300 * len(lines))
-            assert sorted(by_stream(events).values()) == sorted(said.values())
+            assert sorted(by_stream(events).values()) == sorted(sent.values())
             for ids in ids_by_stream(events).values():
                 assert ids == sorted(set(ids))
                 assert ids[0] > 0
-            assert await frame.letters() == []
+            assert await frame.dead_letter_events() == []
 
         self.run(tmp_path, scenario, needs=Port.OUT)
 
@@ -362,24 +362,24 @@ class SourceConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.OUT, when=self.streams_end)
 
-    def test_a_peer_that_goes_away_in_the_middle_of_a_record_leaves_a_letter(self, tmp_path: Path) -> None:
+    def test_a_peer_that_goes_away_in_the_middle_of_a_record_leaves_a_dead_letter(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             await line.send(b"whole\nhal")
             await frame.until_stored(1)
             await line.break_off()
-            await until_letters(frame, 1)
+            await until_dead_letters(frame, 1)
             assert await frame.values() == [b"whole"]
-            (letter,) = await frame.letters()
-            assert letter.value == b"hal"
-            assert letter.metadata["reason"]
+            (dead_letter,) = await frame.dead_letter_events()
+            assert dead_letter.value == b"hal"
+            assert dead_letter.metadata["reason"]
             await frame.until(lambda: not frame.streams(), "the end of the stream")
             await (await peer.line(frame)).send(b"another\n")
             await frame.until_stored(2)
 
         self.run(tmp_path, scenario, needs=Port.OUT, when=self.breaks_off)
 
-    def test_garbage_is_a_letter_and_ends_that_stream_alone(self, tmp_path: Path) -> None:
+    def test_garbage_is_a_dead_letter_and_ends_that_stream_alone(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             good = await peer.line(frame) if self.lines_max > 1 else None
             bad = await peer.line(frame)
@@ -387,10 +387,10 @@ class SourceConformance(Conforming):
             await frame.until_stored(1)
             with suppress(OSError):  # it may be gone before all of it is said
                 await bad.send(b"\x00garbage" * (RECORD_BYTES_MAX // 8 + 1))
-            await until_letters(frame, 1)
-            (letter,) = await frame.letters()
-            assert b"\x00garbage" in letter.value
-            assert "record_bytes_max" in letter.metadata["reason"]
+            await until_dead_letters(frame, 1)
+            (dead_letter,) = await frame.dead_letter_events()
+            assert b"\x00garbage" in dead_letter.value
+            assert "record_bytes_max" in dead_letter.metadata["reason"]
             await (good or await peer.line(frame)).send(b"still here\n")
             events = await frame.until_stored(2)
             assert {event.value for event in events} == {b"fine", b"still here"}
@@ -423,10 +423,10 @@ class SourceConformance(Conforming):
             await frame.until_stored(2)
             await frame.drain()
             assert frame.streams() == []
-            kept = await frame.values() + [letter.value for letter in await frame.letters()]
+            stored = await frame.values() + [dead_letter.value for dead_letter in await frame.dead_letter_events()]
             if not self.capabilities(peer).resumes:
-                assert kept == [b"one", b"two", b"hal"]
-            assert kept[:2] == [b"one", b"two"]
+                assert stored == [b"one", b"two", b"hal"]
+            assert stored[:2] == [b"one", b"two"]
 
         self.run(tmp_path, scenario, needs=Port.OUT)
 
@@ -438,7 +438,7 @@ class SourceConformance(Conforming):
             (event,) = await frame.until_stored(1)
             stream = next(ref for ref in frame.streams() if ref.stream_id == event.stream_id)
             frame.other.close(stream)
-            said = asyncio.create_task(say_two(closed, free))
+            sending = asyncio.create_task(send_two(closed, free))
             await frame.until(
                 lambda: free is None or pauses is not Pause.STREAM or frame.instance.host.counters.events == 2
             )
@@ -447,7 +447,7 @@ class SourceConformance(Conforming):
             assert set(await frame.values()) == expected
             frame.other.open(stream)
             await frame.until_stored(2 if free is None else 3)
-            await said
+            await sending
 
         self.run(tmp_path, scenario, needs=Port.OUT)
 

@@ -272,10 +272,10 @@ class Frame:
         self._begin()
 
     def _begin(self) -> None:
-        made = self._made()
-        self.connector = made.connector
+        built = self._build()
+        self.connector = built.connector
         self.instance = Instance(
-            made, self._deployment(made), WorkerParts(self.sources, self.signals, self._sinks, lambda: "")
+            built, self._deployment(built), WorkerParts(self.sources, self.signals, self._sinks, lambda: "")
         )
         self.breakers.configure(_OTHER, BreakerSpec(), per_stream=True, is_passing=True)
         self.other = Other(self.breakers)
@@ -293,7 +293,7 @@ class Frame:
     def has_in(self) -> bool:
         return self.instance.built.delivers and self.setup.is_linked_in
 
-    def _made(self) -> BuiltConnector:
+    def _build(self) -> BuiltConnector:
         options = parse_options(self.type.about.options, self._config, self.type.about.name)
         spec = ConnectorSpec(
             name=NAME,
@@ -311,14 +311,14 @@ class Frame:
         chains = make_chains(spec.interceptors_in, spec.interceptors_out)
         return BuiltConnector(spec, self.type(options), chains)
 
-    def _deployment(self, made: BuiltConnector) -> Deployment:
+    def _deployment(self, built: BuiltConnector) -> Deployment:
         links = []
-        if made.capabilities.source is not None:
+        if built.capabilities.source is not None:
             links.append(Link(End("connector", NAME, "out"), End("pipeline", _PIPELINE, "in")))
-        if made.capabilities.sink is not None and self.setup.is_linked_in:
+        if built.capabilities.sink is not None and self.setup.is_linked_in:
             links.append(Link(End("pipeline", _PIPELINE, "out"), End("connector", NAME, "in")))
         pipeline = PipelineSpec(name=_PIPELINE, id=_PIPELINE, instance="01", spark="system::passthrough")
-        return Deployment(connectors={NAME: made.spec}, pipelines={_PIPELINE: pipeline}, links=tuple(links))
+        return Deployment(connectors={NAME: built.spec}, pipelines={_PIPELINE: pipeline}, links=tuple(links))
 
     async def stop(self) -> None:
         """At once; what interceptors of the way in hold is stored."""
@@ -353,7 +353,7 @@ class Frame:
     async def values(self) -> list[bytes]:
         return [event.value for event in await self.events()]
 
-    async def letters(self) -> list[Event]:
+    async def dead_letter_events(self) -> list[Event]:
         """What could not become an event, with the reason in its metadata."""
         return await self.events(f"{NAME}.err")
 
@@ -431,11 +431,11 @@ class Frame:
 class _Deployed:
     """What delivery asks of an application."""
 
-    made: Connector[Any]
+    built: Connector[Any]
     sinks: OutboxSinks
 
     def connector(self, name: str) -> Connector[Any] | None:
-        return self.made if name == NAME else None
+        return self.built if name == NAME else None
 
     def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         return self.sinks.make(pipeline, sink, connector, wake)

@@ -93,7 +93,7 @@ class TestStdio(ConnectorConformance):
     def make_peer(self, folder: Path) -> Peer:
         return Pipes()
 
-    def test_garbage_is_a_letter_and_ends_that_stream_alone(self, tmp_path: Path) -> None:
+    def test_garbage_is_a_dead_letter_and_ends_that_stream_alone(self, tmp_path: Path) -> None:
         pytest.skip("there is no other stream")
 
     def test_after_a_crash_nothing_is_missing_and_no_id_is_used_again(self, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ class OutputConnection(asyncio.Protocol):
             while self._spare is not None and self.lost is None and (data := self._spare.recv(RECEIVE_BYTES)):
                 self.data_received(data)
 
-    def _say_last(self) -> None:
+    def _send_last(self) -> None:
         assert self._transport is not None
         self._transport.writelines(self.session.take())
         self._transport.close()
@@ -171,7 +171,7 @@ class OutputConnection(asyncio.Protocol):
             self.flush()
         except SinkLost as error:
             self._end(error)
-            self._say_last()
+            self._send_last()
         self._changed.set()
 
     def pause_writing(self) -> None:

@@ -156,7 +156,7 @@ class Tailing:
         self._linger_seconds = linger_seconds
         self._lines = lines
         self._followed: dict[Inode, Followed] = {}
-        self._told: dict[Path, str] = {}
+        self._reported: dict[Path, str] = {}
         """What is wrong with files that exist: it is logged once, not at every look."""
 
     async def run(self, host: Host) -> None:
@@ -173,7 +173,7 @@ class Tailing:
             file.gone = inode not in found
         new = [Followed(path, inode) for inode, path in found.items() if inode not in self._followed]
         self._followed |= {file.inode: file for file in new}
-        self._told = {path: told for path in found.values() if (told := self._told.get(path)) is not None}
+        self._reported = {path: reason for path in found.values() if (reason := self._reported.get(path)) is not None}
         return new
 
     async def _pause(self, host: Host) -> None:
@@ -189,8 +189,8 @@ class Tailing:
             host.count("bad_files")
         except (OSError, PenstockError) as error:
             host.count("failed_files")
-            level = logging.DEBUG if self._told.get(file.path) == str(error) else logging.WARNING
-            self._told[file.path] = str(error)
+            level = logging.DEBUG if self._reported.get(file.path) == str(error) else logging.WARNING
+            self._reported[file.path] = str(error)
             log.log(level, "%s: %s is read again later: %s", host.name, file.path, error)
             await self._pause(host)
         finally:

@@ -22,7 +22,7 @@ from penstock.connectors.http_server.exchange import (
     metadata_of,
     read_body,
     route,
-    says,
+    text_answer,
 )
 from penstock.connectors.http_server.options import HttpServerOptions
 from penstock.connectors.http_server.protocol import HttpProtocol, protocol_factory
@@ -166,7 +166,7 @@ class ClientConnection:
 
     def _unavailable(self, why: str, *, seconds: int | None = None, closes: bool = False) -> RefusedRequest:
         after = ("retry-after", str(self._options.retry_after_seconds if seconds is None else seconds))
-        return RefusedRequest(says(Status.SERVICE_UNAVAILABLE, why, after, closes=closes))
+        return RefusedRequest(text_answer(Status.SERVICE_UNAVAILABLE, why, after, closes=closes))
 
     async def _processed(self, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> Answer:
         exchange = Exchange(self._last, metadata["headers"], self._options.reply_bytes_max)
@@ -175,7 +175,7 @@ class ClientConnection:
         try:
             first = await first_of(exchanged, self._gone.wait(), self._overdue())
         except BadBytes as bad:
-            raise RefusedRequest(says(Status.BAD_REQUEST, str(bad), closes=True)) from None
+            raise RefusedRequest(text_answer(Status.BAD_REQUEST, str(bad), closes=True)) from None
         if first == 1:
             raise ClientDisconnect
         if first == 2:
@@ -207,7 +207,7 @@ class ClientConnection:
             last = await stream.send(body[start : start + step], metadata=metadata)
             if (last - exchange.after) * each + start > limit:
                 text = f"its events are more than {limit} bytes with its headers (stored_bytes_max)"
-                raise RefusedRequest(says(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
+                raise RefusedRequest(text_answer(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
 
     async def _overdue(self) -> None:
         """Return when the request has waited too long. The time of a pipeline's first epoch does not count."""
@@ -227,7 +227,7 @@ class ClientConnection:
             because = " (the first epoch since Spark was started is not through)"
         seconds = self._options.timeout
         text = f"no reply within {seconds:g} s{because}; what was sent is stored, and may still be processed"
-        return says(Status.GATEWAY_TIMEOUT, text, closes=True)
+        return text_answer(Status.GATEWAY_TIMEOUT, text, closes=True)
 
 
 def _retrieve(opening: asyncio.Task[Stream]) -> None:

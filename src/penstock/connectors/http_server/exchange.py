@@ -52,14 +52,14 @@ class Answer:
     """The connection ends with it."""
 
 
-def says(status: HTTPStatus, text: str, *headers: tuple[str, str], closes: bool = False) -> Answer:
+def text_answer(status: HTTPStatus, text: str, *headers: tuple[str, str], closes: bool = False) -> Answer:
     """An answer in words."""
     return Answer(status, f"{text}\n".encode(), (("content-type", "text/plain; charset=utf-8"), *headers), closes)
 
 
 def refusal(reasons: Iterable[str]) -> Answer:
     """Of events that are letters now."""
-    return says(HTTPStatus.BAD_REQUEST, "\n".join(dict.fromkeys(reasons)) or "it could not be processed")
+    return text_answer(HTTPStatus.BAD_REQUEST, "\n".join(dict.fromkeys(reasons)) or "it could not be processed")
 
 
 def reply(
@@ -72,28 +72,28 @@ def reply(
     for one in metadata:
         status = _status(one.get("status")) or status
         content_type = _text(one.get("content_type")) or content_type
-        if isinstance(told := one.get("headers"), Mapping) and told != request_headers:
-            headers |= dict(_headers(told))
+        if isinstance(own_headers := one.get("headers"), Mapping) and own_headers != request_headers:
+            headers |= dict(_headers(own_headers))
     if status in _WITHOUT_BODY:
         return Answer(status, b"", tuple(headers.items()))
     return Answer(status, body, (("content-type", content_type), *headers.items()))
 
 
-def _status(told: Any) -> int | None:
+def _status(value: Any) -> int | None:
     """Of an answer that is whole: one that only begins is not a pipeline's to give."""
     try:
-        status = int(told)
+        status = int(value)
     except (TypeError, ValueError):
         return None
     return status if 200 <= status <= 599 else None
 
 
-def _text(told: Any) -> str:
-    return told if isinstance(told, str) and _VALUE.fullmatch(told) else ""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) and _VALUE.fullmatch(value) else ""
 
 
-def _headers(told: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in told.items():
+def _headers(headers: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in headers.items():
         is_theirs = isinstance(name, str) and _TOKEN.fullmatch(name) and name.lower() not in _NOT_THEIRS
         if is_theirs and (text := _text(value)):
             yield name.lower(), text
@@ -146,7 +146,9 @@ class Exchange:
     def answer(self, chain: OutgoingChain, content_type: str) -> Answer:
         """Of what has come, now that no more is awaited."""
         if self._is_too_large:
-            return says(HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply exceeds reply_bytes_max ({self._bytes_max})")
+            return text_answer(
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply exceeds reply_bytes_max ({self._bytes_max})"
+            )
         if self._reasons:
             return refusal(self._reasons)
         if not self._values:
@@ -154,7 +156,7 @@ class Exchange:
         try:
             body = b"".join(_chained(chain, self._values))
         except BadBytes as error:
-            return says(HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply cannot leave: {error}")
+            return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply cannot leave: {error}")
         return reply(body, self._metadata, content_type, self._headers)
 
 
@@ -181,16 +183,18 @@ def route(request: Request, options: HttpServerOptions) -> None:
     path = request.scope["path"]
     wanted, is_prefix = options.path.removesuffix("*"), options.path.endswith("*")
     if not (path.startswith(wanted) if is_prefix else path == wanted):
-        raise RefusedRequest(says(HTTPStatus.NOT_FOUND, "not found"))
+        raise RefusedRequest(text_answer(HTTPStatus.NOT_FOUND, "not found"))
     if request.method not in options.methods:
         allow = ("allow", ", ".join(options.methods))
-        raise RefusedRequest(says(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method} is not allowed", allow))
+        raise RefusedRequest(
+            text_answer(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method} is not allowed", allow)
+        )
 
 
 async def read_body(request: Request, options: HttpServerOptions) -> bytes:
     """All of it. Raises RefusedRequest for one that is too large or too slow, ClientDisconnect."""
-    told = request.headers.get("content-length", "")
-    if told.isdigit() and int(told) > options.body_bytes_max:
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > options.body_bytes_max:
         raise RefusedRequest(_too_large(options))
     body = bytearray()
     try:
@@ -201,13 +205,15 @@ async def read_body(request: Request, options: HttpServerOptions) -> bytes:
                     raise RefusedRequest(_too_large(options))
     except TimeoutError:
         text = f"the body has not come within {options.timeout:g} s"
-        raise RefusedRequest(says(HTTPStatus.REQUEST_TIMEOUT, text, closes=True)) from None
+        raise RefusedRequest(text_answer(HTTPStatus.REQUEST_TIMEOUT, text, closes=True)) from None
     return bytes(body)
 
 
 def _too_large(options: HttpServerOptions) -> Answer:
     """The rest of the body is read and dropped: who is still sending would not see an answer to a closed connection."""
-    return says(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {options.body_bytes_max} bytes (body_bytes_max)")
+    return text_answer(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {options.body_bytes_max} bytes (body_bytes_max)"
+    )
 
 
 def metadata_of(request: Request) -> dict[str, Any]:

@@ -110,13 +110,13 @@ _NO_PLACE = f"no place between records to go on from in {WAITING_BYTES_MAX:,} by
 
 def _fed(stage: Incoming, records: list[bytes]) -> tuple[list[bytes], BadBytes | None]:
     """The interceptor's records; where some bytes are bad, also these with all that stands behind them."""
-    made: list[bytes] = []
+    results: list[bytes] = []
     for at, record in enumerate(records):
         try:
-            made += stage.feed(record)
+            results += stage.feed(record)
         except BadBytes as bad:
-            return made + bad.records, BadBytes(str(bad), bad.data + b"".join(records[at + 1 :]))
-    return made, None
+            return results + bad.records, BadBytes(str(bad), bad.data + b"".join(records[at + 1 :]))
+    return results, None
 
 
 def _finished(stage: Incoming) -> tuple[list[bytes], BadBytes | None]:
@@ -162,12 +162,12 @@ class OutgoingChain:
     def __init__(self, interceptors: Sequence[OutgoingInterceptor] = ()) -> None:
         self._stages = [_Outgoing(interceptor) for interceptor in interceptors]
         self._counts: list[int] = []
-        self._held = 0
+        self._buffered = 0
 
     @property
     def held(self) -> int:
         """Values that were fed and are in no result yet."""
-        return self._held
+        return self._buffered
 
     @property
     def counts(self) -> list[int]:
@@ -192,7 +192,7 @@ class OutgoingChain:
 
     def _passed(self, results: list[bytes], *, is_flush: bool) -> list[bytes]:
         counts = [1] * len(results)
-        self._held += len(results)
+        self._buffered += len(results)
         for stage in self._stages:
             fed, counts = stage.interceptor.feed(results), stage.counted(counts)
             if is_flush:
@@ -200,7 +200,7 @@ class OutgoingChain:
                 fed, counts = fed + flushed, counts + stage.counted([])
             results = fed
         self._counts = counts
-        self._held -= sum(counts)
+        self._buffered -= sum(counts)
         return results
 
 

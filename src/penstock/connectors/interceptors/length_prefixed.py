@@ -49,23 +49,23 @@ class Unprefixing:
     def __init__(self, options: LengthPrefixedOptions) -> None:
         self._length = _length(options)
         self._limit = options.record_bytes_max
-        self._kept = bytearray()
+        self._buffer = bytearray()
         """The beginning of a length and its record."""
         self._needed = self._length.size
         """Kept bytes from which there is something to do: a length, or the end of the record."""
 
     @property
     def held(self) -> int:
-        return len(self._kept)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        if len(self._kept) + len(data) < self._needed:
-            self._kept += data
+        if len(self._buffer) + len(data) < self._needed:
+            self._buffer += data
             return []
-        return self._cut(b"".join((self._kept, data)))
+        return self._cut(b"".join((self._buffer, data)))
 
     def finish(self) -> list[bytes]:
-        rest = bytes(self._kept)
+        rest = bytes(self._buffer)
         self._keep(b"", self._length.size)
         if rest:
             raise BadBytes(f"only {len(rest)} bytes of a record and its length", rest)
@@ -90,7 +90,7 @@ class Unprefixing:
         return records
 
     def _keep(self, rest: bytes, needed: int) -> None:
-        self._kept, self._needed = bytearray(rest), needed
+        self._buffer, self._needed = bytearray(rest), needed
 
 
 class Prefixing:

@@ -41,23 +41,23 @@ class Splitting:
     def __init__(self, options: SplitOptions) -> None:
         self._options = options
         self._delimiter = delimiter_bytes(options.delimiter)
-        self._kept = bytearray()
+        self._buffer = bytearray()
         """The beginning of a record."""
 
     @property
     def held(self) -> int:
-        return len(self._kept)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
         if not self._ends_in(data):
-            self._kept += data
+            self._buffer += data
             return self._bounded([])
-        *records, rest = b"".join((self._kept, data)).split(self._delimiter)
-        self._kept = bytearray(rest)
+        *records, rest = b"".join((self._buffer, data)).split(self._delimiter)
+        self._buffer = bytearray(rest)
         return self._bounded(records)
 
     def finish(self) -> list[bytes]:
-        last, self._kept = bytes(self._kept), bytearray()
+        last, self._buffer = bytes(self._buffer), bytearray()
         if last and self._options.unterminated == "dead-letter":
             raise BadBytes(f"{len(last)} bytes without the delimiter that ends a record", last)
         return [last] if last else []
@@ -65,17 +65,17 @@ class Splitting:
     def _ends_in(self, data: bytes) -> bool:
         """Whether a delimiter ends in it, also one that began before."""
         reach = len(self._delimiter) - 1
-        return self._delimiter in data or (reach > 0 and self._delimiter in self._kept[-reach:] + data[:reach])
+        return self._delimiter in data or (reach > 0 and self._delimiter in self._buffer[-reach:] + data[:reach])
 
     def _bounded(self, records: list[bytes]) -> list[bytes]:
         limit = self._options.record_bytes_max
-        if max(map(len, records), default=0) > limit or len(self._kept) > limit:
-            raise self._too_long([*records, bytes(self._kept)], limit)
+        if max(map(len, records), default=0) > limit or len(self._buffer) > limit:
+            raise self._too_long([*records, bytes(self._buffer)], limit)
         return self._without_empty(records)
 
     def _too_long(self, parts: list[bytes], limit: int) -> BadBytes:
         first = next(at for at, part in enumerate(parts) if len(part) > limit)
-        self._kept = bytearray()
+        self._buffer = bytearray()
         message = f"a record of more than {limit} bytes (record_bytes_max)"
         return BadBytes(message, self._delimiter.join(parts[first:]), self._without_empty(parts[:first]))
 

@@ -150,8 +150,8 @@ def describe(options: SqliteOptions, schema: RowSchema) -> TableDdl:
         return TableDdl(options.table, False, fitting(*_wanted(options, schema), None))
     with closing(sqlite3.connect(f"{options.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         found = _found(database, options)
-        made = fitting(*_wanted(options, schema), found, _index(options))
-        return TableDdl(options.table, found is not None, made)
+        statements = fitting(*_wanted(options, schema), found, _index(options))
+        return TableDdl(options.table, found is not None, statements)
 
 
 def _upsert(options: SqliteOptions) -> Sequence[str]:
