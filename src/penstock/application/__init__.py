@@ -1,1 +1,1 @@
-"""Applications: what is in a file, run on Spark and in a worker."""
+"""Applications: the contents of a file, run on Spark and in a worker."""

@@ -1,6 +1,6 @@
-"""Pipelines of a deployment at the coordinator: they are registered before connectors listen, so that from the first
-event on, what they will read is retained for them; and their sinks are bound. A driver binds the sinks of a pipeline
-that it starts for the first time.
+"""Registers the pipelines of a deployment at the coordinator, before connectors listen, so that what they will read is
+retained for them from the first event on; and binds their sinks. A driver binds the sinks of a pipeline that it starts
+for the first time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from penstock.protocol.api.pipelines import InputSpec
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 10.0
-"""For a sink that moves to another port to get what is merged in the old one: no more is merged there."""
+"""The limit for a sink that moves to another port to receive what is merged in the old one: no more is merged there."""
 
 _LOOK_SECONDS = 0.05
 
@@ -37,8 +37,8 @@ async def register(
     source: Callable[[End], str],
     revision: int,
 ) -> None:
-    """Those that the coordinator does not know yet. The driver that starts one takes it over. `source`: the name under
-    which the end of a link is read.
+    """Registers the pipelines that the coordinator does not know yet. The driver that starts one takes it over.
+    `source` returns the name under which the end of a link is read.
     """
     for name, spec in deployment.pipelines.items():
         if name in known:
@@ -71,14 +71,14 @@ class Binding:
             if (pipeline := self._pipelines().get(name)) is not None:
                 places = deployment.sink_names(name)
                 wanted = {sink: SinkSpec(port, to) for sink, (port, to) in places.items() if votes(to) is not None}
-                # One whose connector could not be built stays as it is.
+                # A sink whose connector could not be built stays as it is.
                 was_given = given.get(name, frozenset()) - (places.keys() - wanted.keys())
                 await self._rebind(name, pipeline, wanted, was_given, votes)
 
     async def _rebind(
         self, name: str, pipeline: Pipeline, wanted: Mapping[str, SinkSpec], given: frozenset[str], votes: Votes
     ) -> None:
-        # One whose connector votes otherwise than it did is bound again.
+        # A sink whose connector's voting has changed is bound again.
         bound = {
             sink: SinkSpec(one.port, one.url if votes(one.url) in (None, one.votes) else "")
             for sink, one in pipeline.sinks.items()
@@ -94,8 +94,9 @@ class Binding:
             log.info("the sinks of pipeline %s are left to its driver: %s", name, error)
 
     async def make_way(self, name: str, sinks: Mapping[str, SinkSpec], given: frozenset[str]) -> None:
-        """A pipeline that restarts is about to bind these: sinks of the application that are bound to another port are
-        unbound as soon as they have got everything that is merged. Raises NoRoom if that takes too long.
+        """Called when a pipeline restarts and is about to bind these sinks: those of the application that are bound to
+        another port are unbound as soon as they have received everything that is merged. Raises NoRoom if that takes
+        too long.
         """
         pipeline = self._pipelines().get(name)
         bound = {} if pipeline is None else {key: SinkSpec(one.port, one.url) for key, one in pipeline.sinks.items()}
@@ -119,7 +120,7 @@ class Binding:
         return any(one.lacking for one in found)
 
     def serve(self, deployment: Deployment, is_served: Callable[[str], bool]) -> None:
-        """From now on, report these: sinks of connectors that delivery serves by a URL."""
+        """From now on, reports these: sinks of connectors that delivery serves by a URL."""
         served = {
             (pipeline, sink): connector
             for pipeline in deployment.pipelines

@@ -1,4 +1,4 @@
-"""The deployment that a worker runs, in DATA/application.json (written whole or not at all), and the diff of two."""
+"""The worker's deployment, stored in DATA/application.json (written atomically), and the diff of two deployments."""
 
 import asyncio
 import json
@@ -22,26 +22,26 @@ _HINT = "Restore the file, or remove it and apply the application again: penstoc
 class Phase(Enum):
     RUNNING = "running"
     DRAINING = "draining"
-    """Sources have stopped reading; what was read is processed and delivered."""
+    """Sources have stopped reading; what was read is being processed and delivered."""
     DRAINED = "drained"
     """Everything is delivered, and all connectors are closed."""
 
 
 Paused = tuple[str, int | None]
-"""A connector, and one of its streams or None for all of them."""
+"""A connector, with one of its streams, or None for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """`revision` counts the deployments; 0 before the first one."""
+    """`revision` counts the deployments; it is 0 before the first."""
 
     revision: int = 0
     name: str = ""
-    """Of the file that was deployed, for the status; "" if unknown."""
+    """The deployed file's, for the status; "" if unknown."""
     phase: Phase = Phase.RUNNING
     deployment: Deployment = field(default_factory=Deployment)
     paused: frozenset[Paused] = frozenset()
-    """By an operator."""
+    """Paused by an operator."""
     sinks: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By pipeline: the sinks that this deployment, or any before it, has bound."""
 
@@ -136,14 +136,14 @@ def _sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorChanges:
-    """Connectors that are in none of these run on. What is restarted is in both `stop` and `start`."""
+    """Connectors in none of these keep running. A connector that is restarted is in both `stop` and `start`."""
 
     stop: frozenset[str] = frozenset()
     start: frozenset[str] = frozenset()
     configure: frozenset[str] = frozenset()
-    """They run on with another quota, acknowledgement, watermark or breaker policy."""
+    """These keep running with a different quota, acknowledgement, watermark or breaker policy."""
     relink: frozenset[str] = frozenset()
-    """They run on, but their events lead elsewhere, or their `in` port is linked differently."""
+    """These keep running, but their events lead elsewhere, or their `in` port is linked differently."""
 
     def as_json(self) -> dict[str, list[str]]:
         return {
@@ -157,7 +157,7 @@ class ConnectorChanges:
 
 @dataclass(frozen=True, slots=True)
 class PipelineChanges:
-    """Pipelines that are in neither run on. What is restarted is in `start`, and was in the old deployment."""
+    """Pipelines in neither keep running. One that is restarted is in `start`, and was in the old deployment."""
 
     stop: tuple[str, ...]
     start: tuple[str, ...]
@@ -172,7 +172,7 @@ class PipelineChanges:
 
 
 def connector_changes(old: Deployment, new: Deployment) -> ConnectorChanges:
-    """From what runs to what should run."""
+    """From what runs now to what should run."""
     stay = {name for name in old.connectors.keys() & new.connectors.keys() if _same_connector(name, old, new)}
     return ConnectorChanges(
         stop=frozenset(old.connectors.keys() - stay),
@@ -183,8 +183,9 @@ def connector_changes(old: Deployment, new: Deployment) -> ConnectorChanges:
 
 
 def pipeline_changes(old: Deployment, new: Deployment) -> PipelineChanges:
-    """A pipeline is restarted if its query would be made from anything else. One that is gone is stopped and keeps its
-    place in its sources and sinks: if it comes back, it continues there. Raises RequestError, as `plan_of`.
+    """A pipeline is restarted if anything that its query is built from has changed. A removed pipeline is stopped and
+    keeps its positions in its sources and sinks: if it is deployed again, it continues there. Raises RequestError, like
+    `plan_of`.
     """
     both = old.pipelines.keys() & new.pipelines.keys()
     same = {name for name in both if plan_of(old, name) == plan_of(new, name)}
@@ -205,7 +206,9 @@ def _same_connector(name: str, old: Deployment, new: Deployment) -> bool:
 
 
 def _built_from(spec: ConnectorSpec) -> ConnectorSpec:
-    """What the connector is built from: neither what Spark decodes its events with, nor what `configure` changes."""
+    """What the connector is built from: excludes the codecs that Spark decodes its events with, and what `configure`
+    changes.
+    """
     blank = ConnectorSpec(name=spec.name, id=spec.id, instance=spec.instance, type=spec.type)
     return replace(
         blank,
@@ -226,17 +229,18 @@ def _settings(spec: ConnectorSpec) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rebinding:
-    """The sinks of one pipeline: first some are unbound, then others are bound."""
+    """The changes of one pipeline's sinks: first some are unbound, then others are bound."""
 
     unbind: frozenset[str]
     bind: Mapping[str, SinkSpec]
     moved: frozenset[str] = frozenset()
-    """To another port, for another codec: rebound when the pipeline restarts and they have got all of the old port."""
+    """Sinks that move to another port because of another codec: rebound when the pipeline restarts and they have
+    received everything from the old port."""
 
 
 def rebinding(wanted: Mapping[str, SinkSpec], given: Collection[str], bound: Mapping[str, SinkSpec]) -> Rebinding:
-    """From what is `bound` to what is `wanted`. Only sinks that an application has bound before (`given`) are unbound:
-    those that operators have bound by hand stay.
+    """From the `bound` sinks to the `wanted` ones. Only sinks that an application has bound before (`given`) are
+    unbound: those that operators have bound by hand stay.
     """
     gone = {name for name in bound if name in given and name not in wanted}
     moved = {name for name, spec in wanted.items() if name in bound and bound[name].port != spec.port}

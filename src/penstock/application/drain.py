@@ -10,10 +10,10 @@ from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 
 LOOK_SECONDS = 0.1
-"""Between two looks at what is left."""
+"""Between two polls of what is left."""
 
 _QUIET_LOOKS = 2
-"""Looks in a row that must find nothing: what a source has read last may not be durable yet."""
+"""Consecutive polls that must find nothing: what a source has read last may not be durable yet."""
 
 
 _ADVICE = {
@@ -46,14 +46,14 @@ class Drain:
         """Sentences; empty when nothing is left."""
 
     async def run(self) -> None:
-        """Return when everything has left. The rows of tripped streams stay in the outbox."""
+        """Returns when everything has left. The rows of tripped streams stay in the outbox."""
         self._gate.shut()
         self._reading = {*self._instances}
         self.waits_for = [*self._left()]
         await asyncio.gather(*(self._drain(instance) for instance in self._instances.values()))
         await self._emptied()
         self._gateway.end_sessions()
-        await self._emptied()  # with what programs sent until then
+        await self._emptied()  # including what programs sent until then
         self.waits_for = []
 
     async def _drain(self, instance: Instance) -> None:

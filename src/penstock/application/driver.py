@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from penstock.spark.run.runner import Runner
 
 LOOK_SECONDS = 0.5
-"""Between two looks at the deployment: `penstock apply` and `stop` are for people, who notice no shorter delay."""
+"""Between two polls of the deployment: `penstock apply` and `stop` are for people, who notice no shorter delay."""
 
 _ANSWER_SECONDS = 0.0
-"""A worker that is unavailable is asked again at the next look: pipelines wait for it themselves."""
+"""An unavailable worker is asked again at the next poll: pipelines wait for it themselves."""
 
 
 def carry_by_value(pipeline: Pipeline) -> None:
@@ -37,7 +37,7 @@ class Follower:
     """Stops a runner when `penstock stop` has drained its worker. The runner calls `follow` before every turn."""
 
     def __init__(self, worker: str, first: Deployed, report: Callable[[str], None]) -> None:
-        """`first` is the deployment when the runner starts."""
+        """`first` is the deployment at the start of the runner."""
         self._client = ApplicationClient(worker, _ANSWER_SECONDS)
         self._now = first
         self._report = report
@@ -49,7 +49,7 @@ class Follower:
         return self._now.state == "drained"
 
     def follow(self) -> None:
-        """Look at the deployment and change what runs; stop when everything is drained."""
+        """Poll the deployment and change what runs; stop when everything is drained."""
         assert self.runner is not None
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
@@ -74,7 +74,7 @@ class Follower:
         """A plain runner has its own pipelines: a new deployment does not concern it."""
 
     def _start_reset(self, runner: Runner, old: Deployed, new: Deployed) -> None:
-        """A pipeline that had failed and was reset since starts from scratch."""
+        """Start from scratch a pipeline that failed and has been reset since."""
         for running in runner.pipelines:
             name = running.pipeline.name
             before, now = old.incarnations.get(name), new.incarnations.get(name)
@@ -87,8 +87,8 @@ class Follower:
 
 
 class Driver(Follower):
-    """Gives a runner the pipelines of the deployed application. A change is checked before it is made; users' mistakes
-    are reported, and what ran before continues.
+    """Runs the pipelines of the deployed application in a runner. A change is checked before it is applied; users'
+    mistakes are reported, and what ran before continues.
     """
 
     def _look(self, runner: Runner) -> Deployed:
@@ -98,7 +98,7 @@ class Driver(Follower):
         return new
 
     def _refusals(self, runner: Runner, deployment: Deployment) -> list[str]:
-        """For the pipelines that would be started; nothing is started or stopped."""
+        """For the pipelines that would start; nothing is started or stopped."""
         refusals = []
         for name in pipeline_changes(self._now.deployment, deployment).start:
             try:
@@ -128,7 +128,7 @@ class Driver(Follower):
         runner.put(pipeline)
 
     def close(self) -> None:
-        with suppress(PenstockError):  # a silent driver is taken for gone anyway
+        with suppress(PenstockError):  # a silent driver is considered gone anyway
             self._client.leave()
         super().close()
 

@@ -9,12 +9,12 @@ from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import Deployment
 
 FOLLOWED_SECONDS = 30.0
-"""A driver looks at what is deployed twice a second, unless it is busy starting queries. One that is silent for longer
-is taken for gone."""
+"""A driver polls the deployment twice a second, unless it is busy starting queries. One that is silent for longer
+counts as gone."""
 
 ANSWER_SECONDS_MAX = 60.0
-"""For a driver that is there, and plans many pipelines: meanwhile it is silent. It compares them again before it stops
-any."""
+"""The limit for a driver that is alive and plans many pipelines: meanwhile it is silent. It compares them again before
+it stops any."""
 
 _NO_ANSWER_HINT = "Apply it again; if that does not help, see the output of penstock run, or stop it before you apply."
 
@@ -24,13 +24,13 @@ class _Proposal:
     number: int
     deployment: Deployment
     is_seen: bool = False
-    """A driver has it, and plans its pipelines: its answer is waited for."""
+    """A driver has received it and is planning its pipelines: its answer is awaited."""
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     refusals: Sequence[str] = ()
 
 
 class DriverCheck:
-    """One proposal at a time. Kept in memory: a proposal ends with the request that has made it."""
+    """One proposal at a time. Only in memory: a proposal ends with the request that made it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -39,13 +39,13 @@ class DriverCheck:
         self._proposal: _Proposal | None = None
 
     def heard(self) -> None:
-        """A driver looks at what is deployed and proposed."""
+        """A driver has polled the deployment and the proposal."""
         self._heard = self._clock()
         if self._proposal is not None:
             self._proposal.is_seen = True
 
     def left(self) -> None:
-        """It has ended as it should."""
+        """The driver has ended properly."""
         self._heard = None
         if self._proposal is not None:
             self._proposal.is_seen = False
@@ -55,20 +55,20 @@ class DriverCheck:
         return self._heard is not None and self._clock() - self._heard <= FOLLOWED_SECONDS
 
     def proposed(self) -> dict[str, Any] | None:
-        """What drivers are to answer."""
+        """The proposal that drivers should answer."""
         if self._proposal is None:
             return None
         return {"number": self._proposal.number, "deployment": self._proposal.deployment.as_json()}
 
     def answer(self, number: int, refusals: Sequence[str]) -> None:
-        """An answer to a proposal that is over changes nothing."""
+        """An answer to a proposal that has ended is ignored."""
         if self._proposal is not None and self._proposal.number == number:
             self._proposal.refusals = refusals
             self._proposal.answered.set()
 
     async def check(self, deployment: Deployment) -> None:
-        """Raises RequestError with the reasons of a driver that cannot run it, and where one has seen it but does not
-        answer in time. Where no driver looks at it nothing runs: then the next one compares for itself.
+        """Raises RequestError with the reasons of a driver that cannot run it, and if a driver has seen it but does not
+        answer in time. If no driver polls, nothing runs, and the next driver compares for itself.
         """
         if not self.is_followed:
             return

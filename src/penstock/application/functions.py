@@ -1,4 +1,4 @@
-"""Users' functions by `file.py:function`, each version of a file loaded as a module of its own."""
+"""Users' functions, named `file.py:function`; each version of a file is loaded as its own module."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class UserFunction:
     call: Callable[..., Any]
     module: ModuleType
     sole: str | None
-    """The parameter for the port `in`."""
+    """The parameter that the port `in` feeds."""
 
     def parameter(self, port: str) -> str:
         return self.sole if port == "in" and self.sole is not None else port
 
 
 def load_function(spark: str, code: str) -> UserFunction:
-    """Runs the file, unless this version of it was run already. Its folder is put on the path of modules, as for a
-    program. Raises RequestError at the user's line.
+    """Runs the file, unless this version of it has run already. Its folder is added to `sys.path`, as for a program.
+    Raises RequestError at the user's line.
     """
     file, _, name = spark.rpartition(":")
     module = _module(Path(file), code)
@@ -69,25 +69,25 @@ def _module(path: Path, code: str) -> ModuleType:
 
 
 def _sole(function: Callable[..., Any]) -> str | None:
-    """The only parameter that must be given, or the only one that there is."""
+    """The only parameter without a default, or else the only parameter."""
     parameters = inspect.signature(function).parameters.values()
     required = [one.name for one in parameters if one.default is one.empty]
     named = required or [one.name for one in parameters]
     return named[0] if len(named) == 1 else None
 
 
-# What a pipeline of an application does on Spark: decode, the user's function, encode; or nothing but pass on.
+# What a pipeline of an application does on Spark: decode, call the user's function, encode; or just pass events on.
 
 
 FUNCTION_COLUMNS = (*COLUMNS, "content_type", "metadata_json")
 PASSING_COLUMNS = (*COLUMNS, "content_type")
-"""What sources load: of the metadata only what is needed."""
+"""The columns that sources load: of the metadata, only what is needed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passing:
-    """`system::passthrough`: events leave as they came, or in the codec of their sinks. What its codec cannot decode is
-    a letter.
+    """`system::passthrough`: events leave unchanged, or in the codec of their sinks. What its codec cannot decode is a
+    dead letter.
     """
 
     codings: Mapping[str, Coding]
@@ -107,7 +107,7 @@ class Coded:
 
     function: UserFunction
     codings: Mapping[str, Mapping[str, Coding]]
-    """By input, and by source."""
+    """By input and source."""
     outlets: Mapping[str, Outlet]
 
     def __call__(self, **inputs: DataFrame) -> Any:

@@ -20,7 +20,7 @@ from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
 @dataclass(frozen=True, slots=True)
 class BuiltConnector:
-    """A connector that does not run yet. All are built before anything that runs is touched."""
+    """A connector that does not run yet. All are built before anything that runs is changed."""
 
     spec: ConnectorSpec
     connector: Connector[Any]
@@ -32,7 +32,9 @@ class BuiltConnector:
 
     @property
     def delivers(self) -> bool:
-        """Whether it gets the events of streams; otherwise delivery gives its sink whole epochs, or it has no `in`."""
+        """Whether it receives the events of streams; otherwise delivery passes whole epochs to its sink, or it has no
+        `in`.
+        """
         return self.capabilities.sink is not None and not self.capabilities.takes_epochs
 
     @property
@@ -43,7 +45,7 @@ class BuiltConnector:
 
 
 def build(spec: ConnectorSpec) -> BuiltConnector:
-    """With the current contents of its secrets' files. Raises RequestError."""
+    """Uses the current contents of its secrets' files. Raises RequestError."""
     try:
         connector = make_connector(spec.type, spec.config)
         chains = make_chains(spec.interceptors_in, spec.interceptors_out)
@@ -69,13 +71,13 @@ def build_all(specs: Iterable[ConnectorSpec]) -> dict[str, BuiltConnector]:
 log = logging.getLogger(__name__)
 
 STORE_SECONDS = 15.0
-"""For what a connector has read to be stored when it is removed or replaced. It takes longer only if the disk is full;
-then it is as after a crash.
+"""The limit for storing what a connector has read, when it is removed or replaced. Only a full disk takes longer; then
+it is as after a crash.
 """
 
 FLUSH_SECONDS = 5.0
-"""For what outgoing interceptors buffer, and for the last call, when a connector is removed or replaced; after that its
-epochs wait.
+"""The limit for sending what outgoing interceptors buffer, and for the last call, when a connector is removed or
+replaced; after that its epochs wait.
 """
 
 
@@ -88,7 +90,7 @@ class WorkerParts:
     sinks: OutboxSinks
     segment_address: Callable[[], str]
     downstream: Callable[[str], Downstream] = lambda _: NoPipelines()
-    """The pipelines that read a connector, by its name."""
+    """The pipelines that read a connector, by the connector's name."""
 
 
 class Instance:
@@ -131,7 +133,7 @@ class Instance:
         self.host.start()
 
     def configure(self, spec: ConnectorSpec) -> None:
-        """Change quota, acknowledgement, watermark or breaker policy; nothing is interrupted."""
+        """Changes quota, acknowledgement, watermark or breaker policy; nothing is interrupted."""
         self.host.configure(spec)
         if self.sink is not None:
             self.sink.spec = spec
@@ -143,11 +145,11 @@ class Instance:
         self.host.has_out = deployment.has_out(self.name)
 
     async def drain(self) -> None:
-        """It stops reading, and what it has read is stored. Its `in` port continues."""
+        """Stops reading; what was read is stored. Its `in` port continues."""
         await self.host.drain()
 
     async def close(self) -> None:
-        """What it has read is stored, what interceptors buffer is sent if possible; then its connections end."""
+        """Stores what was read and sends what interceptors buffer, if possible; then closes the connections."""
         try:
             async with asyncio.timeout(STORE_SECONDS):
                 await self.host.drain()

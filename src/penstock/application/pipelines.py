@@ -1,4 +1,4 @@
-"""The pipelines of a deployment, as the Spark runner takes them."""
+"""The pipelines of a deployment, in the form that the Spark runner takes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from penstock.spark.pipelines import Pipeline, limits_of
 
 
 def pipelines_of(deployment: Deployment, types: Types = CONNECTORS) -> list[Pipeline]:
-    """In the order of the deployment. Imports the users' files. Raises RequestError at the user's line."""
+    """In the deployment's order. Imports the users' files. Raises RequestError at the user's line."""
     return [pipeline_of(deployment, name, types) for name in deployment.pipelines]
 
 
@@ -38,7 +38,7 @@ def pipeline_of(deployment: Deployment, name: str, types: Types = CONNECTORS) ->
 
 
 def _ports(outlets: Mapping[str, Outlet]) -> tuple[str, ...]:
-    """All possible ports, whatever is linked: so sinks in other codecs can be bound while the pipeline runs."""
+    """All possible ports, linked or not, so that sinks with other codecs can be bound while the pipeline runs."""
     return tuple(dict.fromkeys(port_for(port, codec) for codec in (None, *CODECS) for port in outlets))
 
 

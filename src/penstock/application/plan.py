@@ -1,4 +1,4 @@
-"""What a pipeline's query is made from, read from the deployment alone: neither Spark nor a user's file is imported."""
+"""What a pipeline's query is built from, taken from the deployment alone: imports neither Spark nor a user's file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,18 +29,18 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a pipeline's query is made from. While it is equal, the query may continue."""
+    """Everything that a pipeline's query is built from. While it is equal, the query may continue."""
 
     spec: PipelineSpec
     sources: Mapping[str, tuple[str, ...]]
     """By input."""
     codings: Mapping[str, Mapping[str, Coding]]
-    """By input, and by source."""
+    """By input and source."""
     outlets: Mapping[str, Outlet]
 
 
 def plan_of(deployment: Deployment, name: str, types: Types = CONNECTORS) -> Plan:
-    """Imports nothing of the user's. Raises RequestError for a type that is not installed here."""
+    """Imports none of the user's files. Raises RequestError for a type that is not installed here."""
     read, inputs = _Read(deployment, types), deployment.inputs(name)
     return Plan(
         deployment.pipelines[name],
@@ -92,7 +92,7 @@ class _Read:
         return end.source
 
     def _coding(self, end: End) -> Coding:
-        """Output of pipelines, and what could not become an event, is not decoded."""
+        """Output of pipelines is not decoded, and neither is input that could not become an event."""
         source = self._source(end)
         if end.name == SYSTEM_STREAMS:
             return Coding(source, "json")
@@ -124,7 +124,7 @@ def _outlet(deployment: Deployment, spec: PipelineSpec, port: str, types: Types)
 
 
 def _plain(spec: PipelineSpec, codecs: set[str | None]) -> str:
-    """The codec of the port itself: passthrough needs none, unless a sink wants JSON."""
+    """The codec of the port itself: passthrough needs none, unless a sink requires JSON."""
     if "json" in codecs:
         return "json"
     return AS_IT_IS if spec.spark == PASSTHROUGH or AS_IT_IS in codecs else "json"

@@ -7,7 +7,7 @@ from penstock.delivery.breakers.table import Breakers
 from penstock.ingest.source_view import SourceView
 
 _SHOWN = 20
-"""Streams of each kind in a status; the counts are of all of them."""
+"""The number of streams of each kind that a status lists; the counts cover all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +39,25 @@ class ConnectorStatus:
     """starting, connected, disconnected, ended, failed, draining or stopped, whether it is paused or not."""
     reason: str
     streams: int
-    """Open ones."""
+    """The number of open streams."""
     blocked_count: int
-    """Open ones that may not send."""
+    """The number of open streams that may not send."""
     blocked_streams: list[BlockedStream]
     """Some of them."""
     paused: bool
     paused_streams: list[int]
     breaker: str
-    """Of its `in` port as a whole: passing, tripped or probing; "" if it has none."""
+    """The state of its `in` port as a whole: passing, tripped or probing; "" if it has none."""
     breaker_reason: str
-    """Why its `in` port takes nothing; "" if it does."""
+    """Why its `in` port accepts nothing; "" if it accepts events."""
     tripped_streams: list[TrippedStream]
-    """Some of those that its port `in` has tripped."""
+    """Some of the streams that its `in` port has tripped."""
     tripped_count: int
     events_in: int
     bytes_in: int
     events_out: int
     dead_letters: int
-    """What came in and could not become an event, and what could not be sent."""
+    """Input that could not become an event, and output that could not be sent."""
     outbox_bytes: int
     """Retained on disk for tripped streams."""
     guarantee: dict[str, str]
@@ -73,7 +73,7 @@ class ConnectorStatus:
 def report(instance: Instance, breakers: Breakers, sources: SourceView) -> ConnectorStatus:
     status, spec, sink = instance.host.status(), instance.built.spec, instance.sink
     blocked, blocked_count = status.blocked, status.blocked_count
-    if not status.streams:  # programs send, and not the connector
+    if not status.streams:  # programs send, not the connector
         waiting = [stream for stream in breakers.streams_of(spec.name) if not breakers.may_send(stream)]
         blocked = {stream.stream_id: breakers.why(stream) for stream in waiting[:_SHOWN]}
         blocked_count = len(waiting)
@@ -117,7 +117,7 @@ def _blocked(sources: SourceView, connector: str, stream_id: int, why: str) -> B
 
 
 def failed(name: str, type_name: str, reason: str) -> dict[str, object]:
-    """Of a connector that could not be built."""
+    """The status of a connector that could not be built."""
     status = ConnectorStatus(
         name=name,
         id=name,

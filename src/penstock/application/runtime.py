@@ -43,7 +43,7 @@ def find_stream(
     sources: SourceCatalog, connector: str, stream: str | int | None, deployed: Container[str]
 ) -> int | None:
     """The id of a stream given by id or name; None for the whole connector. Raises RequestError if the connector or the
-    stream does not exist, or several open streams have the name.
+    stream does not exist, or if several open streams have the name.
     """
     try:
         streams: Mapping[int, KnownStream] = sources.existing(connector).streams
@@ -72,19 +72,19 @@ def find_stream(
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 10.0
-"""For what connectors have read to be stored when the worker stops; after that it is as after a crash."""
+"""The limit for storing what connectors have read when the worker stops; after that it is as after a crash."""
 
 NO_ROOM_SECONDS = 1.0
-"""Until `drained` is written again after the disk had no room."""
+"""The delay before `drained` is written again after the disk was full."""
 
 _NOTHING = Deployment()
 
 
 class Runtime:
-    """One change at a time. What was acknowledged is on disk, and is restored when the worker starts again.
+    """One change at a time. What was acknowledged is on disk, and is restored when the worker restarts.
 
-    Make it before delivery, which asks it for connectors; then `serve`, and `start` when the worker's ports are known.
-    In the end `stop_reading`, delivery's own stop, `stop`.
+    Create it before delivery, which asks it for connectors; then call `serve`, and `start` when the worker's ports are
+    known. To stop: `stop_reading`, delivery's own stop, `stop`.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class Runtime:
         self._around = WorkerParts(gateway.sources, self.signals, self.sinks, segment_address, self._downstream)
         self._instances: dict[str, Instance] = {}
         self._built: dict[str, BuiltConnector] = {}
-        """Connectors that are deployed and do not run: delivery may need them."""
+        """Deployed connectors that do not run: delivery may need them."""
         self._failures: dict[str, str] = {}
         """Connectors that could not be built, and why."""
         self._running = _NOTHING
-        """What the instances belong to."""
+        """The deployment that the instances belong to."""
         self._drain: Drain | None = None
         self._draining: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -125,7 +125,7 @@ class Runtime:
         self._binding = Binding(delivery, lambda: coordinator.deliveries.state.pipelines, self.signals)
         self.signals.passed = PipelineChains(coordinator.deliveries).passed
 
-    # Start and stop of the worker.
+    # Start and stop with the worker.
 
     async def start(self) -> None:
         """Restore the deployment. A connector that cannot be built does not stop the others."""
@@ -151,14 +151,14 @@ class Runtime:
                 self._gate.open()
 
     async def stop_reading(self) -> None:
-        """What connectors have read is stored, as far as possible."""
+        """Stores what connectors have read, as far as possible."""
         self._stop_drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await asyncio.gather(*(one.drain() for one in self._instances.values()), return_exceptions=True)
 
     async def stop(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         await asyncio.gather(*(one.leave() for one in self._instances.values()), return_exceptions=True)
         await self.signals.stop()
         self.sinks.stop()
@@ -166,9 +166,9 @@ class Runtime:
     # For operators.
 
     async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
-        """Returns what was changed. The same deployment again changes nothing, unless it was drained: then all of it
-        starts again. Raises RequestError if a connector cannot be built, or if the driver cannot run a pipeline; then
-        nothing has changed.
+        """Returns the changes. Applying the same deployment again changes nothing, unless it was drained: then all of
+        it starts again. Raises RequestError if a connector cannot be built, or if the driver cannot run a pipeline;
+        then nothing has changed.
         """
         async with self._changing:
             now = self.application
@@ -189,7 +189,7 @@ class Runtime:
             return {"revision": self.application.revision, **todo.as_json(), **pipelines.as_json()}
 
     async def drain(self) -> dict[str, Any]:
-        """Sources stop reading. Returns at once; the state shows when everything has left. Idempotent."""
+        """Stops the sources. Returns immediately; the state shows when everything has left. Idempotent."""
         async with self._changing:
             if self.application.phase is Phase.RUNNING:
                 await self._save(replace(self.application, phase=Phase.DRAINING))
@@ -197,7 +197,7 @@ class Runtime:
             return {"state": self.application.phase.value}
 
     async def pause(self, connector: str, stream: str | int | None) -> None:
-        """Until `resume`: no breaker, no apply and no restart ends it."""
+        """Lasts until `resume`: no breaker, apply or restart ends it."""
         async with self._changing:
             stream_id = find_stream(self._gateway.sources, connector, stream, self.application.deployment.connectors)
             await self._save(self.application.with_pause((connector, stream_id), is_paused=True))
@@ -213,7 +213,7 @@ class Runtime:
             self.breakers.resume(connector, stream_id)
 
     async def make_way(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """Before a driver binds these. See `Binding.make_way`."""
+        """Called before a driver binds these. See `Binding.make_way`."""
         await self._binding.make_way(pipeline, sinks, self.application.sinks.get(pipeline, frozenset()))
 
     async def _save(self, application: Application) -> None:
@@ -223,7 +223,7 @@ class Runtime:
     # From one deployment to the next.
 
     async def _perform(self, todo: ConnectorChanges, built: dict[str, BuiltConnector], new: Deployment) -> None:
-        """First stop what goes: what it has read is stored, and the port that it listens on is free."""
+        """Stops removed connectors first: what they have read is stored, and the ports that they listen on are free."""
         await self._close(todo.stop)
         for name in todo.stop - todo.start:
             self.signals.relink(name, ())
@@ -267,7 +267,7 @@ class Runtime:
                 log.error("a connector failed while it was closed: %r", outcome)
 
     def _source(self, end: End) -> str:
-        """What pipelines read there: a connector may name a different source."""
+        """The source that pipelines read: a connector may name a different one."""
         instance = self._instances.get(end.name) if (end.kind, end.port) == ("connector", "out") else None
         if instance is None:
             return end.source
@@ -285,10 +285,10 @@ class Runtime:
         instance = self._instances.get(connector)
         return None if instance is None else instance.built.capabilities.votes
 
-    # What delivery asks for: the connectors that pipelines' sinks lead to.
+    # What delivery asks for: the connectors that pipelines' sinks name.
 
     def connector(self, name: str) -> Connector[Any] | None:
-        """As it is deployed, also before the worker has started it and after a drain."""
+        """As deployed, also before the worker has started it and after a drain."""
         instance = self._instances.get(name)
         if instance is not None:
             return instance.built.connector
@@ -299,7 +299,7 @@ class Runtime:
         if known is None or known.spec != spec:
             try:
                 known = self._built[name] = build(spec)
-            except PenstockError:  # `_failures` says why
+            except PenstockError:  # `_failures` has the reason
                 return None
         return known.connector
 
@@ -342,12 +342,12 @@ class Runtime:
         self._drain = self._draining = None
 
     async def _end_drain(self) -> None:
-        """Close what a drain has left open."""
+        """Closes what a drain has left open."""
         self._stop_drain()
         await self._close_all()
 
     async def _close_all(self) -> None:
-        """Nothing runs and nothing is linked any more."""
+        """Afterwards nothing runs and nothing is linked."""
         await self._close([*self._instances])
         for name in self._running.connectors:
             self.signals.relink(name, ())
@@ -387,7 +387,7 @@ class Runtime:
         return [f"connector {name} does not run: {why}" for name, why in sorted(self._failures.items())]
 
     def blockages(self) -> Iterator[str]:
-        """Sentences: what blocks streams."""
+        """Sentences that name what blocks streams."""
         if self.application.phase is not Phase.RUNNING:
             yield f"the application is {self.application.phase.value}: sources are blocked until penstock apply or run"
         for name in sorted({name for name, stream in self.breakers.pauses if stream is None}):

@@ -29,17 +29,17 @@ class TypePage:
     text: str
     ports: tuple[str, ...]
     facts: dict[str, str]
-    """What it promises and does, by short words."""
+    """Its guarantees and properties, by short labels."""
     options: tuple[Option, ...]
     of_options: str
-    """What holds for all of them."""
+    """What applies to all options."""
     example: str = ""
     """A connector in YAML."""
     install: str = ""
 
 
 def page_of(types: Types, name: str) -> TypePage:
-    """Of a type of connectors, or else of interceptors. Raises RequestError: nobody has this name."""
+    """For a connector type, or else an interceptor. Raises RequestError for an unknown name."""
     if name in types.interceptors() and name not in types.names():
         interceptor = types.interceptor(name)
         options = interceptor.options
@@ -60,12 +60,12 @@ def page_of(types: Types, name: str) -> TypePage:
 
 
 def _of_options(model: type[BaseModel]) -> str:
-    """The model's own docstring, not that of a general one."""
+    """The model's own docstring, not an inherited one."""
     return " ".join((model.__dict__.get("__doc__") or "").split())
 
 
 def _ways(types: Types, name: str, options: type[BaseModel]) -> dict[str, str]:
-    """Where the interceptor can stand, as far as no option must be given to know it."""
+    """Where the interceptor can be used, unless that depends on a required option."""
     if any(field.is_required() for field in options.model_fields.values()):
         return {}
     return {"used under": ", ".join(sorted(types.directions(name, options())))}
@@ -90,7 +90,7 @@ def _facts(can: Capabilities) -> Iterator[tuple[str, str]]:
 
 
 def _url(about: About) -> dict[str, str]:
-    """How a sink of the type is written on the command line."""
+    """The form of a sink of the type on the command line."""
     can = about.capabilities
     if can.sink is None or can.is_linked:
         return {}
@@ -107,7 +107,7 @@ def _example(about: About) -> str:
 
 
 def url_options(about: About) -> list[Option]:
-    """The options that may stand in the query of a sink's URL, under the names that they have there."""
+    """The options that are allowed in the query of a sink's URL, under their names there."""
     form = about.url
     return [
         Option(form.prefix + one.name, one.values, str(form.implied.get(one.name, one.default)), one.required, one.text)
@@ -117,15 +117,15 @@ def url_options(about: About) -> list[Option]:
 
 
 def pages(types: Types) -> dict[str, str]:
-    """The files of the documentation, by their names."""
+    """The documentation's files, by name."""
     found = [page_of(types, name) for name in sorted(types.names())]
     chains = [page_of(types, name) for name in sorted(types.interceptors())]
     return {_INDEX: _index(found, chains)} | {f"{page.name}.md": markdown(page) for page in found}
 
 
 def write_pages(types: Types, folder: Path) -> list[Path]:
-    """Those of types that are gone are removed. Raises RequestError, and has changed nothing, where a page that
-    somebody else has written stands in the place of one.
+    """Removes the pages of types that no longer exist. Raises RequestError, without changing anything, if a file that
+    was written by hand is in the place of a page.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / name: text for name, text in pages(types).items()}

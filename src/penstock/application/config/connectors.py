@@ -1,4 +1,4 @@
-"""A connector of the file for one instance: all its keys checked, and what is deployed of it."""
+"""A connector of the file, for one instance: its keys checked, and its part of the deployment."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -17,8 +17,8 @@ from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
 
-# Schemas of columns as Spark writes them (`id INT, name STRING NOT NULL`), looked through without Spark: mistakes are
-# told where the file is checked, and not when its pipelines start.
+# Schemas of columns in Spark's syntax (`id INT, name STRING NOT NULL`), checked without Spark: mistakes are reported
+# when the file is checked, not when its pipelines start.
 
 _SIMPLE = """
     boolean byte tinyint short smallint int integer long bigint float real double date time timestamp timestamp_ntz
@@ -31,12 +31,12 @@ _QUOTED = r"(?P<quoted>`(?:[^`]|``)+`)"
 _TEXT = r"""(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")"""
 _TOKEN = re.compile(rf"\s*(?:{_QUOTED}|{_TEXT}|(?P<word>\w+)|(?P<sign>[<>(),:]))")
 _LEVELS_MAX = 100
-"""Types inside of types: far more than people write."""
+"""Nesting of types: far deeper than people write."""
 
 
 def check_ddl(schema: str) -> None:
-    """Raises RequestError, with the words at which it goes wrong. What it takes and Spark does not is rare: Spark says
-    so when the pipeline starts.
+    """Raises RequestError, with the words where parsing fails. It rarely accepts what Spark rejects; Spark then reports
+    it when the pipeline starts.
     """
     read = _Reader([*_tokens(schema)])
     if read.word() == "struct" and read.sign(1) == "<":
@@ -63,7 +63,7 @@ class _Reader:
         self._at = 0
 
     def rest(self) -> str:
-        """The next token, as it is written; "" at the end."""
+        """The next token as written; "" at the end."""
         return self._tokens[self._at][0].strip() if self._at < len(self._tokens) else ""
 
     def word(self) -> str:
@@ -82,7 +82,7 @@ class _Reader:
         self._at += 1
 
     def columns(self, level: int) -> None:
-        """Names with types, to the end or to what cannot belong to them."""
+        """Names with types, up to the end or to a token that cannot belong to them."""
         names: set[str] = set()
         while True:
             name = self._name()
@@ -169,11 +169,11 @@ class CheckedConnector:
     spec: ConnectorSpec | None
     """None: it has mistakes."""
     capabilities: Capabilities
-    """Of its options; where those have mistakes, all that its type can."""
+    """For its options; if those have mistakes, everything that its type can do."""
 
 
 class ConnectorCheck:
-    """Of one connector with one instance's variables filled in: `value`."""
+    """The check of one connector with one instance's variables filled in: `value`."""
 
     def __init__(self, document: Document, types: Types, item: Item, value: Mapping[str, Any]) -> None:
         self._document = document
@@ -182,7 +182,7 @@ class ConnectorCheck:
         self._value = value
 
     def check(self, name: str, instance: str) -> CheckedConnector | None:
-        """None if there is a mistake that leaves no type of it. Every key is looked at, whatever the others are."""
+        """None if its type is not known because of a mistake. Every key is checked, whatever the others are."""
         section = validated(self._document, ConnectorSection, self._value, self._item.path, (), self._item.what)
         capabilities = self._capabilities()
         for way in ("in", "out"):
@@ -195,7 +195,7 @@ class ConnectorCheck:
         return CheckedConnector(None if section is None else _spec(section, name, instance), capabilities)
 
     def check_schema(self) -> None:
-        """Of a connector whose port `out` is linked."""
+        """For a connector whose port `out` is linked."""
         if self._value.get("schema") is not None:
             return
         for key, codec in self._codecs().items():
@@ -242,10 +242,10 @@ class ConnectorCheck:
             self._document.complain(path, f'unknown {what} "{self._document.shown(path, name)}"', hint)
 
     def _options(self, model: type[BaseModel], value: Mapping[str, Any], path: KeyPath) -> BaseModel | None:
-        """Of `config`, with the secrets that files hold: only to see whether they are right."""
+        """Parses `config` with the contents of the secrets' files, only to validate it."""
         config = value.get("config", {})
         if not isinstance(config, dict):
-            return None  # the section's own model has said so
+            return None  # the section's own model has reported it
         where = (*path, "config")
         if not self._check_files(config, where):
             return None
@@ -288,7 +288,7 @@ class ConnectorCheck:
             self._document.complain((*path, "type"), f'the interceptor "{kind}" cannot be used under "{way}"', hint)
 
     def _codecs(self) -> dict[KeyPath, str]:
-        """By the key that names them."""
+        """By the key that names each."""
         found: dict[KeyPath, Any] = {("codec",): self._value.get("codec")}
         chosen = self._value.get("codec_map")
         found |= {("codec_map", key): codec for key, codec in (chosen if isinstance(chosen, dict) else {}).items()}

@@ -1,5 +1,5 @@
-"""YAML as plain values, each with its place in the file. The rules are stricter than YAML's own: no key twice, no tags,
-one document; only `true` and `false` are truths, `01` and `no` are texts, and a date is one too.
+"""YAML as plain values, each with its place in the file. Stricter than YAML itself: no duplicate keys, no tags, one
+document; only `true` and `false` are booleans; `01`, `no` and dates are strings.
 """
 
 import re
@@ -12,12 +12,12 @@ from pydantic import Field
 
 from penstock.core.errors import RequestError
 
-# What is wrong with an application's file, and where. All of it is told at once.
+# What is wrong with an application's file, and where. All mistakes are reported together.
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where something stands in the file, both counted from 1."""
+    """A position in the file, both counted from 1."""
 
     line: int
     column: int
@@ -39,12 +39,12 @@ class Mistake:
 
 
 def _on_one_line(text: str) -> str:
-    """What a terminal would act upon, as an escape: names in a file may hold anything."""
+    """Escapes what a terminal would act upon: names in a file may contain anything."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class ConfigErrors(RequestError):
-    """The file cannot be deployed: nothing was started. `mistakes` are all there are, in the file's order."""
+    """The file cannot be deployed: nothing was started. `mistakes` has all of them, in the file's order."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(sorted(set(mistakes)))
@@ -54,16 +54,16 @@ class ConfigErrors(RequestError):
 
 
 FILE_BYTES_MAX = 1 << 20
-"""An application is some pages. More is another file, given by mistake."""
+"""An application is a few pages. A larger file was named by mistake."""
 TOO_LARGE = f"the file is larger than {FILE_BYTES_MAX >> 20} MiB"
 VALUES_MAX = 100_000
-"""Aliases of aliases make a small file a large value."""
+"""Aliases of aliases can expand a small file to a large value."""
 DEPTH_MAX = 50
-"""The deepest that anything here goes is under 10; the parser calls itself for each."""
+"""Nothing in an application is nested 10 deep; the parser recurses for each level."""
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 Substitute: TypeAlias = Callable[[str], "str | Unset"]
-"""What stands for a text with `${…}` in it."""
+"""Returns the value of a text that contains `${…}`."""
 
 _KINDS: dict[str, Callable[[str], Any]] = {
     yaml.SafeLoader.DEFAULT_SCALAR_TAG: str,
@@ -78,7 +78,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """Nothing stands for the text: why."""
+    """Why the text has no value."""
 
     text: str
     hint: str
@@ -86,22 +86,24 @@ class Unset:
 
 @dataclass(slots=True)
 class Document:
-    """`value` is of dicts, lists, texts, numbers, truths and None. Mistakes are gathered until somebody raises them."""
+    """`value` consists of dicts, lists, strings, numbers, booleans and None. Mistakes are collected until `check`
+    raises them.
+    """
 
     file: str
     value: Any = None
     places: dict[KeyPath, Place] = field(default_factory=dict)
-    """Of values, by the keys and indexes that lead to them."""
+    """The places of values, by the keys and indexes that lead to them."""
     keys: dict[KeyPath, Place] = field(default_factory=dict)
-    """Of the keys themselves."""
+    """The places of the keys themselves."""
     written: dict[KeyPath, str] = field(default_factory=dict)
-    """What stands in the file where `value` has something from outside, which nobody may print."""
+    """The text in the file where `value` comes from outside, and must not be printed."""
     unset: set[KeyPath] = field(default_factory=set)
-    """A value from outside that was not found: only that is reported, and nothing else about it."""
+    """Values from outside that were not found: only that is reported about them."""
     mistakes: list[Mistake] = field(default_factory=list)
 
     def known(self, path: KeyPath) -> KeyPath:
-        """The longest part of it that stands in the file."""
+        """The longest prefix of the path that is in the file."""
         while path and path not in self.places:
             path = path[:-1]
         return path
@@ -115,11 +117,11 @@ class Document:
         self.mistakes.append(Mistake(self.file, self.place(path, key=key), text, hint))
 
     def shown(self, path: KeyPath, value: str) -> str:
-        """The value as people may see it."""
+        """The value in the form that people may see."""
         return self.written.get(path, value)
 
     def is_outside(self, path: KeyPath) -> bool:
-        """Whether something from outside stands there, or below it."""
+        """Whether this value, or one below it, comes from outside."""
         return any(each[: len(path)] == path for each in self.written)
 
     def check(self) -> None:
@@ -129,7 +131,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Knows of plain texts what _PLAIN says, and nothing of what YAML 1.1 makes of them."""
+    """Resolves unquoted scalars by _PLAIN only, without the rules of YAML 1.1."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -141,13 +143,13 @@ _PLAIN = {
     "float": (r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.[0-9]+)", "-+0123456789."),
     "merge": (r"<<", "<"),
 }
-"""What a text without quotes is, and how it begins."""
+"""The types of unquoted scalars: their pattern, and their possible first characters."""
 for _name, (_pattern, _first) in _PLAIN.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})$"), [*_first])
 
 
 def parse(text: str, file: str, substitute: Substitute) -> Document:
-    """Raises ConfigErrors if it is no YAML; anything else is among the document's mistakes."""
+    """Raises ConfigErrors if it is not YAML; any other mistake is added to the document's."""
     document = Document(file)
     if len(text.encode(errors="replace")) > FILE_BYTES_MAX:
         document.complain((), TOO_LARGE, "Is it an application?")
@@ -191,7 +193,7 @@ def _unreadable(document: Document, error: yaml.MarkedYAMLError) -> None:
 
 
 def _several(node: yaml.Node) -> list[yaml.Node]:
-    """What `<<` names."""
+    """The nodes that `<<` names."""
     return list(node.value) if isinstance(node, yaml.SequenceNode) else [node]
 
 
@@ -200,7 +202,7 @@ def _place(node: yaml.Node) -> Place:
 
 
 class _Reader:
-    """From nodes to values."""
+    """Converts nodes to values."""
 
     def __init__(self, document: Document, substitute: Substitute) -> None:
         self._document = document
@@ -261,7 +263,9 @@ class _Reader:
         return mapping
 
     def _merge(self, node: yaml.Node, path: KeyPath, mapping: dict[str, Any]) -> None:
-        """What stands in the mapping itself goes before what is merged into it, and that before what it merges."""
+        """The mapping's own keys take precedence over merged ones, and those over what the merged mapping merges
+        itself.
+        """
         self._descend(node, path)
         if not isinstance(node, yaml.MappingNode):
             self._document.complain(path, "<< needs a mapping", "Write <<: *name.")
@@ -311,18 +315,18 @@ class _Reader:
         return found
 
 
-# How artefacts and ports may be called: segments and files are named after them.
+# Valid names of artefacts and ports: segments and files are named after them.
 
 NAME_LENGTH_MAX = 100
 RESERVED_PREFIX = "system"
-"""Names that begin so are reserved for Penstock."""
+"""Names with this prefix are reserved for Penstock."""
 PASSTHROUGH_NAME = "passthrough"
 """`passthrough.BINDING` is the built-in pipeline of a binding."""
 ERR_SUFFIX = ".err"
-"""`NAME.err` is the source of what came into the connector NAME and could not become an event."""
+"""`NAME.err` is the source of input of the connector NAME that could not become an event."""
 NAME_PATTERN = rf"^[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}$"
 PORT_PATTERN = r"^[A-Za-z0-9_-]{1,100}$"
-"""Without dots: ports with one are reserved for Penstock, such as those of letters that are sent through again."""
+"""No dots: ports with one are reserved for Penstock, such as those of replayed dead letters."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 PortName = Annotated[str, Field(pattern=PORT_PATTERN)]

@@ -1,4 +1,4 @@
-"""Whether links can be: ports that are there, and that can serve; inputs that something leads to."""
+"""Validates links: the ports exist and can serve, and every input is linked."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from penstock.core.suggestions import suggestion
 from penstock.core.types import Guarantee
 from penstock.protocol.api.deployment import DEFAULT_INSTANCE, PASSTHROUGH, SYSTEM_STREAMS, Deployment, End, Link
 
-# Ends of links as people write them.
+# The ends of links, as written in a file.
 #
 # penstock://connector/ID/{instance}/PORT tremor://… is the same /connector/ID/{instance}/PORT,
 # connector/ID/{instance}/PORT, connector/ID/PORT system/streams the signals of all streams, for pipelines to read
@@ -41,12 +41,12 @@ class Url:
     """`connector`, `pipeline`, or `system`."""
     id: str
     instance: str
-    """As it is written, `{instance}` where nothing is."""
+    """As written; `{instance}` if it is left out."""
     port: str
     scheme: str = "penstock://"
 
     def of(self, instance: str) -> str:
-        """As people read it, in full."""
+        """The full form, for people."""
         if self.kind == "system":
             return SYSTEM_STREAMS_URL
         return f"{self.scheme}{self.kind}/{self.id}/{instance}/{self.port}"
@@ -69,7 +69,7 @@ def parse_url(text: str) -> Url:
     return Url(kind, parts[0], instance, parts[-1], scheme if "://" in scheme else "penstock://")
 
 
-# From bindings to what is deployed: every instance of every artefact, and the links between them.
+# From bindings to the deployment: every instance of every artefact, and the links between them.
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _DEFAULT = Instance(DEFAULT_INSTANCE, {"instance": DEFAULT_INSTANCE})
@@ -77,7 +77,7 @@ _DEFAULT = Instance(DEFAULT_INSTANCE, {"instance": DEFAULT_INSTANCE})
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """An end of a link, of one instance."""
+    """One end of a link, for one instance."""
 
     url: Url
     name: str
@@ -85,7 +85,7 @@ class Reached:
     item: Item | None
     """None: it is built in."""
     path: KeyPath
-    """Where the link names it."""
+    """The place of the link that names it."""
     is_key: bool
 
     @property
@@ -101,7 +101,7 @@ class Route:
 
 
 def expand(document: Document, sections: Sections) -> list[Route]:
-    """Ends that name nothing are among the document's mistakes."""
+    """Ends that name nothing are added to the document's mistakes."""
     routes: list[Route] = []
     for binding in sections.bindings:
         for instance in (binding.instances or {DEFAULT_INSTANCE: _DEFAULT}).values():
@@ -110,8 +110,8 @@ def expand(document: Document, sections: Sections) -> list[Route]:
 
 
 def fill(document: Document, value: Any, path: KeyPath, instance: Instance) -> Any:
-    """The value with the instance's variables: a text that is only one becomes its value, with its type. What is in
-    braces and is not a variable stays as it is.
+    """The value with the instance's variables filled in: a text that is just one variable becomes its value, with its
+    type. Braces around anything that is not a variable stay as they are.
     """
     if isinstance(value, dict):
         return {key: fill(document, each, (*path, key), instance) for key, each in value.items()}
@@ -131,12 +131,12 @@ def fill(document: Document, value: Any, path: KeyPath, instance: Instance) -> A
 
 
 def _written(value: Any) -> str:
-    """As it stands in the file, where truths have small letters."""
+    """As in the file, where booleans are lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class _Expansion:
-    """Of one binding for one of its instances."""
+    """The expansion of one binding for one of its instances."""
 
     def __init__(self, document: Document, sections: Sections, binding: Binding, instance: Instance) -> None:
         self._document = document
@@ -156,7 +156,7 @@ class _Expansion:
                     yield Route(source, reached, self._binding)
 
     def _reached(self, written: str, path: KeyPath, *, is_key: bool) -> Reached | None:
-        """None where it names nothing."""
+        """None if it names nothing."""
         try:
             url = parse_url(written)
             if url.kind == "system":
@@ -222,7 +222,7 @@ _SINK_PORTS = ("in",)
 
 
 class Linking:
-    """Of all that could be checked; ends at what could not are passed over: its own mistakes are reported."""
+    """Links everything that could be checked; ends at anything else are skipped: its own mistakes are reported."""
 
     def __init__(
         self,
@@ -326,7 +326,7 @@ class Linking:
 
 
 def _unable(reached: Reached, role: str) -> str:
-    """The sentence of the RFC."""
+    """The wording of the RFC."""
     port = reached.url.port
     return (
         f'Unable to link to "{reached.shown}". Connector does not support linking to port "{port}". '
@@ -346,7 +346,7 @@ def _no_port(reached: Reached, ports: Sequence[str] | frozenset[str]) -> tuple[s
     return text, suggestion(reached.url.port, ports)
 
 
-# Whether what a pipeline or a binding asks for can hold, from the sources that lead to it to the sinks it leads to.
+# Whether the guarantee that a pipeline or binding requires can hold, from the sources upstream to the sinks downstream.
 
 
 def check_guarantees(
@@ -381,7 +381,7 @@ class _Check:
                 self._document.complain(path, text, f"Ask for {promised.value}, or use another connector type.")
 
     def _promises(self, name: str) -> Iterator[tuple[str, str, Guarantee]]:
-        """Of all connectors that the pipeline's events come from or go to, over any number of pipelines."""
+        """The guarantees of all connectors upstream and downstream, across any number of pipelines."""
         for connector, checked in self._connectors.items():
             source, sink = checked.capabilities.source, checked.capabilities.sink
             if source is not None and name in self._deployment.pipelines_of(connector):

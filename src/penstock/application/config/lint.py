@@ -40,8 +40,8 @@ PATTERNS |= {PORT_PATTERN: "1 to 100 letters, digits, dashes and underscores"}
 
 
 def validated(document: Document, model: type[M], value: Any, item: KeyPath, within: KeyPath, what: str) -> M | None:
-    """The model of what stands `within` the `item` that people call `what`, filled in; None if something is wrong: then
-    the document knows it.
+    """The model of the value at `within` in the `item` that people call `what`, with defaults; None if anything is
+    wrong, which is then among the document's mistakes.
     """
     try:
         return model.model_validate(value)
@@ -53,7 +53,7 @@ def validated(document: Document, model: type[M], value: Any, item: KeyPath, wit
 
 
 def _by_place(document: Document, path: KeyPath, errors: Errors) -> dict[KeyPath, Errors]:
-    """A union complains once for each of its members, at places that the file does not have."""
+    """A union reports one error for each of its members, at places that the file does not have."""
     found: dict[KeyPath, Errors] = {}
     for error in errors:
         whole = (*path, *error["loc"])
@@ -66,7 +66,7 @@ def _by_place(document: Document, path: KeyPath, errors: Errors) -> dict[KeyPath
 
 @dataclass(frozen=True, slots=True)
 class _Lint:
-    """Of one value: where its item begins, and how deep it lies."""
+    """The lint of one value: where its item starts, and how deep it is."""
 
     document: Document
     model: type[BaseModel]
@@ -94,7 +94,7 @@ class _Lint:
         self.document.complain(where, f"{self._named(where)}: {wanted}{found}", near_literal(errors[0]))
 
     def _outside(self, where: KeyPath, errors: Errors) -> str:
-        """What a validator says may hold the value: its words are not shown."""
+        """A validator's message may contain the value, so it is not shown."""
         shown = self.document.written.get(where, "${…}")
         known = dict.fromkeys(expected(error) for error in errors if error["type"] not in OWN)
         return f"{' or '.join(known)}, and {shown} is not" if known else f"{shown} is not a valid value here"
@@ -110,11 +110,11 @@ class _Lint:
 
 
 def as_seen(document: Document, path: KeyPath, value: Any) -> str:
-    """The value as people may see it."""
+    """The value in the form that people may see."""
     return document.written[path] if path in document.written else shown(value)
 
 
-# The three sections of a file, cut into items; and the bindings, understood.
+# The three sections of a file, split into items; and the bindings, parsed.
 
 SECTIONS = ("connector", "pipeline", "binding")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -123,7 +123,7 @@ _WRITTEN_OUT = "Names are public: write it out, without ${…}."
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A connector or a pipeline as it stands in the file."""
+    """A connector or a pipeline as written in the file."""
 
     kind: str
     id: str
@@ -137,7 +137,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """`variables` has what is filled in, `outside` which of them hold what nobody may print."""
+    """`variables` are the values to fill in; `outside` names those whose values may not be printed."""
 
     name: str
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Binding:
     path: KeyPath
     links: Mapping[str, str | tuple[str, ...]]
     instances: Mapping[str, Instance] | None
-    """None: there is one, and what it links is named plainly."""
+    """None: there is one instance, and the names of what it links have no instance part."""
     guarantee: str | None
 
 
@@ -167,7 +167,7 @@ class Sections:
 
 
 def cut(document: Document) -> Sections:
-    """What cannot be understood is left out, and among the document's mistakes."""
+    """What cannot be parsed is left out, and reported in the document's mistakes."""
     if not isinstance(document.value, dict):
         seen = as_seen(document, (), document.value)
         text = f"an application is a mapping with the keys {', '.join(SECTIONS)}, found {seen}"
@@ -211,7 +211,7 @@ def _check_ids(document: Document, items: list[Item]) -> None:
 
 
 def _reserved(item: Item) -> str:
-    """Why it cannot be called so."""
+    """Why the name is not allowed."""
     if item.id.startswith(RESERVED_PREFIX):
         return f"names that start with {RESERVED_PREFIX} are reserved for Penstock"
     if item.kind == "connector" and item.id.endswith(ERR_SUFFIX):

@@ -1,4 +1,4 @@
-"""`load`: from a file to a Deployment, or all that is wrong with it."""
+"""`load`: reads a file into a Deployment, or reports everything that is wrong with it."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,15 +25,14 @@ from penstock.connectors.secrets import FILE, REFERENCE, TooLarge, read_bounded
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
 
-# Variables of the environment in an application's file: `${NAME}` and `${NAME:-default}`, taken when the file is
-# read.
+# Environment variables in an application's file: `${NAME}` and `${NAME:-default}`, resolved when the file is read.
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${."
 
 
 def from_environment(text: str, environ: Mapping[str, str], folder: Path) -> str | Unset:
-    """The text with what the environment has; `${file:…}` stays, with the whole path, begun in `folder`."""
+    """The text with variables replaced; `${file:…}` stays, with its path made absolute, relative to `folder`."""
     unset: list[Unset] = []
 
     def put(match: re.Match[str]) -> str:
@@ -81,25 +80,25 @@ def _file_reference(path: str, folder: Path) -> str | Unset:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A file that is right."""
+    """A valid file."""
 
     file: Path
     deployment: Deployment
     capabilities: Mapping[str, Capabilities]
-    """Of each connector of the deployment, by its name."""
+    """By connector name."""
     notes: tuple[str, ...] = ()
-    """What is no mistake, and may still be none of what was meant."""
+    """Warnings: not mistakes, but perhaps not what was meant."""
     written: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
-    """By kind, name and key: what stands in the file where the deployment has something from outside."""
+    """By kind, name and key: the text in the file where the deployment has a value from outside."""
 
     def shown(self, kind: str, name: str, key: str, value: object) -> str:
-        """The value of an artefact's key as people may see it."""
+        """The value of an artefact's key in the form that people may see."""
         return self.written.get((kind, name, key), str(value))
 
 
 def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
-    """Raises ConfigErrors with every mistake. Nothing is started, no function is run and nothing outside looked at, but
-    for the files that it names: those of functions, and those of secrets.
+    """Raises ConfigErrors with every mistake. Starts nothing, runs no function and reads nothing outside, except the
+    files that it names: those of functions and those of secrets.
     """
     try:
         text = read_bounded(path, FILE_BYTES_MAX)
@@ -115,7 +114,7 @@ def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
 
 
 def loads(text: str, path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
-    """As `load`, of what would stand in the file."""
+    """Like `load`, with the file's contents as an argument."""
     folder = path.absolute().parent
     document = parse(text, str(path), lambda written: from_environment(written, environ, folder))
     return _Loading(document, types).loaded(path)
@@ -123,7 +122,7 @@ def loads(text: str, path: Path, types: Types, environ: Mapping[str, str]) -> Lo
 
 @dataclass(slots=True)
 class _Used:
-    """An artefact as it is deployed, and the link that names it first."""
+    """A deployed artefact, and the first link that names it."""
 
     item: Item
     instance: Instance
@@ -158,7 +157,7 @@ class _Loading:
         return Loaded(path, deployment, found, tuple(self.notes), dict(self._written(used)))
 
     def _written(self, used: Iterable["_Used"]) -> Iterator[tuple[tuple[str, str, str], str]]:
-        """A key with something from outside deep in it is not shown at all."""
+        """A key with a value from outside nested in it is not shown at all."""
         for each in used:
             depth = len(each.item.path)
             for path, text in self.document.written.items():
@@ -209,7 +208,7 @@ class _Loading:
                 self.pipelines[name] = pipeline
 
     def _check_unused(self, sections: Sections, routes: Sequence[Route]) -> None:
-        """They are looked at too, with the variables of the first instance that there is."""
+        """Unused items are checked too, with the variables of the first instance."""
         used = {id(end.item) for route in routes for end in (route.source, route.target)}
         first = [each for binding in sections.bindings for each in (binding.instances or {}).values()][:1]
         instance = first[0] if first else Instance(DEFAULT_INSTANCE, {"instance": DEFAULT_INSTANCE})
@@ -219,7 +218,7 @@ class _Loading:
                 self.notes.append(f"{item.what} is in no link, so it does not run")
 
     def _check_claims(self, used: Iterable["_Used"]) -> None:
-        """Of connectors that run. What is from outside is not shown."""
+        """For connectors that run. Values from outside are not shown."""
         owners: dict[str, str] = {}
         for each in used:
             checked = self.connectors.get(each.by.name) if each.item.kind == "connector" else None
@@ -232,7 +231,7 @@ class _Loading:
                     self.document.complain(config, text, "Use a separate one for each instance: {variable}.")
 
     def _check_secrets(self) -> None:
-        """The worker puts them into what it makes: the options of connectors and interceptors."""
+        """The worker resolves them only in the options of connectors and interceptors."""
         for path, written in self.document.written.items():
             if "${file:" in written and "config" not in path and "instances" not in path:
                 self.document.complain(path, f"{written} can only be used in a config", "Use a variable: ${NAME}.")

@@ -1,4 +1,4 @@
-"""A pipeline of the file for one instance: its keys and its function checked, and what is deployed of it."""
+"""A pipeline of the file, for one instance: its keys and function checked, and its part of the deployment."""
 
 import ast
 from collections.abc import Mapping
@@ -24,27 +24,27 @@ class Function:
     file: Path
     name: str
     digest: str
-    """Of the file."""
+    """Of the file's contents."""
     parameters: tuple[str, ...] | None
-    """None: it is made in a way that only running the file would show."""
+    """None: it is defined in a way that only running the file would show."""
     required: tuple[str, ...] = ()
-    """Those without a default."""
+    """Parameters without a default."""
 
     @property
     def ports(self) -> frozenset[str] | None:
-        """Its inputs: `in` is the only parameter that must be given."""
+        """Its inputs; `in` is an alias of the only required parameter."""
         if self.parameters is None:
             return None
         return frozenset(self.parameters) | ({"in"} if self.sole is not None else frozenset())
 
     @property
     def sole(self) -> str | None:
-        """The parameter that `in` stands for."""
+        """The parameter that `in` is an alias of."""
         named = self.required or self.parameters or ()
         return named[0] if len(named) == 1 else None
 
     def port(self, written: str) -> str:
-        """One name for one input: `in` where it is the only one."""
+        """The one name of an input: `in` if it is the only one."""
         return "in" if self.sole is not None and written == self.sole else written
 
 
@@ -98,7 +98,7 @@ def _parameters(arguments: ast.arguments) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """All that the module's own lines name."""
+    """All names that the module's top-level statements define."""
     found: set[str] = set()
     for node in tree.body:
         found |= set(_named(node))
@@ -133,12 +133,12 @@ class CheckedPipeline:
 
     @property
     def inputs(self) -> frozenset[str] | None:
-        """None: only running its file would show."""
+        """None: only running its file would show them."""
         return frozenset({"in"}) if self.function is None else self.function.ports
 
     @property
     def required(self) -> frozenset[str]:
-        """Inputs that something must be linked to."""
+        """Inputs that must be linked."""
         if self.function is None or self.function.sole is not None:
             return frozenset({"in"})
         return frozenset(self.function.required)
@@ -155,7 +155,7 @@ def passthrough(name: str, instance: str) -> CheckedPipeline:
 def check_pipeline(
     document: Document, item: Item, value: Mapping[str, Any], name: str, instance: str
 ) -> CheckedPipeline | None:
-    """None if there is a mistake that leaves nothing to deploy."""
+    """None if a mistake leaves nothing to deploy."""
     section = validated(document, PipelineSection, value, item.path, (), item.what)
     spark = value.get("spark")
     function: Function | None = None

@@ -1,4 +1,4 @@
-"""The JSON schema of an application's file, for editors. In draft 7, which yaml-language-server knows best."""
+"""The JSON schema of an application's file, for editors. Draft 7, which yaml-language-server supports best."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from penstock.core.durations import format_duration
 from penstock.core.errors import RequestError
 from penstock.core.sizes import format_size
 
-# What a model's keys are, for people: the same definition gives the checks, the JSON schema and the documentation.
+# A model's keys, for people: one definition yields the validation, the JSON schema and the documentation.
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -28,17 +28,17 @@ _WORDS = {"integer": "whole number", "number": "number", "boolean": "true or fal
 @dataclass(frozen=True, slots=True)
 class Option:
     name: str
-    """With dots where it stands in another one."""
+    """With dots if it is nested in another option."""
     values: str
-    """What may be written there."""
+    """The values that are allowed."""
     default: str
-    """"" if there is none to show."""
+    """"" if there is no default to show."""
     required: bool
     text: str
 
 
 def options_of(model: type[BaseModel]) -> list[Option]:
-    """In the order of the model, those of a nested one behind it."""
+    """In the order of the model; those of a nested model follow it."""
     schema = model.model_json_schema()
     return list(_options(schema, schema.get("$defs", {}), ""))
 
@@ -89,7 +89,7 @@ def _range(field: Schema) -> str:
 
 
 def written_default(field: Schema) -> str:
-    """As it would be written in a file."""
+    """As written in a file."""
     default = field.get("default")
     kinds = [part[KIND] for part in (field, *field.get("anyOf", ())) if KIND in part]
     if default is None or default in ("", [], {}) or isinstance(default, dict):
@@ -105,11 +105,11 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 _NAMES = ("id", "links", "instances", "type")
 _MANY = ("object", "array")
 _FILLED = "filled"
-"""The definition of texts that something is put in for, whatever it is: `${NAME}`, `{variable}`."""
+"""The definition of any text that contains a placeholder: `${NAME}`, `{variable}`."""
 
 
 def schema(types: Types) -> Schema:
-    """Of all that is installed, but for packages that cannot be loaded."""
+    """Covers everything that is installed, except packages that cannot be loaded."""
     connectors = _option_models(types.names(), types.about)
     interceptors = _option_models(types.interceptors(), types.interceptor)
     sections: dict[str, type[BaseModel]] = {
@@ -149,7 +149,7 @@ def _option_models(
 
 
 def _definitions(models: Iterable[type[BaseModel]]) -> tuple[dict[type[BaseModel], str], dict[str, Schema]]:
-    """The names of the models' definitions, and these."""
+    """The names of the models' definitions, and the definitions."""
     models = [*dict.fromkeys(models)]
     found, whole = models_json_schema([(model, "validation") for model in models])
     names = {model: reference["$ref"].rpartition("/")[2] for (model, _), reference in found.items()}
@@ -163,7 +163,7 @@ def _definitions(models: Iterable[type[BaseModel]]) -> tuple[dict[type[BaseModel
 
 
 def _property(name: str, field: Schema) -> Schema:
-    """As it is, or a text that something is put in for; but for names, which everybody sees."""
+    """The property itself, or a text with a placeholder; names, which are public, cannot have one."""
     field = {key: value for key, value in field.items() if key not in ("title", "default")} | _default(field)
     if name in _NAMES or any("$ref" in part or part.get("type") in _MANY for part in (field, *field.get("anyOf", ()))):
         cleaned: Schema = _clean(field)
@@ -187,7 +187,7 @@ def _clean(value: Any) -> Any:
 def _choose_options(
     definition: Schema, options: Mapping[str, type[BaseModel]], references: Mapping[type[BaseModel], str]
 ) -> None:
-    """What stands in `config` depends on `type`."""
+    """Makes the keys of `config` depend on `type`."""
     definition["properties"]["type"] |= {"enum": sorted(options)}
     definition["allOf"] = [
         {

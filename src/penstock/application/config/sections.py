@@ -10,7 +10,7 @@ from penstock.connectors.values import Duration, Seconds, SecondsOrOff, Size, So
 from penstock.core.types import Guarantee
 
 SEGMENTS_MAX = 1000
-"""Of one connector; each is an open log with its own buffers."""
+"""For one connector; each segment is an open log with its own buffers."""
 
 
 class Section(BaseModel):
@@ -176,7 +176,7 @@ class PipelineSection(Section):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is given, as plain values."""
+        """The keys that were set, as plain values."""
         found = self.model_dump(exclude={"id", "spark"}, exclude_defaults=True, mode="json")
         return {key: value for key, value in found.items() if value is not None}
 
@@ -195,4 +195,4 @@ class BindingSection(Section):
 
 
 STRENGTH = (Guarantee.AT_MOST_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.IDEMPOTENT, Guarantee.EXACTLY_ONCE)
-"""Of guarantees: who promises one, promises those before it."""
+"""Guarantees from weak to strong: each includes those before it."""

@@ -1,4 +1,6 @@
-"""The connectors, interceptors and codecs that a file can name: an argument of `load`, so tests can have their own."""
+"""The connectors, interceptors and codecs that a file can name: an argument of `load`, so that tests can pass their
+own.
+"""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -12,22 +14,22 @@ from penstock.spark import codecs
 
 
 class Types(Protocol):
-    """Methods raise RequestError for a name that does not exist."""
+    """Methods raise RequestError for an unknown name."""
 
     def names(self) -> Collection[str]:
-        """Of connectors."""
+        """The names of connector types."""
 
     def about(self, name: str) -> About: ...
 
     def capabilities(self, name: str, options: BaseModel) -> Capabilities:
-        """Of a connector with these options, an instance of its type's own model."""
+        """The capabilities of a connector with these options, an instance of its type's own model."""
 
     def interceptors(self) -> Collection[str]: ...
 
     def interceptor(self, name: str) -> AboutInterceptor: ...
 
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
-        """`in`, `out`, or both: the directions that the interceptor works in."""
+        """The directions that the interceptor supports: `in`, `out`, or both."""
 
     def codecs(self) -> Collection[str]: ...
 
@@ -36,7 +38,7 @@ class Types(Protocol):
 
 
 class KnownTypes:
-    """The connectors, interceptors and codecs that are installed. Types are imported when they are needed."""
+    """The installed connectors, interceptors and codecs. Types are imported when they are needed."""
 
     def names(self) -> list[str]:
         return CONNECTORS.names()
