@@ -1,1 +1,1 @@
-"""For tests of what others build on Penstock. Nothing here is imported by Penstock itself; some of it needs pytest."""
+"""For tests of what others build on Penstock. Penstock itself imports nothing from here; some modules need pytest."""

@@ -1,4 +1,4 @@
-"""What every connector must pass, ours too: `class TestMine(ConnectorConformance)` in a file of pytest's.
+"""The tests that every connector must pass, including ours: `class TestMine(ConnectorConformance)` in a pytest file.
 
     from penstock.testing.conformance import ConnectorConformance
     from penstock.testing.peer import Peer
@@ -7,12 +7,12 @@
         connector = MyConnector
 
         def make_peer(self, folder: Path) -> Peer:
-            return MyPeer()            # the real other side: `penstock.testing.peer` says what it has to do
+            return MyPeer()            # the real other side, as `penstock.testing.peer` describes it
 
-The connector runs in the real frame (`penstock.testing.frame`) on a real store, with lines: `split` stands before the
-port `out`, `join` behind the port `in`. A peer's line says lines, and keeps the bytes it is sent. Each test begins with
-an empty folder and a fresh peer. Tests of a port that the connector does not have, and of what the attributes below say
-it cannot do, are skipped: say so in the connector's documentation. Needs pytest, and no plugin of it.
+The connector runs in the real frame (`penstock.testing.frame`) on a real store, with lines of text: `split` before the
+port `out`, `join` after the port `in`. A peer's line sends lines of text, and records the bytes it receives. Each test
+starts with an empty folder and a new peer. Tests of a port that the connector does not have, and of what the attributes
+below declare it cannot do, are skipped: document that for the connector. Needs pytest, but none of its plugins.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.testing.frame import Event, Frame, Setup
 from penstock.testing.peer import Line, Peer
 
-# What conformance tests share: what a connector says of itself, its frame and its peer.
+# What conformance tests share: a connector's declared properties, its frame and its peer.
 
 Scenario = Callable[[Frame, Peer], Awaitable[None]]
 
@@ -40,38 +40,39 @@ RECORD_BYTES_MAX = 64 << 10
 QUOTA_BYTES = 256 << 10
 
 IN_BUFFERS_BYTES = 32 << 20
-"""More than the kernel's buffers, the peer's and the connector's together: who has sent so much is being read."""
+"""More than the buffers of the kernel, the peer and the connector together: a peer that has sent this much is being
+read."""
 
 LONG_SECONDS = 60.0
-"""For what takes its time on a busy machine."""
+"""For what takes time on a busy machine."""
 
 PAUSE_SECONDS = 0.3
-"""Long enough for what is not to happen."""
+"""Long enough to see that something does not happen."""
 
 
 class Conforming:
-    """A class of tests, for one connector."""
+    """A class of tests for one connector."""
 
     connector: ClassVar[type[Connector[Any]]]
     speaks: ClassVar[bool] = True
-    """Whether peers say what becomes events, over lines."""
+    """Whether peers send what becomes events, over lines."""
     lines_max: ClassVar[int] = 2
-    """How many lines there can be at a time: 1 or 2."""
+    """How many lines can exist at the same time: 1 or 2."""
     breaks_off: ClassVar[bool] = True
-    """Whether the connector can tell a line that breaks off from one that ends."""
+    """Whether the connector can distinguish a line that breaks off from one that ends."""
     streams_end: ClassVar[bool] = True
-    """Whether a line's end is its stream's."""
+    """Whether the end of a line is the end of its stream."""
     is_dialled: ClassVar[bool] = False
-    """Whether the connector comes to the peer, and comes again when that was down."""
+    """Whether the connector connects to the peer, and connects again after the peer was down."""
     feels_it: ClassVar[bool] = True
-    """Whether a line that is not read notices: what it says beyond some buffers is not taken from it. Not of files."""
+    """Whether a line that is not read notices: what it sends beyond some buffers is not accepted. False for files."""
     interceptors_in: ClassVar[Sequence[InterceptorSpec]] = (
         InterceptorSpec(type="split", config={"record_bytes_max": RECORD_BYTES_MAX}),
     )
     interceptors_out: ClassVar[Sequence[InterceptorSpec]] = (InterceptorSpec(type="join"),)
 
     def make_peer(self, folder: Path) -> Peer:
-        """A fresh one that is not started; `folder` is its own."""
+        """A new peer that is not started; `folder` is its own."""
         raise AssertionError(f"{type(self).__name__} has no peer: override make_peer ({folder})")
 
     def given(self, value: bytes) -> bytes:
@@ -103,7 +104,7 @@ class Conforming:
         setup: Setup | None = None,
         stops_itself: bool = False,
     ) -> None:
-        """In a loop as the worker's."""
+        """Runs it in an event loop like the worker's."""
         ports = self.connector.about.capabilities.ports
         if (needs is not None and needs not in ports) or not when or (needs is Port.OUT and not self.speaks):
             pytest.skip(f"{self.connector.about.name} has no such thing")
@@ -160,7 +161,7 @@ async def send_two(closed: Line, free: Line | None) -> None:
 
 
 async def take_all(frame: Frame, count: int) -> None:
-    """As pipelines do: some pieces at the quota, and the rest when it is lifted."""
+    """Like pipelines: some pieces at the quota, and the rest when it is lifted."""
     async with asyncio.timeout(LONG_SECONDS):
         for _ in range(5):
             await frame.take()
@@ -171,7 +172,7 @@ async def take_all(frame: Frame, count: int) -> None:
 
 
 async def at_rest(frame: Frame) -> int:
-    """How many events are stored, once that is as many as a while before: what was under way has come."""
+    """How many events are stored, once the number no longer changes: what was under way has arrived."""
     before, stored = -1, frame.instance.host.counters.events
     while before != stored:
         await asyncio.sleep(PAUSE_SECONDS)
@@ -385,7 +386,7 @@ class SourceConformance(Conforming):
             bad = await peer.line(frame)
             await bad.send(b"fine\n")
             await frame.until_stored(1)
-            with suppress(OSError):  # it may be gone before all of it is said
+            with suppress(OSError):  # it may be gone before everything is sent
                 await bad.send(b"\x00garbage" * (RECORD_BYTES_MAX // 8 + 1))
             await until_dead_letters(frame, 1)
             (dead_letter,) = await frame.dead_letter_events()

@@ -1,14 +1,14 @@
-"""A disk for simulations, that fails in all the ways that disks do, the same way for the same seed.
+"""A disk for simulations that fails in all the ways that disks do, and in the same way for the same seed.
 
-The driver of a simulation says what goes wrong; what exactly is left is drawn from the seed:
+The driver of a simulation chooses the fault; what exactly survives is drawn from the seed:
 
-- `crash` is a power cut: whatever was synced is there, of the rest any part (see `CachedFile`);
-- `restart` is a kill of the process: whatever was written is there, and still unsynced;
+- `crash` is a power cut: whatever was synced survives, and any part of the rest (see `CachedFile`);
+- `restart` is a kill of the process: whatever was written survives, and is still unsynced;
 - `crash_at` stops the process at, or in the middle of, its n-th disk operation;
 - `before_each` is called with each operation, and may raise: SimulatedCrash to stop the process
-  there, OSError to fail the operation before anything of it is done.
+  there, OSError to fail the operation before any of it is done.
 
-All of it is for one thread: with more of them, no seed would give the same run twice.
+For one thread only: with more, the same seed would not produce the same run twice.
 """
 
 import errno
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class SimulatedCrash(BaseException):
-    """The process ended here. No Exception: code that handles errors must not survive it."""
+    """The process ended here. Not an Exception: code that handles errors must not survive it."""
 
 
 class Faults:
@@ -42,7 +42,7 @@ class Faults:
         self._ended = False
 
     def crash_at(self, operation: int) -> None:
-        """Raise SimulatedCrash in that operation, counted from 1, and in whatever comes later."""
+        """Raise SimulatedCrash in that operation, counted from 1, and in all later ones."""
         assert operation > self.operations, f"{self.operations} operations are done already"
         self._crash_at = operation
 
@@ -57,7 +57,7 @@ class Faults:
         self.sync_failure_probability = probability
 
     def perform(self, operation: str, act: Callable[[], T], torn: Callable[[], object] | None = None) -> T:
-        """Count, and act. A crash in the middle does what `torn` does, or by a coin all or none."""
+        """Count, and act. A crash in the middle does what `torn` does, or by a coin flip all or nothing."""
         self.check_alive()
         self.operations += 1
         try:
@@ -165,11 +165,11 @@ class FaultyFile:
 
 
 class FaultyFiles(Faults):
-    """The disk as one life of a process has it. `crash` and `restart` give it to the next life.
+    """The disk as one life of a process has it. `crash` and `restart` return the disk of the next life.
 
-    Operations are given to `before_each` as words: `write a`, `rename a b`, `list`; `sync a` is the
-    sync of a file, `sync .` that of the directory. Sizes, free space and the lock cost no
-    operation. `space` limits the sum of the sizes of all files that have a name.
+    `before_each` receives operations as text: `write a`, `rename a b`, `list`; `sync a` is the sync of a file, `sync .`
+    that of the directory. Sizes, free space and the lock are not operations. `space` limits the sum of the sizes of all
+    files that have a name.
     """
 
     def __init__(
@@ -184,18 +184,18 @@ class FaultyFiles(Faults):
         self._locked = False
 
     def crash(self) -> "FaultyFiles":
-        """The disk as it is found after a power cut now, or at the crash that stopped this life.
+        """The disk as found after a power cut now, or at the crash that stopped this life.
 
-        Called again, it gives another disk that the same cut may have left.
+        Each call returns another disk that the same cut may have left.
         """
         return self._next_life(self._directory.after_power_cut(self.random))
 
     def restart(self) -> "FaultyFiles":
-        """The same disk for the next process: the page cache is kept, locks and open files end."""
+        """The same disk for the next process: the page cache survives, locks and open files do not."""
         return self._next_life(self._directory)
 
     def flip_bits(self, name: str, offset: int, count: int = 1) -> None:
-        """Flip one bit in each of `count` durable bytes of the file: seen at once, and for good."""
+        """Flip one bit in each of `count` durable bytes of the file: visible immediately, and permanent."""
         self._find(name).damage(offset, count, self.random)
 
     def set_space(self, space: int | None) -> None:

@@ -1,13 +1,12 @@
-"""One connector in the real frame, on a real store: streams, admission, segments, breakers, interceptors, letters.
+"""One connector in the real frame and store: streams, admission, segments, breakers, interceptors, dead letters.
 
     async with Frame(folder, MyConnector, config) as frame:
-        …                                # a peer says something
+        …                                # a peer sends something
         await frame.until(lambda: …)
         events = await frame.events()    # what is stored, durably
 
-The test plays the pipelines' part: `take` completes what is stored, `give` brings an epoch to the port `in`. Beside the
-connector there is another sink downstream of its streams, `frame.other`, which opens every stream unless it is set not
-to.
+The test plays the pipelines: `take` completes what is stored, `give` passes an epoch to the port `in`. Besides the
+connector, another sink is downstream of its streams: `frame.other`, which opens every stream unless it is set not to.
 """
 
 import asyncio
@@ -53,10 +52,10 @@ from penstock.store.journal import Durability
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 
-# Epochs that a test gives to the port `in`, as delivery does: in order, each until it is taken.
+# Epochs that a test passes to the port `in`, as delivery does: in order, each until the sink has accepted it.
 
 _AGAIN_SECONDS = 0.1
-"""Between two tries, if nothing wakes it."""
+"""Between two attempts, unless something wakes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class GivenEpoch:
 
 
 class GivenEpochs:
-    """Of one pipeline, for one connector."""
+    """The epochs of one pipeline, for one connector."""
 
     def __init__(self, pipeline: str, make: Callable[[Callable[[], None]], AnySink]) -> None:
         self._pipeline = pipeline
@@ -101,7 +100,7 @@ class GivenEpochs:
         self._ids: dict[StreamRef | None, int] = {}
         self._count = self._sent = 0
         self.done = NO_EPOCH
-        """The number of the last epoch that is settled, and all before it."""
+        """The number of the last epoch that is settled together with all before it."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -116,7 +115,7 @@ class GivenEpochs:
         return epoch.number
 
     def epoch(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None) -> GivenEpoch:
-        """The next one, of which nothing is sent yet."""
+        """The next epoch, of which nothing has been sent yet."""
         if ids is None:
             first = self._ids.get(stream, 0) + 1
             ids = range(first, first + len(values))
@@ -131,7 +130,7 @@ class GivenEpochs:
         return GivenEpoch(number, self._pipeline, encode_rows(rows), self._sent, sum(map(len, values)))
 
     def sent(self, epoch: GivenEpoch) -> None:
-        """Those after it begin where it ends."""
+        """Later epochs start where this one ends."""
         self._sent = epoch.transaction.end
 
     async def _run(self) -> None:
@@ -174,13 +173,13 @@ NAME = "tested"
 _OTHER, _PIPELINE = "other", "pipeline"
 
 _STORE = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
-"""Small: tests make many."""
+"""Small, because tests create many."""
 
 _READ_BYTES = 1 << 20
 _SEGMENTS = 2
 
 _QUICK = BreakerSpec(probe_after_seconds=0.1)
-"""Probes come soon."""
+"""Probes follow quickly."""
 
 WAIT_SECONDS = 20.0
 """For anything that a test waits for."""
@@ -209,7 +208,7 @@ class Setup:
 
 
 class Other(Connector[Options]):
-    """The sink beside: opens what it is not told to leave closed."""
+    """The other sink: opens every stream, unless `opens` is false."""
 
     about = About("other", "Of a test.", Options, Capabilities(sink=Guarantee.AT_LEAST_ONCE))
 
@@ -230,7 +229,7 @@ class Other(Connector[Options]):
 
 
 class Frame:
-    """`start` and `stop` once each, or `async with`. Owns the folder's journal meanwhile."""
+    """Call `start` and `stop` once each, or use `async with`. Owns the folder's journal meanwhile."""
 
     def __init__(
         self,
@@ -244,9 +243,9 @@ class Frame:
         self._config = config
         self.setup = setup or Setup()
         self.taken: list[Event] = []
-        """By `take`, while this frame stands."""
+        """What `take` has removed from this frame's store."""
 
-    # Its life.
+    # Lifecycle.
 
     async def __aenter__(self) -> "Frame":
         await self.start()
@@ -321,7 +320,7 @@ class Frame:
         return Deployment(connectors={NAME: built.spec}, pipelines={_PIPELINE: pipeline}, links=tuple(links))
 
     async def stop(self) -> None:
-        """At once; what interceptors of the way in hold is stored."""
+        """Stops immediately; what incoming interceptors buffer is stored."""
         await self._given.stop()
         await self.instance.leave()
         await self.signals.detach(_OTHER)
@@ -331,7 +330,7 @@ class Frame:
         self._journal.close()
 
     async def drain(self) -> None:
-        """As `penstock stop` does: nothing more is read, what was is stored; what interceptors hold leaves."""
+        """Like `penstock stop`: nothing more is read, what was read is stored, and what interceptors buffer leaves."""
         await self.instance.drain()
         if self.instance.sink is not None:
             await self.instance.sink.flush()
@@ -340,13 +339,13 @@ class Frame:
         self.instance.configure(replace(self.instance.built.spec, quota_bytes=None))
 
     def image(self, folder: Path) -> None:
-        """What a crash now would leave: another frame can be made of it."""
+        """Copies what a crash now would leave: another frame can start from it."""
         shutil.copytree(self.folder, folder)
 
     # What is stored.
 
     async def events(self, name: str = NAME) -> list[Event]:
-        """Those that are there, durably; each stream's in order."""
+        """The durable events; each stream's are in order."""
         await self._durability.caught_up()
         return [event for segment in self._segments(name) for event in self._events(segment)]
 
@@ -354,11 +353,11 @@ class Frame:
         return [event.value for event in await self.events()]
 
     async def dead_letter_events(self) -> list[Event]:
-        """What could not become an event, with the reason in its metadata."""
+        """Input that could not become an event, with the reason in its metadata."""
         return await self.events(f"{NAME}.err")
 
     async def take(self) -> None:
-        """The pipelines have completed all that is stored; it is removed, and makes room."""
+        """Plays the pipelines: completes everything that is stored, and removes it to make room."""
         await self._durability.caught_up()
         for segment in self._segments(NAME):
             self.taken += self._events(segment)
@@ -377,28 +376,30 @@ class Frame:
         return _parsed(data)
 
     def streams(self) -> list[StreamRef]:
-        """Those that are open."""
+        """The open streams."""
         return [stream.ref for stream in self.instance.host.streams.values()]
 
     # What leaves.
 
     def give(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None = None) -> int:
-        """An epoch with these events of a stream, to the port `in`, behind those given before. Its number."""
+        """Adds an epoch with these events of a stream for the port `in`, after earlier ones. Returns its number."""
         return self._given.add(stream, values, ids)
 
     def epoch(self, values: Sequence[bytes]) -> GivenEpoch:
-        """The next one, for a test that takes a voting sink through its phases; say `committed` of it in the end."""
+        """The next one, for a test that takes a voting sink through its phases; call `committed` with it at the end."""
         return self._given.epoch(None, values, None)
 
     def committed(self, epoch: GivenEpoch) -> None:
         self._given.sent(epoch)
 
     def voting_sink(self) -> VotingSink:
-        """A new one, as after a restart of the worker."""
+        """A new sink, as after a restart of the worker."""
         return cast("VotingSink", self.connector.make_sink(f"{_PIPELINE}/{NAME}", no_schema))
 
     def has_left(self, epoch: int) -> bool:
-        """Whether all of it is out, held for a closed stream, or a dead letter; and of all epochs before."""
+        """Whether all of it has been sent, is retained for a closed stream, or is a dead letter; and all epochs before
+        it.
+        """
         return self._given.done >= epoch
 
     @property
@@ -409,7 +410,7 @@ class Frame:
     # Waiting.
 
     async def until(self, is_so: Callable[[], object], what: str = "it", seconds: float = WAIT_SECONDS) -> None:
-        """Raises AssertionError with how the connector stands."""
+        """Raises AssertionError with the connector's status."""
         try:
             async with asyncio.timeout(seconds):
                 while not is_so():  # noqa: ASYNC110  anything may make it true
@@ -421,7 +422,7 @@ class Frame:
         await self.until(lambda: self.instance.host.status().state == "connected", "the connection")
 
     async def until_stored(self, count: int) -> list[Event]:
-        """Return when so many events are."""
+        """Returns when this many events are stored."""
         host = self.instance.host
         await self.until(lambda: host.counters.events >= count, f"{count} events")
         return await self.events()
@@ -429,7 +430,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Deployed:
-    """What delivery asks of an application."""
+    """What delivery asks an application for."""
 
     built: Connector[Any]
     sinks: OutboxSinks

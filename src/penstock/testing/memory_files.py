@@ -1,4 +1,4 @@
-"""A directory in memory: nothing is ever lost, nothing ever fails but for lack of room."""
+"""A directory in memory: nothing is ever lost, and only lack of space makes it fail."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ def os_error(code: int, name: str | None = None) -> OSError:
 
 
 def put(content: bytearray, offset: int, data: bytes) -> None:
-    """Place `data` at `offset`, with zeros before it where the content is too short."""
+    """Put `data` at `offset`, padded with zeros if the content is shorter."""
     if data:
         if offset > len(content):
             fit(content, offset)
@@ -26,7 +26,7 @@ def put(content: bytearray, offset: int, data: bytes) -> None:
 
 
 def fit(content: bytearray, size: int) -> None:
-    """Cut the content, or lengthen it with zeros."""
+    """Truncate the content, or extend it with zeros."""
     if size < len(content):
         del content[size:]
     else:
@@ -49,7 +49,7 @@ class MemoryFile:
         return self._open_content
 
     def read(self, offset: int, length: int) -> bytes:
-        # A slice, and no memoryview: a view would keep another thread from making the file longer.
+        # A slice, not a memoryview: a view would stop another thread from extending the file.
         return bytes(self._content[offset : offset + length])
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -59,7 +59,7 @@ class MemoryFile:
         put(self._content, offset, data)
 
     def sync(self) -> None:
-        _ = self._content  # the one thing that can be wrong is that it is closed
+        _ = self._content  # the only possible mistake is that it is closed
 
     def allocate(self, size: int) -> None:
         self._need_room(size)
@@ -81,7 +81,7 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """A dict of contents. They outlive `close`: whoever locks it next finds what was there. Threads may share it.
+    """A dict of contents. They outlive `close`: whoever locks it next finds them. Threads may share it.
 
     `space` limits the sum of the sizes of all files that have a name.
     """
@@ -113,7 +113,7 @@ class MemoryFiles:
         del self._contents[name]
 
     def sync(self) -> None:
-        """Nothing is more durable than it was."""
+        """Does nothing: memory has no durable state."""
 
     def free_bytes(self) -> int:
         if self._space is None:
@@ -135,25 +135,26 @@ class MemoryFiles:
             raise os_error(errno.ENOENT, name) from None
 
 
-# A disk behind a page cache, and what a power cut leaves of it: the model under `faulty_files.py`.
+# A disk with a page cache, and what a power cut leaves of it: the model used by `faulty_files.py`.
 #
-# Everything is done to the cache at once and noted as unsynced. A sync does to the durable state what was noted. A
-# power cut does a part of it, drawn at random:
+# Every operation changes the cache immediately and is recorded as unsynced. A sync applies what was recorded to the
+# durable state. A power cut applies a part of it, drawn at random:
 #
-# - of the data, any of the sectors written, in any order of the writes; - of the sizes of a file, the first so many
-# changes; - of the names, any of the changes, but those that share a name in their order, and each whole. So a file
-# that was renamed has its old name or its new one, never both or neither.
+# - of the data, any of the sectors written, in any order of the writes;
+# - of the sizes of a file, the first few changes;
+# - of the names, any of the changes, each completely, and those that share a name in order. So a renamed file has its
+#   old name or its new one, never both or neither.
 
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""The unit that a disk writes completely or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A write, or a change of the size. `data` are whole sectors as the cache had them afterwards.
+    """A write, or a change of the size. `data` has whole sectors as they were in the cache afterwards.
 
-    So the last change of a sector has all earlier ones in it, as in a real cache, and any subset of
-    the changes, applied in order, is a state that the disk may be in.
+    So the last change of a sector contains all earlier ones, as in a real cache, and any subset of the changes, applied
+    in order, is a state that the disk may be in.
     """
 
     size: int
@@ -202,7 +203,7 @@ class CachedFile:
         self._unsynced = [Change(change.size) for change in self._unsynced]
 
     def damage(self, offset: int, count: int, random: Random) -> None:
-        """Flip one bit in each durable byte; who reads it sees it, unless the page is dirty."""
+        """Flip one bit in each durable byte; readers see it, unless the page is dirty."""
         for at in range(offset, min(offset + count, len(self.durable))):
             bit = 1 << random.randrange(8)
             self.durable[at] ^= bit
@@ -211,7 +212,7 @@ class CachedFile:
                 self.content[at] ^= bit
 
     def after_power_cut(self, random: Random) -> "CachedFile":
-        """Leave this file as it is: the same cut may be tried again with other luck."""
+        """Does not change this file: the same cut may be tried again with other luck."""
         content = bytearray(self.durable)
         count = len(self._unsynced)
         resized = random.choice((0, count, random.randint(0, count)))
@@ -228,11 +229,11 @@ class CachedFile:
 
 
 Entries: TypeAlias = Mapping[str, CachedFile | None]
-"""Some names, and the files that they mean from now on; None where there is none."""
+"""Some names, and the files that they refer to from now on; None if there is none."""
 
 
 class CachedDirectory:
-    """Which file each name means: `files` in the cache, and durably what the last sync saw."""
+    """Which file each name refers to: `files` in the cache, and durably as of the last sync."""
 
     def __init__(self, files: Mapping[str, CachedFile]) -> None:
         self.files = dict(files)
@@ -249,7 +250,7 @@ class CachedDirectory:
         self._unsynced.clear()
 
     def after_power_cut(self, random: Random) -> "CachedDirectory":
-        """Leave this directory as it is: the same cut may be tried again with other luck."""
+        """Does not change this directory: the same cut may be tried again with other luck."""
         files = dict(self._durable)
         lost: set[str] = set()
         for entries, survives in zip(self._unsynced, luck(random, len(self._unsynced)), strict=True):

@@ -1,4 +1,4 @@
-"""The outside, as tests of connectors see it: a real peer, and its lines."""
+"""The outside, for tests of connectors: a real peer, and its lines."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -8,22 +8,22 @@ if TYPE_CHECKING:
 
 
 class Line(Protocol):
-    """What the connector makes one stream of: a connection, a file, a pipe. It reads what it is sent by itself."""
+    """What the connector turns into one stream: a connection, file or pipe. It reads whatever it is sent by itself."""
 
     async def send(self, data: bytes) -> None:
-        """Say this; return when it was taken, at least by the kernel."""
+        """Return when the data was accepted, at least by the kernel."""
 
     async def end(self) -> None:
-        """It has said all, and ends well."""
+        """It has sent everything, and ends properly."""
 
     async def break_off(self) -> None:
-        """Go away at once, as a process that is killed or a cable that is cut."""
+        """Disappear immediately, like a killed process or a cut cable."""
 
     def received(self) -> bytes:
-        """All that it has been sent so far."""
+        """Everything that it has received so far."""
 
     def stop_reading(self) -> None:
-        """It is slow now: it takes nothing of what it is sent."""
+        """It is slow from now on: it reads nothing that it is sent."""
 
     def go_on_reading(self) -> None: ...
 
@@ -32,21 +32,21 @@ class Peer:
     """The real other side of a connector."""
 
     def config(self) -> Mapping[str, Any]:
-        """The connector's options. Asked after `start`."""
+        """The connector's options. Called after `start`."""
         return {}
 
     async def start(self) -> None:
-        """It can be reached. Also after `stop`: at the same address, with what it has received."""
+        """It becomes reachable. Also after `stop`: at the same address, with what it has received."""
         return
 
     async def stop(self) -> None:
-        """It is down, with all its connections. Idempotent."""
+        """It goes down, with all its connections. Idempotent."""
         return
 
     async def line(self, frame: "Frame") -> Line:
-        """A new one: connect to the connector, or wait for its connection."""
+        """A new line: connect to the connector, or wait for its connection."""
         raise AssertionError(f"{self} has no lines for {frame}: set `speaks = False`")
 
     def received(self) -> bytes:
-        """All that has left through the connector, over all lines."""
+        """Everything that has left through the connector, over all lines."""
         return b""
