@@ -7,8 +7,8 @@ from penstock.connectors.api import Outgoing
 
 
 def encode(outgoing: Outgoing, form: str) -> bytes:
-    """`raw`: the values with nothing between them. `lines`: a newline after each. `json`: an object on a line of its
-    own for each event, whatever its bytes are.
+    """`raw`: the values with nothing between them. `lines`: a newline after each. `json`: one object per line for each
+    event, whatever its bytes are.
     """
     match form:
         case "lines":
@@ -28,7 +28,7 @@ def _as_json(outgoing: Outgoing, place: int) -> bytes:
 
 
 def _text(name: str, data: bytes) -> dict[str, str]:
-    """As it is, or in base64 under another name where it is not UTF-8."""
+    """As it is, or in base64 under another name if it is not UTF-8."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""`${file:PATH}` in a connector's options: the worker reads the file when it makes the connector, and stores nothing of
-it. `$${` stands for a plain `${`.
+"""`${file:PATH}` in a connector's options: the worker reads the file when it creates the connector, and stores nothing
+of it. `$${` is a literal `${`.
 
-No such value is in any text that Penstock prints, logs or raises: those show what was written.
+No such value is in any text that Penstock prints, logs or raises: those show the reference as written.
 """
 
 import os
@@ -23,7 +23,7 @@ _HIDDEN = "…"
 
 
 class Secret(str):
-    """A text that `repr`, and so logs and errors of what holds it, do not show."""
+    """A text that `repr`, and so logs and errors of any object that contains it, do not show."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class NoSecret(RequestError):
 
 
 def files_in(text: str) -> list[Path]:
-    """Those that it refers to."""
+    """The files that it refers to."""
     return [Path(m[2].removeprefix(FILE)) for m in REFERENCE.finditer(text) if not m[1] and m[2].startswith(FILE)]
 
 
@@ -49,8 +49,8 @@ def has_files(config: Any) -> bool:
 
 
 def resolve(config: Any) -> Any:
-    """The same with what the files hold in the place of `${file:…}`, as Secret, without the newline at the end. Raises
-    NoSecret. The worker does it when it makes the connector: nothing of it is stored.
+    """The same value with `${file:…}` replaced by the files' contents, as Secret, without the newline at the end.
+    Raises NoSecret. The worker does this when it creates the connector: nothing of it is stored.
     """
     if isinstance(config, str):
         return _resolved(config)
@@ -84,16 +84,16 @@ def _content(match: re.Match[str]) -> str:
         raise NoSecret(f"{path} is not text", "It is named by ${file:…}, and must be UTF-8.") from None
 
 
-# Files that people name: read no further than what can be meant, and never waited for.
+# Files that people name: never read beyond a plausible size, and never waited for.
 
 
 class TooLarge(Exception):
-    """The file goes on behind the limit."""
+    """The file is longer than the limit."""
 
 
 def read_bounded(path: Path, bytes_max: int) -> str:
-    """Its text, as UTF-8. A pipe or a device is refused before it is read: the one may never end, the other never
-    begin. Raises OSError, TooLarge, UnicodeDecodeError.
+    """The file's text, as UTF-8. A pipe or a device is refused before it is read: it may never end, or never begin.
+    Raises OSError, TooLarge, UnicodeDecodeError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123  of a descriptor

@@ -16,14 +16,14 @@ from penstock.core.retry import Pauses, RetryPolicy
 log = logging.getLogger(__name__)
 
 _RETRIES = RetryPolicy(first_seconds=0.1, max_seconds=30.0, jitter=0.0)
-"""Between two tries to connect for one stream: the first pause, doubled each time, and the longest."""
+"""Between two attempts to connect for one stream: the first pause, doubled each time, and the longest."""
 
 Connect = Callable[[], Awaitable[Peer]]
 """Raises OSError."""
 
 
 class Dialling(Protocol):
-    """As the methods of Connector."""
+    """The same as the methods of Connector."""
 
     async def run(self, host: Host) -> None: ...
 
@@ -39,7 +39,7 @@ def dialling(options: ClientOptions, where: str, connect: Connect) -> Dialling:
 
 
 class OneConnection:
-    """`run` holds it. What was not acknowledged when it broke is sent again over the next one."""
+    """`run` owns it. What was not acknowledged when it broke is sent again over the next one."""
 
     def __init__(self, options: ClientOptions, where: str, connect: Connect) -> None:
         self._options = options
@@ -54,7 +54,7 @@ class OneConnection:
             await listen(self._peer, host)
             if not host.is_draining:
                 raise Lost(f"{self._where} has closed the connection")
-            await asyncio.Event().wait()  # for what is still to leave, until this is cancelled
+            await asyncio.Event().wait()  # for what is still to be sent, until this is cancelled
         except ConnectionError as error:
             raise Lost(f"the connection to {self._where} is gone: {error}") from error
         except asyncio.CancelledError:
@@ -73,7 +73,7 @@ class OneConnection:
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
         if self._peer is None:
             raise Lost(f"no connection to {self._where}")
-        if host.is_draining and not self._peer.listens:  # `run` listens no more, and does not see that it is gone
+        if host.is_draining and not self._peer.listens:  # `run` no longer reads, and does not see that it is gone
             self._peer = await _connected(self._connect, self._options, self._where)
         await _sent(self._peer, outgoing, self._options, self._where)
 
@@ -89,8 +89,8 @@ class _Line:
 
 
 class ConnectionPerStream:
-    """A stream is open while its own connection is there. What comes from no single stream has one as well. What comes
-    from the connector's own streams goes to the server that has said it, over the same connection.
+    """A stream is open while its own connection is up. Events that belong to no single stream have a connection as
+    well. Events of the connector's own streams are sent to the server that they came from, over the same connection.
     """
 
     def __init__(self, options: ClientOptions, where: str, connect: Connect) -> None:
@@ -99,7 +99,7 @@ class ConnectionPerStream:
         self._connect = connect
         self._lines: dict[StreamRef | None, _Line] = {}
         self._own: dict[StreamRef, _Line] = {}
-        """Streams of the connector itself: what servers say."""
+        """Streams of the connector itself: what servers send."""
         self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, host: Host) -> None:
@@ -126,7 +126,7 @@ class ConnectionPerStream:
         return line
 
     async def _keep(self, line: _Line, stream: StreamRef | None, host: Host) -> None:
-        """Connected until the stream has ended."""
+        """Stay connected until the stream has ended."""
         pauses = Pauses(_RETRIES)
         while True:
             try:
@@ -146,7 +146,9 @@ class ConnectionPerStream:
             await asyncio.sleep(pauses.next())
 
     async def _used(self, peer: Peer, line: _Line, stream: StreamRef | None, host: Host) -> str:
-        """Why it has ended. What the server has said on it is answered as long as it is there."""
+        """Returns why the connection has ended. Replies to what the server has sent on it are delivered as long as it
+        is up.
+        """
         own: list[StreamRef] = []
 
         def began(ref: StreamRef) -> None:
@@ -158,7 +160,7 @@ class ConnectionPerStream:
         try:
             await listen(peer, host, began)
             if host.is_draining and peer.listens and not line.is_ending:
-                await asyncio.Event().wait()  # for what is still to leave
+                await asyncio.Event().wait()  # for what is still to be sent
         except (ConnectionError, PenstockError) as error:
             return f"the connection to {self._where} is gone: {error}"
         finally:
@@ -176,7 +178,7 @@ class ConnectionPerStream:
             task.add_done_callback(self._ending.discard)
 
     async def _wind_up(self, line: _Line, host: Host) -> None:
-        """The server may still talk, for a while."""
+        """The server may still send, for a while."""
         assert line.task is not None
         line.is_ending = True
         try:
@@ -218,7 +220,7 @@ async def _connected(connect: Connect, options: ClientOptions, where: str) -> Pe
     try:
         async with asyncio.timeout(options.connect_timeout):
             return await connect()
-    except (OSError, PenstockError) as error:  # TimeoutError is one; TLS files that cannot be used are another
+    except (OSError, PenstockError) as error:  # includes TimeoutError, and TLS files that cannot be used
         raise Lost(f"{where} cannot be reached: {str(error) or 'it does not answer'}") from error
 
 
@@ -231,7 +233,7 @@ async def _sent(peer: Peer, outgoing: Outgoing, options: ClientOptions, where: s
         raise Lost(f"{where} did not accept data: {str(error) or 'no progress in time'}") from error
 
 
-# A connector that connects to a server: all that its type adds is how.
+# A connector that connects to a server: its type adds only how to connect.
 
 C = TypeVar("C", bound=ClientOptions)
 

@@ -14,7 +14,7 @@ from penstock.core.types import Guarantee
 _STDIN, _STDOUT = 0, 1
 
 _READ_BYTES = 256 << 10
-"""Taken from standard input at a time."""
+"""Bytes read from standard input at a time."""
 
 
 class StdioOptions(Options):
@@ -30,7 +30,7 @@ class StdioOptions(Options):
 
 
 class Stdio(Connector[StdioOptions]):
-    """Standard input is left alone unless `out` is linked."""
+    """Standard input is not read unless `out` is linked."""
 
     about = About(
         name="stdio",
@@ -41,7 +41,7 @@ class Stdio(Connector[StdioOptions]):
     )
 
     stdin, stdout = _STDIN, _STDOUT
-    """Descriptors, so that a test can give others."""
+    """File descriptors, so that a test can pass others."""
 
     async def run(self, host: Host) -> None:
         host.connected()
@@ -76,8 +76,8 @@ async def _stop(source: "_Input", host: Host) -> None:
 
 
 class _Input:
-    """Read by a thread, one piece when it is asked for: a terminal's descriptor is shared with others, so it cannot be
-    made non-blocking, and a file's cannot be waited for in the loop.
+    """Read by a thread, one piece at a time on request: a terminal's descriptor is shared with other processes, so it
+    cannot be made non-blocking, and the loop cannot wait for a file's.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""What sources of many kinds do with a stream."""
+"""What many types of sources do with a stream."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,11 +8,11 @@ from typing import Any
 from penstock.connectors.api import Host, Stream
 from penstock.core.errors import NoRoom
 
-# Waiting for whichever comes first.
+# Waiting for the first of several.
 
 
 async def first_of(*awaited: Awaitable[Any]) -> int:
-    """The place of the first that is done; the others are cancelled, and have ended when this returns. Raises what that
+    """The index of the first that is done; the others are cancelled, and have ended when this returns. Raises what the
     first one raises.
     """
     tasks = [asyncio.ensure_future(one) for one in awaited]
@@ -28,14 +28,14 @@ async def first_of(*awaited: Awaitable[Any]) -> int:
 
 
 _ROOM_SECONDS = (0.05, 2.0)
-"""Between two tries to begin a stream where there is no room: the first pause and the longest."""
+"""Between two attempts to open a stream when there is no room: the first pause and the longest."""
 
 DRAINED = "nothing more is read: the connector is drained"
-"""Why a stream is cut off whose peer has not said all."""
+"""Why a stream was cut off before its peer had sent everything."""
 
 
 async def open_when_there_is_room(host: Host, name: str, metadata: Mapping[str, Any] | None = None) -> Stream | None:
-    """A new stream; None: the connector is drained before there was room for it."""
+    """A new stream; None if the connector was drained before there was room for it."""
     pause, longest = _ROOM_SECONDS
     while not host.is_draining:
         try:
@@ -47,7 +47,7 @@ async def open_when_there_is_room(host: Host, name: str, metadata: Mapping[str, 
 
 
 async def until_draining(host: Host, seconds: float) -> bool:
-    """Wait so long; True at once when nothing more is to be read."""
+    """Wait for this long; True immediately when nothing more should be read."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await host.draining()
@@ -55,7 +55,7 @@ async def until_draining(host: Host, seconds: float) -> bool:
 
 
 async def ready_or_draining(stream: Stream, host: Host) -> bool:
-    """Wait until the stream may send; False: nothing more is to be read."""
+    """Wait until the stream may send; False: nothing more should be read."""
     if host.is_draining:
         return False
     if not stream.may_send:
@@ -64,9 +64,9 @@ async def ready_or_draining(stream: Stream, host: Host) -> bool:
 
 
 async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]], host: Host) -> None:
-    """Until `read` gives None: the peer has said all; or nothing more is to be read, and what was taken from the peer
-    before is out. The peer is read only when the stream may send: what does not fit stays there. Where nothing is
-    linked to `out`, what it says is dropped and counted: stored, it would stay for ever.
+    """Reads until `read` returns None: the peer has sent everything; or nothing more should be read, and what was
+    already received from the peer is in the stream. The peer is read only when the stream may send: what does not fit
+    stays with the peer. If nothing is linked to `out`, its data is dropped and counted: stored, it would stay for ever.
     """
     while True:
         await ready_or_draining(stream, host)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def encode(values: Sequence[bytes], form: str) -> bytes:
-    """As the option `format` says."""
+    """In the format of the option `format`."""
     match form:
         case "lines":
             return b"".join(part for value in values for part in (value, b"\n"))
@@ -37,8 +37,8 @@ def encode(values: Sequence[bytes], form: str) -> bytes:
 
 
 def append(path: Path, data: bytes, *, lines: bool) -> None:
-    """Return when it is on disk. A file that was moved away is created again. What a failed write has left is cut off;
-    `lines` start on a new line after what a crash has left. Raises OSError.
+    """Returns when it is on disk. A file that was moved away is created again. What a failed write has left is
+    truncated; `lines` start on a new line after what a crash has left. Raises OSError.
     """
     is_new = not path.exists()
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)

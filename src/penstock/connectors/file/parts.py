@@ -1,4 +1,4 @@
-"""Parts: the files of one directory as one row of bytes, cut where a new file was begun."""
+"""Parts: the files of a directory as one sequence of bytes, split where a new file was started."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from penstock.core.errors import Damaged
 from penstock.core.types import Buffer
 
 STATE = "state"
-"""The directory of the transaction log, beside the parts."""
+"""The directory of the transaction log, next to the parts."""
 
 _NAME = re.compile(r"part-(\d{20})\.[a-z]+")
 
@@ -24,16 +24,16 @@ class CommittedPart:
     start: int
     """Committed bytes in the parts before it."""
     size: int
-    """Committed bytes in this one, more than 0. What lies behind them is not committed, and may vanish."""
+    """Committed bytes in this part, more than 0. Whatever follows them is not committed, and may vanish."""
     is_complete: bool
-    """Nothing will be added to it: it may be moved away or removed."""
+    """Nothing will be appended to it: it may be moved away or removed."""
 
 
 def read_committed_parts(directory: str | os.PathLike[str]) -> list[CommittedPart]:
     """What a file sink has committed in this directory, oldest first; also while it runs.
 
-    A reader takes `size` bytes of each `path`, and may go on later from there: committed bytes never change. An epoch
-    lies in one part. RequestError if no file sink has ever run on the directory.
+    A reader reads `size` bytes of each `path`, and may continue later from there: committed bytes never change. An
+    epoch is in one part. Raises RequestError if no file sink has ever run on the directory.
     """
     folder = Path(directory)
     committed = read_committed(folder / STATE).size
@@ -47,14 +47,14 @@ def read_committed_parts(directory: str | os.PathLike[str]) -> list[CommittedPar
 
 
 def find_parts(directory: Path) -> list[tuple[int, Path]]:
-    """Where each part begins, and its file; in order."""
+    """The start of each part, and its file; in order."""
     matches = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
     return sorted((int(match[1]), path) for match, path in matches if match is not None)
 
 
 class RotatingFile:
-    """Bytes are added at the end, in the last part. `start_part` begins a new one, whose name and bytes are durable
-    after `sync`. Parts before the last one may be removed by whoever has read them.
+    """Bytes are appended to the last part. `start_part` starts a new one, whose name and bytes are durable after
+    `sync`. Parts before the last one may be removed by whoever has read them.
     """
 
     def __init__(self, directory: Path, suffix: str) -> None:
@@ -63,18 +63,20 @@ class RotatingFile:
         self._part: DataFile | None = None
         self._start = 0
         self.size = 0
-        """The bytes of all parts, also of those that were removed since."""
+        """The bytes of all parts, including those that have been removed since."""
 
     @property
     def part_size(self) -> int:
         return self.size - self._start
 
     def written_at(self) -> float | None:
-        """When the last part was written last, in seconds since 1970. What is removed from it does not count."""
+        """When the last part was last written to, in seconds since 1970. Truncation does not count."""
         return None if self._part is None else self._part.path.stat().st_mtime
 
     def rewind(self, size: int) -> None:
-        """Go on at this size: all behind it is void, and removed. Damaged if there is less, or what cannot be."""
+        """Continue at this size: everything after it is void, and removed. Raises Damaged if there is less, or an
+        impossible part.
+        """
         self.close()
         for start, path in find_parts(self._directory):
             if start > size:
@@ -89,7 +91,7 @@ class RotatingFile:
         self.size = size
 
     def append(self, data: Buffer) -> None:
-        """OSError: any part of it may have been written. `rewind` to go on."""
+        """On OSError any part of it may have been written: call `rewind` to continue."""
         if self._part is None or self._part.path.suffix != self._suffix:
             self.start_part()
         assert self._part is not None
@@ -99,7 +101,7 @@ class RotatingFile:
     def start_part(self) -> None:
         self.close()
         path = self._directory / f"part-{self.size:020}{self._suffix}"
-        # The directory is synced with it: a part that has a vote cannot lose its name.
+        # The directory is synced too: a part that has a vote cannot lose its name.
         self._part, self._start = DataFile(path), self.size
 
     def sync(self) -> None:
@@ -123,7 +125,7 @@ class RotatingFile:
 
 
 def make_directory(directory: Path) -> None:
-    """Durably; who may read it is the umask's affair. NotADirectoryError where something else is."""
+    """Durably; the umask decides who may read it. Raises NotADirectoryError if something else is there."""
     if directory.is_dir():
         return
     make_directory(directory.parent)

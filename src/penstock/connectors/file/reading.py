@@ -1,4 +1,4 @@
-"""Files that are read once, each as a stream that resumes at the byte behind what is stored."""
+"""Files that are read once, each as a stream that resumes at the byte after what is stored."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from penstock.core.errors import PenstockError
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Its descriptor. Raises OSError."""
+    """Its file descriptor. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd
@@ -28,8 +28,8 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def find_files(pattern: str) -> list[Path]:
-    """Regular files that match, in the order of their names, which are absolute. A file that is called so is meant
-    itself, whatever its name would match.
+    """Regular files that match, sorted by their absolute names. A pattern that is the name of an existing file means
+    that file only.
     """
     whole = os.path.abspath(pattern)  # noqa: PTH100  as it is written
     if Path(whole).is_file():
@@ -39,14 +39,14 @@ def find_files(pattern: str) -> list[Path]:
 
 
 async def may_read(stream: Stream, host: Host) -> bool:
-    """Whether to read on: waits until the stream may send; False when nothing more is to be read."""
+    """Whether to continue reading: waits until the stream may send; False when nothing more should be read."""
     if not stream.may_send and not host.is_draining:
         await first_of(stream.ready(), host.draining())
     return not host.is_draining
 
 
 class Reading:
-    """All files that match, `parallel` of them at a time, from their positions to their ends."""
+    """All files that match, `parallel` at a time, from their positions to their ends."""
 
     def __init__(self, pattern: str, chunk_bytes: int, parallel: int) -> None:
         self._pattern = pattern
@@ -54,7 +54,7 @@ class Reading:
         self._parallel = parallel
 
     async def run(self, host: Host) -> None:
-        """Raises Lost where there is no file, or one cannot be read: those that are read stay so."""
+        """Raises Lost if there is no file, or one cannot be read: files that were read are not read again."""
         paths = await asyncio.to_thread(find_files, self._pattern)
         if not paths:
             raise Lost(f"no file matches {self._pattern}", "It is looked for again.")
@@ -109,27 +109,27 @@ class Reading:
 
 
 _FAILURES_SHOWN = 3
-"""Of many files that cannot be read, in one reason."""
+"""How many unreadable files one reason names."""
 
 
-# Files that are followed while they grow, each as a stream: also over rotation and truncation.
+# Files that are tailed while they grow, each as a stream, across rotation and truncation.
 #
-# A file is known by its inode and its first line, not by its name: one that is renamed goes on where it was, also
-# after a restart, and a new one that gets the inode of an old one is new.
+# A file is identified by its inode and its first line, not by its name: a renamed file continues where it was, also
+# after a restart, and a new file that gets the inode of an old one is new.
 
 log = logging.getLogger(__name__)
 
 _HEAD_BYTES = 1024
-"""Of the first line, by which a file is known: log lines begin with their time."""
+"""The part of the first line that identifies a file: log lines start with their time."""
 
 _GENERATIONS_MAX = 10_000
-"""Files with one inode and the same first line, each after a truncation: then something else is wrong."""
+"""Files with one inode and the same first line, each after a truncation: beyond this, something else is wrong."""
 
 
 _NEWLINE = b"\n"
 
 _IN_PART = "p"
-"""Behind the mark of a first line that may still become longer: no digit of a mark."""
+"""Follows the mark of a first line that may still grow: not a digit of a mark."""
 
 
 class Inode(NamedTuple):
@@ -139,7 +139,7 @@ class Inode(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """A file that is followed. `gone`: no name leads to it any more."""
+    """A file that is tailed. `gone`: it has no name any more."""
 
     path: Path
     inode: Inode
@@ -147,7 +147,7 @@ class Followed:
 
 
 class Tailing:
-    """All files that match, now and later, each in a task of its own: a stream that is paused holds up no other."""
+    """All files that match, now and later, each in its own task: a paused stream blocks no other."""
 
     def __init__(self, pattern: str, chunk_bytes: int, poll_seconds: float, linger_seconds: float, lines: bool) -> None:
         self._pattern = pattern
@@ -157,7 +157,7 @@ class Tailing:
         self._lines = lines
         self._followed: dict[Inode, Followed] = {}
         self._reported: dict[Path, str] = {}
-        """What is wrong with files that exist: it is logged once, not at every look."""
+        """The errors of files that exist: each is logged once, not at every poll."""
 
     async def run(self, host: Host) -> None:
         host.connected()
@@ -180,7 +180,7 @@ class Tailing:
         await first_of(asyncio.sleep(self._poll_seconds), host.draining())
 
     async def _follow(self, file: Followed, host: Host) -> None:
-        """Until it is gone, or nothing more is to be read. One that fails is found again by the next look."""
+        """Until it is gone, or nothing more should be read. The next poll finds a file that failed again."""
         try:
             with opened(file.path) as fd:
                 if _inode(os.fstat(fd)) == file.inode:
@@ -210,7 +210,7 @@ class Tailing:
                 await stream.close()
 
     async def _name(self, file: Followed, fd: int, host: Host) -> str:
-        """Its stream's, once there is a first line, or as much as is looked at; empty where that will never be."""
+        """The name of its stream, once the first line, or the part of it that counts, is there; empty if it never will be."""
         while not host.is_draining:
             head = await asyncio.to_thread(os.pread, fd, _HEAD_BYTES, 0)
             mark = _mark(head) if self._lines else "any"
@@ -222,7 +222,7 @@ class Tailing:
         return ""
 
     async def _pump(self, file: Followed, fd: int, stream: Stream, name: str, host: Host) -> bool:
-        """Whether it was truncated, also where it has grown beyond its old length since."""
+        """Whether it was truncated, also if it has grown beyond its old length since."""
         at, quiet, in_line = stream.position, 0.0, not self._lines
         while await may_read(stream, host):
             data = await asyncio.to_thread(self._read, fd, at, name)
@@ -246,18 +246,18 @@ class Tailing:
         return False
 
     def _read(self, fd: int, at: int, name: str) -> bytes | None:
-        """What stands there; None: the file begins with another line now, so that it is another one."""
+        """The data there; None if the file starts with another line now, and so is another file."""
         data = os.pread(fd, self._chunk_bytes, at)
         mark = _mark(os.pread(fd, _HEAD_BYTES, 0)) if self._lines and not name.endswith(_IN_PART) else ""
         return data if not mark or name.endswith(mark) else None
 
     def _whole(self, data: bytes) -> bytes:
-        """Up to the last newline: a line that is still being written waits, unless it is longer than a chunk."""
+        """Up to the last newline: an incomplete line waits, unless it is longer than a chunk."""
         return data[: data.rfind(_NEWLINE) + 1] or (data if len(data) == self._chunk_bytes else b"")
 
 
 async def _open(file: Followed, name: str, generation: int, fd: int, host: Host) -> tuple[Stream, int]:
-    """The stream of this file in its last life: a truncated file with the same first line is another one."""
+    """The stream of the file's last life: after a truncation, a file with the same first line is another one."""
     for number in range(generation, _GENERATIONS_MAX):
         stream = await _open_life(file, name, number, host)
         if not stream.position:
@@ -279,13 +279,13 @@ async def _open_life(file: Followed, name: str, number: int, host: Host) -> Stre
 
 
 async def _end(stream: Stream) -> None:
-    """It is not this one: nobody waits for more of it."""
+    """Closes a stream of another life: it gets no more data."""
     await stream.finish()
     await stream.close()
 
 
 def _mark(head: bytes) -> str:
-    """Of the first line, as far as it is looked at; empty while that is still being written."""
+    """The mark of the first line, or of the part that is used; empty while that is incomplete."""
     line, newline, _ = head.partition(_NEWLINE)
     return sha256(line).hexdigest()[:16] if newline or len(head) == _HEAD_BYTES else ""
 

@@ -1,10 +1,10 @@
-"""A sink that writes files: data where it will stay, and a transaction log that says how much of it counts.
+"""A sink that writes files: data in its final place, and a transaction log that records how much of it counts.
 
-    PATH/part-00000000000000000000.txt     from the first byte on; the number is that of the bytes before it
-    PATH/part-00000000000001048620.txt     begun between two epochs, when the one before was large or old enough
-    PATH/state/log                         votes and decisions, as those of `penstock.client.Sink`
+    PATH/part-00000000000000000000.txt     from the first byte on; the number counts the bytes before it
+    PATH/part-00000000000001048620.txt     started between two epochs, when the one before was large or old enough
+    PATH/state/log                         votes and decisions, like those of `penstock.client.Sink`
 
-Readers learn from `read_committed_parts` what is committed.
+Readers find out with `read_committed_parts` what is committed.
 """
 
 import time
@@ -32,7 +32,7 @@ from penstock.core.types import Buffer
 from penstock.protocol.intrinsics import BYTES, I64S, U8S, compiled, copy, store8, store32
 from penstock.protocol.stored.bulk import Bytes
 
-# The kernels of the file sink's formats, compiled by numba: loops over rows of a column of bytes.
+# The kernels of the file sink's formats, compiled by numba: loops over the rows of a column of bytes.
 #
 # They have no bounds checks: they trust the offsets, which the decoder has made.
 
@@ -41,7 +41,7 @@ NEWLINE = 10
 
 @compiled(types.void(I64S, BYTES, U8S))
 def fill_lines(offsets: Any, data: Any, out: Any) -> Any:
-    """Each row, and a newline. `out` has a byte more for each row than the rows have."""
+    """Each row and a newline. `out` has one byte more for each row than the rows have."""
     to = 0
     for row in range(offsets.shape[0] - 1):
         start = offsets[row]
@@ -53,7 +53,7 @@ def fill_lines(offsets: Any, data: Any, out: Any) -> Any:
 
 @compiled(types.void(I64S, BYTES, U8S))
 def fill_frames(offsets: Any, data: Any, out: Any) -> Any:
-    """A u32 with the length, and the row. `out` has four bytes more for each row than the rows have."""
+    """The length as a u32, and the row. `out` has four bytes more for each row than the rows have."""
     to = 0
     for row in range(offsets.shape[0] - 1):
         start = offsets[row]
@@ -74,27 +74,27 @@ def frames(values: Bytes) -> memoryview:
 def _filled(fill: Any, values: Bytes, extra: int) -> memoryview:
     offsets = np.ascontiguousarray(values.offsets, np.int64)
     out = np.empty(int(offsets[-1] - offsets[0]) + extra * len(values), np.uint8)
-    data = values.data if len(values.data) else b"\0"  # numpy takes no empty buffer
+    data = values.data if len(values.data) else b"\0"  # numpy rejects an empty buffer
     fill(offsets, np.frombuffer(data, np.uint8), out)
     return out.data
 
 
-# How messages lie in the files of a file sink: whole blocks at a time, by compiled kernels.
+# The layout of messages in the files of a file sink: whole blocks at a time, by compiled kernels.
 
 
 class FileFormat(Enum):
-    """Keys and event times are not in any of them."""
+    """None of them contains keys or event times."""
 
     LINES = "lines"
-    """Payload and newline. A newline inside a payload is not escaped: use `frames` for such."""
+    """Payload and newline. A newline inside a payload is not escaped: use `frames` for those."""
     RAW = "raw"
-    """The payloads, one right behind the other."""
+    """The payloads, with nothing between them."""
     FRAMES = "frames"
-    """A u32, big-endian, with the length of the payload, and the payload."""
+    """The length of the payload as a big-endian u32, and the payload."""
 
     @property
     def suffix(self) -> str:
-        """How the names of such files end."""
+        """The suffix of file names."""
         return _SUFFIXES[self]
 
 
@@ -102,20 +102,20 @@ _SUFFIXES = {FileFormat.LINES: ".txt", FileFormat.RAW: ".bin", FileFormat.FRAMES
 
 
 def encode(values: Bytes, form: FileFormat) -> Buffer:
-    """The bytes of these payloads, in order. At most four bytes for each are added; RAW copies nothing."""
+    """The bytes of these payloads, in order. At most four bytes are added to each; RAW copies nothing."""
     if form is FileFormat.RAW:
         return memoryview(values.data)[int(values.offsets[0]) : int(values.offsets[len(values)])]
     return lines(values) if form is FileFormat.LINES else frames(values)
 
 
 _OWNER = "delivery"
-"""Whose the log is: it is bound when the sink has begun to own its directory."""
+"""The owner of the log: bound when the sink takes over its directory."""
 
 
 class FileSink:
-    """A BlockingSink, exactly once: a vote is durable before it is given, the data before the vote.
+    """A BlockingSink, exactly once: a vote is durable before it is returned, and the data before the vote.
 
-    No epoch lies in two parts. A full disk is a vote of no. One process at a time can have the directory.
+    No epoch is split between two parts. On a full disk it votes no. One process at a time can own the directory.
     """
 
     def __init__(self, options: FileOptions, clock: Callable[[], float] = time.time) -> None:
@@ -126,9 +126,9 @@ class FileSink:
         self._file = RotatingFile(self._path, self._format.suffix)
         self._log: TransactionLog | None = None
         self._written_at: float | None = None
-        """When the last part was committed to, or its file written before this run."""
+        """When the last part was committed to, or its file was written before this run."""
         self._begun_at: float | None = None
-        """When the transaction that is being written was begun."""
+        """When the transaction that is being written started."""
         self._no_room = ""
 
     def open(self, decided: bytes) -> None:
@@ -220,7 +220,7 @@ class FileSink:
         self._begun_at, self._no_room = None, ""
 
     def _begin(self) -> None:
-        """Where a transaction begins is the only place for a new part."""
+        """A new part can start only at the start of a transaction."""
         now = self._clock()
         if self._file.part_size and self._is_due(now):
             self._file.start_part()
@@ -241,14 +241,14 @@ class FileSink:
 
 
 def _commit(log: TransactionLog, txn_id: bytes) -> None:
-    """The log says it all: the data lies where it will stay."""
+    """Only the log changes: the data is already where it will stay."""
     log.append(Committed(txn_id))
     log.append_lazily(Applied(txn_id))
 
 
 @contextmanager
 def _lost(path: Path) -> Iterator[None]:
-    """Whatever the disk or the log says becomes the reason why the sink cannot work now."""
+    """Any error of the disk or the log becomes the reason why the sink cannot work now."""
     try:
         yield
     except OSError as error:

@@ -1,3 +1,3 @@
-"""What the `http-server` connector is made of: a connection is a stream, a request some events of it, its answer what
-comes back with their ids.
+"""The parts of the `http-server` connector: a connection is a stream, a request is some of its events, and the answer
+is whatever comes back with their ids.
 """

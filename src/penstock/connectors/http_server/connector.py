@@ -1,4 +1,4 @@
-"""`http-server`: requests are events, and what a pipeline makes of them is their answer."""
+"""`http-server`: requests are events, and what a pipeline emits for them is the answer."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ from penstock.connectors.streams import first_of
 from penstock.core.errors import PenstockError
 from penstock.core.types import Guarantee
 
-# A connection of a client, which is a stream: its requests one after the other, each with its answer.
+# A client's connection, which is a stream: its requests one after the other, each with its answer.
 
 _FIRST_EPOCH_SECONDS_MAX = 600.0
 """How long a request waits for a pipeline's first epoch since Spark started. That epoch compiles what later ones use
@@ -47,7 +47,9 @@ this limit is for one that is alive and stuck.
 
 
 class ClientConnection:
-    """Nothing of a request is stored before all of it has come: a client that goes away before leaves nothing."""
+    """Nothing of a request is stored before all of it has arrived: a client that disconnects before that leaves
+    nothing.
+    """
 
     def __init__(
         self, peer: str, host: Host, options: HttpServerOptions, opened: "Callable[[int, ClientConnection], None]"
@@ -55,7 +57,7 @@ class ClientConnection:
         self._peer = peer
         self._host = host
         self._options = options
-        self._by_all = options.answer == "epoch"  # a reply may come from one pipeline while another one starts
+        self._by_all = options.answer == "epoch"  # one pipeline may reply while another one is starting
         self._opened = opened
         self.stream_id: int | None = None
         self._opening: asyncio.Task[Stream] | None = None
@@ -65,7 +67,7 @@ class ClientConnection:
         self._is_idle.set()
         self._gone = asyncio.Event()
         self._is_cut = False
-        """A request was not stored to its end."""
+        """A request was not stored completely."""
 
     def begin(self) -> None:
         """The client has connected."""
@@ -87,14 +89,14 @@ class ClientConnection:
         await stream.close()
 
     def deliver(self, outgoing: Outgoing) -> None:
-        """Raises StreamGone for what no request waits for any more."""
+        """Raises StreamGone for replies that no request waits for any more."""
         left = [*range(len(outgoing.values))] if self._exchange is None else self._exchange.take(outgoing)
         if left:
             whole = len(left) == len(outgoing.values)
             raise StreamGone("no request is waiting for this reply", places=None if whole else left)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application of ASGI, for one request."""
+        """The ASGI application, for one request."""
         request = Request(scope, receive)
         self._is_idle.clear()
         try:
@@ -125,7 +127,7 @@ class ClientConnection:
         return stream
 
     async def _admitted(self) -> Stream:
-        """When the stream may send; a client gets an error soon if it may not."""
+        """Returns when the stream may send; if it may not, the client soon gets an error."""
         if self._host.is_draining:
             raise self._unavailable("shutting down: not accepting requests", closes=True)
         if not self._host.has_out:
@@ -145,7 +147,7 @@ class ClientConnection:
         return stream
 
     async def _pipelines_ready(self) -> None:
-        """While Spark is starting the request waits, unread and not stored: a client that is refused in the end may
+        """While Spark is starting, the request waits, unread and not stored: a client that is refused in the end can
         send it again, and nothing is processed twice.
         """
         downstream, by_all = self._host.downstream, self._by_all
@@ -187,7 +189,7 @@ class ClientConnection:
         return exchange.answer(self._host.outgoing_chain(), self._options.content_type)
 
     async def _exchanged(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
-        """Return when all that answers the request has come."""
+        """Returns when everything that answers the request has arrived."""
         self._is_cut = True
         await self._store(exchange, stream, body, metadata)
         self._last = exchange.last = await stream.finish()
@@ -200,7 +202,7 @@ class ClientConnection:
             await stream.complete(exchange.last)
 
     async def _store(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
-        """Raises RefusedRequest for one that becomes too much: each event carries the metadata."""
+        """Raises RefusedRequest for a request whose events are too large: each carries the metadata."""
         limit, each = self._options.stored_bytes_max, len(msgpack.packb(metadata))
         step = max(1, limit // each) if self._host.has_interceptors else max(1, len(body))
         for start in range(0, len(body), step):
@@ -210,7 +212,7 @@ class ClientConnection:
                 raise RefusedRequest(text_answer(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
 
     async def _overdue(self) -> None:
-        """Return when the request has waited too long. The time of a pipeline's first epoch does not count."""
+        """Returns when the request has waited too long. The time of a pipeline's first epoch does not count."""
         downstream = self._host.downstream
         if downstream.is_on_first_epoch(by_all=self._by_all):
             self._host.count("first_epoch_requests")
@@ -220,7 +222,7 @@ class ClientConnection:
         await asyncio.sleep(self._options.timeout)
 
     def _timed_out(self) -> Answer:
-        """The connection ends with it: a reply that comes later must not be taken for that of another request."""
+        """The connection is closed: a later reply must not be mistaken for that of another request."""
         why = self._host.downstream.not_ready()
         because = "" if why is None else f" ({why.text})"
         if why is None and self._host.downstream.is_on_first_epoch(by_all=self._by_all):
@@ -231,7 +233,7 @@ class ClientConnection:
 
 
 def _retrieve(opening: asyncio.Task[Stream]) -> None:
-    """Whoever makes a request hears of it; perhaps nobody does."""
+    """Marks an error as seen: the next request reports it, but there may be none."""
     if not opening.cancelled():
         opening.exception()
 
@@ -267,7 +269,7 @@ class Clients:
         connection.deliver(outgoing)
 
     async def drain(self) -> None:
-        """Requests that are under way get their answers: each is bounded by its timeout."""
+        """Requests in progress get their answers: each is bounded by its timeout."""
         for protocol in [*self._connections]:
             protocol.shutdown()
         await self._ended()
@@ -278,12 +280,12 @@ class Clients:
         await self._ended()
 
     async def _ended(self) -> None:
-        """Return when all are gone, and their streams closed."""
+        """Returns when all connections are gone, and their streams are closed."""
         while self._connections or self._ending:
             await asyncio.gather(*self._ending, return_exceptions=True)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    # What the protocol tells.
+    # Called by the protocol.
 
     def connected(self, protocol: HttpProtocol, peer: str) -> ClientConnection | None:
         if len(self._connections) >= self._options.connections_max or self._host.is_draining:
@@ -291,7 +293,7 @@ class Clients:
             return None
         connection = ClientConnection(peer, self._host, self._options, self._streams.__setitem__)
         self._connections[protocol] = connection
-        if self._host.downstream.not_ready() is None:  # else with its first request, so that both are in one epoch
+        if self._host.downstream.not_ready() is None:  # otherwise with its first request, so that both are in one epoch
             connection.begin()
         return connection
 
@@ -304,7 +306,7 @@ class Clients:
         self._host.count("bad_requests")
 
     async def _end(self, connection: ClientConnection) -> None:
-        """A reply that comes from now on is a dead letter."""
+        """A later reply is a dead letter."""
         if connection.stream_id is not None:
             self._streams.pop(connection.stream_id, None)
         await connection.end()
@@ -313,18 +315,18 @@ class Clients:
 
 
 _LOOK_SECONDS = 0.01
-"""Connections end by themselves, in their own time."""
+"""Between two polls: connections end by themselves, in their own time."""
 
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-"""Connections that the kernel has made and we have not looked at yet."""
+"""Connections that the kernel has accepted and we have not yet."""
 
 
 class HttpServer(Connector[HttpServerOptions]):
-    """A connection is a stream. A request's events are stored when all of it has come; a client that got no answer does
-    not know whether, and may send it again.
+    """A connection is a stream. A request's events are stored when all of it has arrived; a client without an answer
+    does not know whether they are, and may send it again.
     """
 
     about = About(

@@ -1,5 +1,5 @@
-"""One request of a connection, while its answer is awaited: which replies are its own, and what they make. No I/O but
-for waking who waits.
+"""One request of a connection, while its answer is awaited: selects its replies, and builds the answer from them. No
+I/O, except for waking the waiting task.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from penstock.connectors.interceptors.api import BadBytes
 # Answers to requests, and how the events of a reply become one. No I/O.
 
 REASON = "reason"
-"""In the metadata of a letter: why its event could not be processed."""
+"""In the metadata of a dead letter: why its event could not be processed."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,4096}")
@@ -49,24 +49,24 @@ class Answer:
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     closes: bool = False
-    """The connection ends with it."""
+    """The connection is closed after it."""
 
 
 def text_answer(status: HTTPStatus, text: str, *headers: tuple[str, str], closes: bool = False) -> Answer:
-    """An answer in words."""
+    """An answer with a plain-text body."""
     return Answer(status, f"{text}\n".encode(), (("content-type", "text/plain; charset=utf-8"), *headers), closes)
 
 
 def refusal(reasons: Iterable[str]) -> Answer:
-    """Of events that are letters now."""
+    """For events that have become dead letters."""
     return text_answer(HTTPStatus.BAD_REQUEST, "\n".join(dict.fromkeys(reasons)) or "it could not be processed")
 
 
 def reply(
     body: bytes, metadata: Iterable[Mapping[str, Any]], content_type: str, request_headers: Mapping[str, str]
 ) -> Answer:
-    """What a pipeline has made: `status`, `content_type` and `headers` in the events' metadata are honoured, the last
-    one of each. Headers that are still the request's own are not sent back.
+    """The answer from a pipeline's output: `status`, `content_type` and `headers` in the events' metadata are used, the
+    last of each. Headers that are unchanged from the request are not sent back.
     """
     status, headers = int(HTTPStatus.OK), dict[str, str]()
     for one in metadata:
@@ -80,7 +80,7 @@ def reply(
 
 
 def _status(value: Any) -> int | None:
-    """Of an answer that is whole: one that only begins is not a pipeline's to give."""
+    """Only final statuses: a pipeline cannot send an interim (1xx) response."""
     try:
         status = int(value)
     except (TypeError, ValueError):
@@ -100,15 +100,15 @@ def _headers(headers: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
 
 
 class Exchange:
-    """The events behind `after`, up to the last one that the request has made, are this request's. Until that one is
-    known, all behind `after` are: a connection has one request at a time.
+    """The events after `after`, up to the last one of the request, belong to this request. Until the last one is known,
+    all events after `after` do: a connection has one request at a time.
     """
 
     def __init__(self, after: int, headers: Mapping[str, str], bytes_max: int) -> None:
         self.after = after
         self.last: int | None = None
         self.replied = asyncio.Event()
-        """Something has come."""
+        """A reply has arrived."""
         self._headers = headers
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -121,7 +121,9 @@ class Exchange:
         return event_id > self.after and (self.last is None or event_id <= self.last)
 
     def take(self, outgoing: Outgoing) -> list[int]:
-        """Its own among them; the places of the others, which nobody waits for, and of those that are too much."""
+        """Takes the replies to this request. Returns the places of the others: those that nobody waits for, and those
+        that are too large.
+        """
         left = []
         for place, (value, event_id) in enumerate(zip(outgoing.values, outgoing.ids, strict=True)):
             metadata = outgoing.metadata[place] if outgoing.metadata else {}
@@ -144,7 +146,7 @@ class Exchange:
         return True
 
     def answer(self, chain: OutgoingChain, content_type: str) -> Answer:
-        """Of what has come, now that no more is awaited."""
+        """From what has arrived, now that no more is awaited."""
         if self._is_too_large:
             return text_answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply exceeds reply_bytes_max ({self._bytes_max})"
@@ -164,14 +166,14 @@ def _chained(chain: OutgoingChain, values: Sequence[bytes]) -> list[bytes]:
     return chain.feed(values) + chain.flush()
 
 
-# Requests as they are taken: which of them, how large, and what of them goes along with their events.
+# Incoming requests: which are accepted, how large they may be, and what is stored with their events.
 
 _PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"})
-"""Headers that are not stored: whoever may read the events need not be the client."""
+"""Headers that are not stored: those who may read the events may not be the client."""
 
 
 class RefusedRequest(Exception):
-    """Nothing of it is stored, or it is not known what becomes of it; the answer says which."""
+    """Nothing of it is stored, or its fate is not known; the answer says which."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -179,7 +181,7 @@ class RefusedRequest(Exception):
 
 
 def route(request: Request, options: HttpServerOptions) -> None:
-    """Raises RefusedRequest for a path or a method that is not taken."""
+    """Raises RefusedRequest for a path or a method that is not accepted."""
     path = request.scope["path"]
     wanted, is_prefix = options.path.removesuffix("*"), options.path.endswith("*")
     if not (path.startswith(wanted) if is_prefix else path == wanted):
@@ -192,7 +194,7 @@ def route(request: Request, options: HttpServerOptions) -> None:
 
 
 async def read_body(request: Request, options: HttpServerOptions) -> bytes:
-    """All of it. Raises RefusedRequest for one that is too large or too slow, ClientDisconnect."""
+    """The whole body. Raises RefusedRequest if it is too large or too slow, ClientDisconnect."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > options.body_bytes_max:
         raise RefusedRequest(_too_large(options))
@@ -210,14 +212,16 @@ async def read_body(request: Request, options: HttpServerOptions) -> bytes:
 
 
 def _too_large(options: HttpServerOptions) -> Answer:
-    """The rest of the body is read and dropped: who is still sending would not see an answer to a closed connection."""
+    """The rest of the body is read and dropped: a client that is still sending would not see an answer to a closed
+    connection.
+    """
     return text_answer(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {options.body_bytes_max} bytes (body_bytes_max)"
     )
 
 
 def metadata_of(request: Request) -> dict[str, Any]:
-    """What goes along with the request's events."""
+    """What is stored with the request's events."""
     headers = {name: value for name, value in request.headers.items() if name not in _PRIVATE}
     found = {"method": request.method, "path": request.scope["path"], "headers": headers}
     if query := request.scope["query_string"]:

@@ -1,4 +1,4 @@
-"""uvicorn's side of a connection: told when it is made and lost, and kept within limits that uvicorn has not."""
+"""uvicorn's side of a connection: reports when it opens and closes, and enforces limits that uvicorn does not have."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ from penstock.connectors.sockets import address_of
 from penstock.core.keepalive import find_dead_peers
 
 _LOG = logging.getLogger(__name__)
-_LOG.setLevel(logging.ERROR)  # each bad request would be a warning of uvicorn's: they are counted
+_LOG.setLevel(logging.ERROR)  # uvicorn would log a warning for each bad request: they are counted instead
 
 
 class Application(Protocol):
-    """What is behind one connection: the application of ASGI for its requests."""
+    """The ASGI application for the requests of one connection."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -29,16 +29,16 @@ class Served(Protocol):
     """Notified of connections."""
 
     def connected(self, protocol: "HttpProtocol", peer: str) -> Application | None:
-        """The application behind a new one; None: there are too many, it is closed."""
+        """The application for a new connection; None: there are too many, and it is closed."""
 
     def disconnected(self, protocol: "HttpProtocol") -> None: ...
 
     def bad_request(self) -> None:
-        """What came is no HTTP."""
+        """The input is not HTTP."""
 
 
 class HttpProtocol(H11Protocol):
-    """One request at a time: those that are pipelined wait in the socket, and are answered in their order."""
+    """One request at a time: pipelined requests wait in the socket, and are answered in order."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState, served: Served, dead_peer_seconds: float) -> None:
         super().__init__(config, state, {})
@@ -75,7 +75,7 @@ class HttpProtocol(H11Protocol):
         self._served.bad_request()
         try:
             super().send_400_response(msg)
-        except h11.LocalProtocolError:  # an answer was under way
+        except h11.LocalProtocolError:  # an answer was being sent
             self.transport.close()
 
     def abort(self) -> None:
@@ -87,7 +87,7 @@ class HttpProtocol(H11Protocol):
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._end_wait()
         assert self._application is not None
-        if _head_bytes(scope) > self._head_bytes_max:  # h11 looks at heads that come in pieces only
+        if _head_bytes(scope) > self._head_bytes_max:  # h11 checks only heads that arrive in pieces
             self._served.bad_request()
             refused = Response("the head is too long (head_bytes_max)\n", 400, {"connection": "close"})
             await refused(scope, receive, send)
@@ -95,7 +95,7 @@ class HttpProtocol(H11Protocol):
         await self._application(scope, receive, send)
 
     def _await_head(self) -> None:
-        """A client that begins no request, or never ends its head, is let go: uvicorn waits for the first byte only."""
+        """Drops a client that starts no request, or never ends its head: uvicorn waits for the first byte only."""
         self._end_wait()
         self._head_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
 
@@ -128,10 +128,10 @@ def protocol_factory(
 
 
 def _head_bytes(scope: Scope) -> int:
-    """Of the request line and all headers, as they came."""
+    """The size of the request line and all headers, as received."""
     lines = (len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
     return len(scope["raw_path"]) + len(scope["query_string"]) + sum(lines)
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """Every connection has an application of its own."""
+    """Every connection has its own application."""

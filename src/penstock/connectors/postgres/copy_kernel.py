@@ -1,7 +1,7 @@
-"""The kernel of `copy.py`, compiled by numba: a loop over the rows of a block.
+"""The kernel of binary COPY, compiled by numba: a loop over the rows of a block.
 
-It has no bounds checks: it trusts the offsets, which the decoder has made. numba's cache knows a function by its own
-file alone, so the numbers of `copy.py` stand here again; a test compares what comes out.
+It has no bounds checks: it trusts the offsets, which come from the decoder. numba's cache tracks only a function's own
+file, so the constants of `sink.py` are repeated here; a test compares the output.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ _HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 
 @kernel(int64(BYTES, int64, int64, I64S, types.UniTuple(I64S, 2), types.UniTuple(BYTES, 2), U8S))
 def fill(header: Any, number: Any, message_id: Any, times: Any, offsets: Any, data: Any, out: Any) -> Any:
-    """All of the COPY; returns where it ends. `out` has room for ROW bytes per row beside keys and values."""
+    """The whole COPY; returns its end. `out` has room for ROW bytes per row besides keys and values."""
     key_offsets, value_offsets = offsets
     keys, values = data
     copy(out, 0, header, 0, HEADER)
@@ -61,7 +61,7 @@ def fill(header: Any, number: Any, message_id: Any, times: Any, offsets: Any, da
 
 def compiled(block: Block, number: int) -> Buffer:
     offsets = tuple(np.ascontiguousarray(column.offsets, np.int64) for column in (block.keys, block.values))
-    # numpy takes no empty buffer.
+    # numpy rejects an empty buffer.
     data = tuple(np.frombuffer(column.data or b"\0", np.uint8) for column in (block.keys, block.values))
     size = sum(int(column[-1] - column[0]) for column in offsets)
     out = np.empty(HEADER + ROW * len(block) + size + TRAILER, np.uint8)

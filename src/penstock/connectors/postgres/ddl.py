@@ -1,4 +1,4 @@
-"""The table of a PostgreSQL sink, as the pipeline's rows need it."""
+"""The table of a PostgreSQL sink that the pipeline's rows need."""
 
 import re
 
@@ -38,14 +38,14 @@ def identifier_of(options: PostgresOptions) -> Identifier:
 
 
 def postgres_type(kind: str) -> str:
-    """For a field of this Spark type, as JSON has it: bytes are a text in base64, and so are intervals a text."""
+    """For a field of this Spark type in JSON: bytes are base64 text, and intervals are text."""
     if decimal := _DECIMAL.fullmatch(kind):
         return f"numeric({decimal[1]}, {decimal[2]})"
     return "jsonb" if kind.startswith(_NESTED) else _TYPES.get(kind, "text")
 
 
 def statements(connection: psycopg.Connection, options: PostgresOptions, schema: RowSchema) -> list[str]:
-    """Against the table as it is now. Of a raw table the schema does not matter."""
+    """Against the table as it is now. For a raw table the schema does not matter."""
     return fitting(*_wanted(options, schema), _found(connection, options))
 
 
@@ -58,7 +58,7 @@ def describe(options: PostgresOptions, schema: RowSchema) -> TableDdl:
 
 
 def exists(connection: psycopg.Connection, options: PostgresOptions) -> bool:
-    """Asked in a way that does not end a transaction."""
+    """Checked in a way that does not end a transaction."""
     table = Literal(identifier_of(options).as_string())
     return connection.execute(SQL("SELECT to_regclass({})").format(table)).fetchone() != (None,)
 

@@ -1,4 +1,4 @@
-"""A sink that puts rows into a table of a PostgreSQL database, exactly once: without prepared transactions there.
+"""A sink that writes rows to a table of a PostgreSQL database, exactly once, without prepared transactions there.
 
 Needs psycopg: `pip install penstock-streams[postgres]`.
 """
@@ -40,22 +40,22 @@ __all__ = ["PostgresFormat", "PostgresOptions", "PostgresSink", "UnknownFields"]
 # PostgreSQL's binary COPY: the columns number, message_id, event_time, key, value. The kernel encodes blocks.
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-"""Signature, flags, length of an extension."""
+"""Signature, flags, and length of the extension."""
 
 TRAILER = b"\xff\xff"
 
 EPOCH_US = 946_684_800_000_000
-"""PostgreSQL counts its microseconds from 2000."""
+"""PostgreSQL counts microseconds from 2000."""
 
 TIME_US_MIN = -210_866_803_200_000_000
-"""PostgreSQL's first instant, in 4714 BC; its last one is behind all that an event time can be."""
+"""PostgreSQL's first instant, in 4714 BC; its last one is later than any event time."""
 
 OUT_OF_RANGE = -(2**63) + 1
-"""What PostgreSQL refuses as a time, in place of one that it does not have."""
+"""Replaces a time that PostgreSQL cannot represent: PostgreSQL rejects it."""
 
 
 def message_out_of_range(block: Block) -> int | None:
-    """The id of the first message whose time PostgreSQL does not have."""
+    """The id of the first message whose time PostgreSQL cannot represent."""
     for row, time in enumerate(block.times.tolist()):
         if NO_TIME < time < TIME_US_MIN:
             offsets = block.values.offsets
@@ -63,10 +63,10 @@ def message_out_of_range(block: Block) -> int | None:
     return None
 
 
-# Whether PostgreSQL will take the rows of a transaction, found out by trying; and if not, which one is to blame.
+# Whether PostgreSQL will accept the rows of a transaction, found out by trying; and if not, which row is to blame.
 
 REASON_CHARACTERS_MAX = 500
-"""Of a server's message: it may quote all of a row."""
+"""Of a server's message: it may quote a whole row."""
 
 ROW_ERRORS = (
     psycopg.DataError,
@@ -80,14 +80,14 @@ ROW_ERRORS = (
 """A row is to blame: it cannot be converted, a constraint or a trigger refuses it, or it is too large."""
 
 OTHER_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, errors.DiskFull)
-"""The server works, and will not do it as things are."""
+"""The server works, but refuses this in its current state."""
 
 SAVEPOINT_TRIES_MAX = 64
-"""More halvings than a transaction can have rows for."""
+"""More halvings than the rows of a transaction can need."""
 
 
 def refusal(connection: psycopg.Connection, statements: Statements, columns: list[TargetColumn], count: int) -> str:
-    """Why the `count` staged rows cannot be moved, or "". In a transaction, in which nothing stays of the trial."""
+    """Why the `count` staged rows cannot be moved, or "". Runs in a transaction, which keeps nothing of the trial."""
 
     def move(rows: range | None) -> None:
         for statement in statements.moves(columns, rows):
@@ -117,14 +117,14 @@ def unknown_field(connection: psycopg.Connection, statements: Statements, column
 
 
 def described(error: psycopg.Error) -> str:
-    """In the server's words."""
+    """The server's message."""
     found = error.diag
     text = "; ".join(part for part in (found.message_primary, found.message_detail) if part) or str(error)
     return text if len(text) <= REASON_CHARACTERS_MAX else f"{text[:REASON_CHARACTERS_MAX]}…"
 
 
 def _can_refuse_nothing(connection: psycopg.Connection, statements: Statements) -> bool:
-    """Then no trial is needed, which would leave dead rows in the target."""
+    """If so, no trial is needed, which would leave dead rows in the target."""
     if statements.format is not PostgresFormat.RAW:
         return False
     return connection.execute(statements.can_refuse_nothing()).fetchone() == (True,)
@@ -133,7 +133,7 @@ def _can_refuse_nothing(connection: psycopg.Connection, statements: Statements) 
 def _blame(
     connection: psycopg.Connection, statements: Statements, move: Callable[[range | None], None], count: int
 ) -> str:
-    """Name the first row that is refused; "" if none is by itself."""
+    """Names the first row that is refused; "" if none is by itself."""
     number, error = 0, None
     with connection.transaction(force_rollback=True):
         number, error = _first_refused(connection, move, count)
@@ -147,7 +147,7 @@ def _blame(
 def _first_refused(
     connection: psycopg.Connection, move: Callable[[range | None], None], count: int
 ) -> tuple[int, psycopg.Error | None]:
-    """By halving: what was taken stays, so that rows are tried behind those before them, and each about once."""
+    """By halving: accepted rows stay, so that each row is tried after those before it, and about once."""
     first, end = 0, count
     for _ in range(SAVEPOINT_TRIES_MAX):
         middle = max((first + end) // 2, first + 1)
@@ -166,10 +166,10 @@ def _first_refused(
 
 
 LOCK_SECONDS = 10
-"""How long another session may hold what the sink needs before it counts as lost, and is tried again later."""
+"""How long another session may lock what the sink needs before the sink counts as lost, and is tried again later."""
 
 TABLES_KEY = 0x50454E5354434B
-"""Of the advisory lock under which tables are made: IF NOT EXISTS is not safe against another who does the same."""
+"""The key of the advisory lock for creating tables: concurrent IF NOT EXISTS statements are not safe."""
 
 SYNCHRONOUS = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 
@@ -177,16 +177,16 @@ SYNCHRONOUS = "SELECT set_config('synchronous_commit', 'on', false) WHERE curren
 class PostgresSink:
     """A BlockingSink, exactly once.
 
-    A vote of yes is committed together with the rows, as they came, in the staging table of this sink. Before it the
-    move into the target was tried and rolled back, so triggers run twice and sequences have gaps; a raw table without
-    any rules needs no trial. A commit moves the rows, with a line of the ledger, in one transaction.
+    A yes vote is committed together with the rows, as they arrived, in the staging table of this sink. Before it, the
+    move into the target is tried and rolled back, so triggers run twice and sequences have gaps; a raw table without
+    any rules needs no trial. A commit moves the rows, and adds a row to the ledger, in one transaction.
 
-    A row that cannot be converted or inserted is a vote of no that names its message. So is a JSON object
-    with a field that is not a column, unless the options say to leave it out. Columns that are no fields get their
+    If a row cannot be converted or inserted, the sink votes no and names its message. It does the same for a JSON
+    object with a field that is not a column, unless the options choose to drop it. Columns without a field get their
     default. The table's columns are read before each vote, so that an altered table is seen when an epoch is tried
-    again. With `create` what the table lacks is made then, by the `schema` of the rows.
+    again. With `create`, whatever the table lacks is created then, from the `schema` of the rows.
 
-    `name` must be the same whenever the sink runs: one connection at a time has it.
+    `name` must be the same whenever the sink runs: one connection at a time owns it.
     """
 
     def __init__(self, options: PostgresOptions, name: str, schema: SchemaOf = no_schema) -> None:
@@ -207,7 +207,7 @@ class PostgresSink:
                 self._make_tables(connection)
                 self._create(connection)
             self._columns = self._find_columns(connection)
-            # It fails here if the table is another one, and not when there is a promise to keep.
+            # Fails here if the table does not fit, and not after a yes vote.
             for statement in self._sql.moves(self._columns) if self._columns else ():
                 connection.execute(SQL("EXPLAIN {}").format(statement))
             self._settle(connection, decided)
@@ -280,7 +280,7 @@ class PostgresSink:
         return f"PostgreSQL, table {self._options.table}"
 
     def _connect(self) -> psycopg.Connection:
-        # Statements are not prepared: tables may be altered, and poolers give each transaction another session.
+        # Statements are not prepared: tables may be altered, and poolers run each transaction in another session.
         return psycopg.connect(
             **self._options.parameters,  # type: ignore[arg-type]
             application_name=f"penstock {self._name}",
@@ -296,7 +296,7 @@ class PostgresSink:
 
     def _lock(self, connection: psycopg.Connection) -> None:
         connection.execute(SQL("SET lock_timeout = {}").format(Literal(f"{LOCK_SECONDS}s")))
-        # A vote that is not durable is none.
+        # A vote that is not durable does not count.
         connection.execute(SYNCHRONOUS)
         try:
             connection.execute(SQL("SELECT pg_advisory_lock({})").format(Literal(self._sql.advisory_key)))
@@ -308,12 +308,14 @@ class PostgresSink:
         connection.execute(SQL("SELECT pg_advisory_xact_lock({})").format(Literal(TABLES_KEY)))
         self._check_format(connection)
         for table, statement in self._sql.tables():
-            # To ask for one that is there with IF NOT EXISTS would need the right to make it.
+            # IF NOT EXISTS requires the right to create the table, even if it exists.
             if not _exists(connection, table):
                 connection.execute(statement)
 
     def _check_format(self, connection: psycopg.Connection) -> None:
-        """Of the tables that all sinks of the database share. They get this version's where there are none yet."""
+        """The format of the tables that all sinks of the database share. If there are none yet, they get this
+        version's.
+        """
         if not _exists(connection, FORMAT_NAME):
             if any(_exists(connection, table) for table in (IN_DOUBT_NAME, LEDGER_NAME)):
                 raise UnreadableFormat(f"{self._where}: the bookkeeping of sinks", None, FORMAT, _START_OVER)
@@ -323,16 +325,16 @@ class PostgresSink:
             raise UnreadableFormat(f"{self._where}: the bookkeeping of sinks", version, FORMAT, _START_OVER)
 
     def _fit(self, connection: psycopg.Connection) -> str:
-        """Look at the table as it is now: it may have been altered because of the last vote. Why it cannot be used, or
-        "".
+        """Read the table as it is now: it may have been altered because of the last vote. Returns why it cannot be
+        used, or "".
         """
         self._create(connection)
         self._columns = self._find_columns(connection)
         return "" if self._columns else f"it does not exist, and its columns are not known. {UNKNOWN_ROWS_HINT}"
 
     def _create(self, connection: psycopg.Connection) -> None:
-        """What the table lacks, in the transaction that is open, and only where something is missing: most roles may
-        not make tables.
+        """Creates what the table lacks, in the open transaction, and only if something is missing: most roles may not
+        create tables.
         """
         schema = self._schema() if self._options.create and self._options.format is PostgresFormat.JSON else None
         if schema is None or not ddl.statements(connection, self._options, schema):
@@ -342,7 +344,7 @@ class PostgresSink:
             connection.execute(SQL(statement))
 
     def _find_columns(self, connection: psycopg.Connection) -> list[TargetColumn]:
-        """None if there is no table, and it is to be made as soon as its rows are known."""
+        """Empty if the table does not exist, and will be created as soon as its rows are known."""
         if self._options.format is PostgresFormat.RAW:
             return [TargetColumn(name) for name in RAW_COLUMNS]
         if ddl.exists(connection, self._options):

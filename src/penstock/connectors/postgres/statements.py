@@ -2,11 +2,11 @@
 
     TABLE                     where the rows go
     penstock_staged_SINK      the rows of the transaction that is being written, or is in doubt
-    penstock_in_doubt         votes of yes that are not decided, one at most for each sink
+    penstock_in_doubt         yes votes that are not decided, at most one for each sink
     penstock_ledger           the latest transactions that were committed
 
-All but TABLE are in the first schema of the search path. No statement has parameters, for then a `%` in a name or in a
-column's default would mean something: values are quoted as literals.
+All but TABLE are in the first schema of the search path. No statement has parameters, because then a `%` in a name or
+in a column's default would be special: values are quoted as literals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ from penstock.connectors.sink_api import Transaction
 from penstock.connectors.tables import REPLACES, applies_replaces, nullable_keys
 
 IDENTIFIER_BYTES_MAX = 63
-"""PostgreSQL cuts what is longer."""
+"""PostgreSQL truncates longer names."""
 
 LEDGER_EPOCHS_MAX = 10_000
-"""Epochs that the ledger keeps of a sink, for people to look at: one would do."""
+"""Epochs of each sink that the ledger retains, for people to look at: one would be enough."""
 
 FORMAT = 1
-"""Of the tables that all sinks of a database share. Those without one were made before 0.1, when epochs were not
-numbered as Spark's batches are.
+"""The version of the tables that all sinks of a database share. Tables without one are from before 0.1, when epochs
+were not numbered as Spark's batches are.
 """
 
 FORMAT_NAME, IN_DOUBT_NAME, LEDGER_NAME = map(Identifier, ("penstock_format", "penstock_in_doubt", "penstock_ledger"))
@@ -53,7 +53,7 @@ LEDGER = SQL("""
 RAW_COLUMNS = ("message_id", "event_time", "key", "value")
 
 RAW_TYPES = "event_time timestamp with time zone, key bytea, message_id bigint, value bytea"
-"""Of the table as the sink makes it, in the order of their names."""
+"""The columns of the table as the sink creates it, in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class TargetColumn:
 
     name: str
     default: str | None = None
-    """Its expression: for a JSON object without that field."""
+    """Its expression, used for a JSON object without that field."""
     is_numbered: bool = False
-    """By a sequence: a row that is updated keeps its number."""
+    """By a sequence: an updated row keeps its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """Of one sink."""
+    """The statements of one sink."""
 
     sink: str
     table: Identifier
@@ -82,11 +82,11 @@ class Statements:
 
     @property
     def advisory_key(self) -> int:
-        """Of the lock that one connection at a time has."""
+        """The key of the lock that one connection at a time has."""
         return int.from_bytes(sha256(b"penstock sink " + self.sink.encode()).digest()[:8], "big", signed=True)
 
     def tables(self) -> Iterator[tuple[Identifier, SQL | Composed]]:
-        """Those that are made where they are missing, and how."""
+        """The tables that are created if they are missing, and how."""
         yield IN_DOUBT_NAME, IN_DOUBT
         yield LEDGER_NAME, LEDGER
         staged = "number bigint, message_id bigint, event_time timestamptz, key bytea, value bytea"
@@ -106,7 +106,9 @@ class Statements:
         return SQL("SELECT message_id FROM {} WHERE number = {}").format(self.staged, Literal(number))
 
     def columns(self) -> Composed:
-        """Name, default and whether a sequence numbers it, of those that can be written. An error if it is missing."""
+        """Name, default and whether a sequence numbers it, for columns that can be written. An error if the table is
+        missing.
+        """
         return SQL("""
             SELECT a.attname::text,
                 CASE WHEN a.attidentity = 'd'
@@ -120,7 +122,7 @@ class Statements:
         """).format(table=Literal(self.table.as_string()))
 
     def can_refuse_nothing(self) -> Composed:
-        """Whether the target is a raw one that takes every row: no other columns, no rules of any kind."""
+        """Whether the target is a raw table that accepts every row: no other columns, no rules of any kind."""
         return SQL("""
             SELECT c.relkind = 'r' AND NOT (c.relhastriggers OR c.relhasrules OR c.relhasindex OR c.relrowsecurity)
                 AND NOT c.relispartition
@@ -138,7 +140,7 @@ class Statements:
         return SQL("INSERT INTO penstock_in_doubt VALUES ({})").format(_literals(self._fields(transaction)))
 
     def in_doubt(self) -> Composed:
-        """Locked until the end of the transaction that asks."""
+        """Locked until the end of the current transaction."""
         wanted = "SELECT transaction_id, epoch, start_id, end_id FROM penstock_in_doubt WHERE sink = {} FOR UPDATE"
         return SQL(wanted).format(Literal(self.sink))
 
@@ -146,7 +148,7 @@ class Statements:
         return SQL("DELETE FROM penstock_in_doubt WHERE sink = {}").format(Literal(self.sink))
 
     def enter(self, transaction: Transaction) -> Composed:
-        """Into the ledger. An epoch's number comes again when the pipeline was reset."""
+        """Adds to the ledger. An epoch's number is used again after the pipeline was reset."""
         return SQL("""
             INSERT INTO penstock_ledger (sink, transaction_id, epoch, start_id, end_id) VALUES ({})
             ON CONFLICT (sink, epoch) DO UPDATE SET transaction_id = EXCLUDED.transaction_id,
@@ -166,9 +168,9 @@ class Statements:
         return self.format is PostgresFormat.JSON and applies_replaces(self.upsert)
 
     def moves(self, columns: Sequence[TargetColumn], rows: range | None = None) -> list[Composed]:
-        """From the staging table into the target, one statement after the other: all, or the rows with these numbers.
+        """From the staging table into the target, one statement after the other: all rows, or those with these numbers.
 
-        In order, so that sequences number rows as they came. Raw rows have their ids, and need no sorting.
+        In order, so that sequences number rows in the order of arrival. Raw rows have their ids, and need no sorting.
         """
         insert = self._insert(columns, rows)
         return [self._delete_replaced(rows), insert] if self.applies_replaces else [insert]
@@ -188,8 +190,8 @@ class Statements:
         )
 
     def _delete_replaced(self, rows: range | None) -> Composed:
-        """From the target. Those that the same rows bring are never inserted."""
-        # Keys with a null have a statement of their own, for IS NOT DISTINCT FROM can use no index.
+        """Deletes replaced rows from the target. Those that are in the same transaction are never inserted."""
+        # Keys with a null have their own statement, because IS NOT DISTINCT FROM cannot use an index.
         conditions = [self._equal_key()] + ([self._equal_key_with_null()] if nullable_keys(self.upsert) else [])
         deletes = [SQL("DELETE FROM {} t USING p WHERE {}").format(self.table, one) for one in conditions]
         more = [SQL(", d AS ({})").format(one) for one in deletes[1:]]
@@ -206,8 +208,8 @@ class Statements:
 
     def _replaced(self, rows: range | None) -> Composed:
         """The keys of panes that rows replace, with the numbers of these rows: a row's own key with the bounds that it
-        names. One that keeps its key takes its own place by the upsert, unless a part of the key is null: unique
-        indexes hold no two nulls for the same.
+        names. A row that keeps its key replaces itself by the upsert, unless a part of the key is null: unique indexes
+        do not treat two nulls as equal.
         """
         nulls = [SQL("OR {} IS NULL").format(Identifier("r", name)) for name in nullable_keys(self.upsert)]
         return SQL("""
@@ -244,7 +246,9 @@ class Statements:
         return SQL("({}) AND {}").format(has_null, SQL(" AND ").join(same))
 
     def unknown_field(self, columns: Sequence[TargetColumn]) -> Composed:
-        """Message, row and name of the first field that is not a column. What is applied is not lost."""
+        """Message, row and name of the first field that is not a column. Fields that the sink applies itself are not
+        lost.
+        """
         known = [column.name for column in columns] + ([REPLACES] if self.applies_replaces else [])
         return SQL("""
             SELECT s.message_id, s.number, f.name
@@ -267,7 +271,7 @@ class Statements:
         """).format(SQL(", ").join(map(_field, columns)), self.staged, self.table, _between(rows))
 
     def _last_ones(self, source: Composed) -> Composed:
-        """Of rows with the same key: the statement may not change a row twice. NULL is the same as nothing."""
+        """The last of the rows with the same key: the statement may not change a row twice. A NULL equals nothing."""
         keys = _names(self.upsert)
         is_null = SQL(" OR ").join(SQL("{} IS NULL").format(Identifier(name)) for name in self.upsert)
         key = SQL("{}, CASE WHEN {} THEN penstock_number END").format(keys, is_null)
@@ -284,7 +288,7 @@ class Statements:
 
 
 def staged_name(sink: str) -> str:
-    """A name of its own for every sink, as readable as it may be."""
+    """A unique name for every sink, as readable as possible."""
     name = f"penstock_staged_{sink}"
     if len(name.encode()) <= IDENTIFIER_BYTES_MAX:
         return name
