@@ -1,4 +1,4 @@
-"""A TCP connection that reads only when it is asked to: what nobody wants yet stays with the peer."""
+"""A TCP connection that reads only on request: what nobody wants yet stays with the peer."""
 
 import asyncio
 import fcntl
@@ -22,21 +22,23 @@ from penstock.core.errors import RequestError
 from penstock.core.keepalive import find_dead_peers
 
 _POLL_SECONDS = (0.0005, 0.05)
-"""Between two looks at what the peer's machine has not acknowledged yet: it says nothing by itself."""
+"""Between two polls of what the peer's machine has not acknowledged yet: there is no notification."""
 
 _QUIET_LOOKS = 3
-"""In a row that find nothing on its way: under TLS there is a buffer that shows only when the loop goes round."""
+"""Consecutive polls that must find nothing in flight: under TLS there is a buffer that shows only after a turn of the
+loop."""
 
 _TCP_CLOSE = 7
 """A state of the kernel's (net/tcp_states.h): there is no connection any more."""
 
 _CLOSE_SECONDS = 2.0
-"""For a peer to take the rest of what was sent to it."""
+"""For a peer to read the rest of what was sent to it."""
 
 
 class Connection(asyncio.Protocol):
-    """`read` takes from the socket what one event of the loop brings (256 KiB at most) and then nothing until the next
-    `read`. Writing buffers what is given in one call, which is the caller's limit. Everything is called in the loop.
+    """`read` reads from the socket what one event of the loop brings (256 KiB at most), and then nothing until the next
+    `read`. A write buffers everything that is passed in one call: the caller limits it. Everything is called in the
+    loop.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._is_tls = False
         self._aborted = asyncio.Event()
 
-    # asyncio's side
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -76,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._lost = exc if exc is not None else ConnectionAbortedError("the connection is closed")
         self._wake()
 
-    # ours
+    # called by connectors
 
     @property
     def peer(self) -> str:
@@ -94,17 +96,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer_ended(self) -> bool:
-        """The peer has said all; it may still listen."""
+        """The peer has sent everything; it may still read."""
         return self._peer_ended
 
     @property
     def listens(self) -> bool:
-        """Whether it may still be sent to."""
+        """Whether data can still be sent to it."""
         return self._lost is None and not self.transport.is_closing()
 
     async def read(self) -> bytes | None:
-        """What is there; None when the peer has said all, or after `stop_reading`. Raises ConnectionError. Nothing is
-        lost when it is cancelled.
+        """The data that has arrived; None when the peer has sent everything, or after `stop_reading`. Raises
+        ConnectionError. Nothing is lost when it is cancelled.
         """
         while not (self._chunks or self._peer_ended or self._stopped or self._lost):
             self._changed = asyncio.get_running_loop().create_future()
@@ -122,19 +124,19 @@ class Connection(asyncio.Protocol):
         return None
 
     def stop_reading(self) -> None:
-        """`read` gives what was taken from the peer already, then nothing."""
+        """`read` returns what was already received from the peer, then None."""
         self._stopped = True
         self._wake()
 
     async def send(self, values: Sequence[bytes]) -> None:
-        """Return when the peer's machine has them. Raises ConnectionError."""
+        """Returns when the peer's machine has them. Raises ConnectionError."""
         if not self.listens:
             raise self._error()
         self.transport.write(b"".join(values))
         await self.acknowledged()
 
     async def acknowledged(self) -> None:
-        """Return when the peer's machine has all that was written. Raises ConnectionError."""
+        """Returns when the peer's machine has everything that was written. Raises ConnectionError."""
         pause, longest = _POLL_SECONDS
         quiet = 0
         while quiet < _QUIET_LOOKS:
@@ -145,15 +147,15 @@ class Connection(asyncio.Protocol):
             pause = min(2 * pause, longest)
 
     def end(self) -> None:
-        """We have said all; the peer may go on."""
+        """We have sent everything; the peer may continue."""
         if self.listens and self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
 
     async def close(self) -> None:
-        """After what was written; what the peer still says is not read by anybody. Takes some seconds at most. A peer
-        that does not see the end by itself is not reset before: that could destroy what it has not read yet.
+        """After what was written; what the peer still sends is discarded. Takes some seconds at most. A peer that does
+        not notice the end by itself is not reset before that: a reset could destroy what it has not read yet.
         """
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -165,7 +167,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def abort(self) -> None:
-        """At once; the peer sees that it was not meant to end here."""
+        """Immediately; the peer sees that this is not a proper end."""
         self.transport.abort()
         self._aborted.set()
 
@@ -173,7 +175,7 @@ class Connection(asyncio.Protocol):
         await self._aborted.wait()
 
     def _unacknowledged(self) -> int:
-        """A peer that has reset the connection has acknowledged nothing, though nothing is left to be sent to it."""
+        """A peer that has reset the connection has acknowledged nothing, although nothing is left to send to it."""
         sock = self.transport.get_extra_info("socket")
         try:
             (waiting,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))
@@ -199,18 +201,18 @@ class Connection(asyncio.Protocol):
 
 
 def address_of(peername: Any) -> str:
-    """Of what a socket says of its other side."""
+    """The address in a socket's peer name."""
     if not isinstance(peername, tuple):
         return str(peername or "unknown")
     host, port = peername[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# Where servers listen, and what people are told when they cannot.
+# Where servers listen, and the error if they cannot.
 
 
 def claims_of(host: str, port: int) -> frozenset[str]:
-    """What a server has for itself."""
+    """The address that a server needs for itself."""
     return frozenset({_shown(host, port)}) if port else frozenset()
 
 
@@ -220,7 +222,7 @@ def _shown(host: str, port: int) -> str:
 
 @contextmanager
 def listening_at(host: str, port: int) -> Iterator[None]:
-    """An OSError within is Lost, and says where it could not listen: not all of them do."""
+    """Turns an OSError into Lost, with the address that it could not listen on: not every OSError names it."""
     try:
         yield
     except OSError as error:
@@ -232,7 +234,7 @@ def listening_at(host: str, port: int) -> Iterator[None]:
 # Options of connectors with a socket.
 
 CONNECTIONS_MAX = 10_000
-"""Of one server unless its options say otherwise: each costs a stream in the table and some buffers."""
+"""For one server unless its options set it: each connection costs a stream in the table and some buffers."""
 
 SERVER_ON_STREAM_STARTED = "Opens every stream; closes a stream of its own while its peer does not read."
 CLIENT_ON_STREAM_STARTED = (
@@ -299,10 +301,11 @@ class ClientOptions(Options):
 
 
 _QUEUED_MESSAGES = 4
-"""That the library has taken from the socket and nobody has asked for yet: each may be of `message_bytes_max`."""
+"""Messages that the library has read from the socket and nobody has asked for yet: each may have `message_bytes_max`.
+"""
 
 _WRITE_BUFFER_BYTES = 256 << 10
-"""Beyond it sending waits for the peer."""
+"""Above it, sending waits for the peer."""
 
 _WS_CLOSE_SECONDS = 5.0
 """For a peer to answer that the connection closes."""
@@ -322,7 +325,9 @@ class WsOptions(Options):
 
 
 def connection_arguments(options: WsOptions) -> dict[str, Any]:
-    """For the library, without its own pings: they would end a connection that we do not read, and hear no pong of."""
+    """For the library, without its own pings: on a connection that we do not read, no pong is seen, and they would
+    close it.
+    """
     return {
         "max_size": options.message_bytes_max,
         "max_queue": _QUEUED_MESSAGES,
@@ -339,12 +344,12 @@ def server_context(tls: ServerTls | None) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # A password, so that nobody is asked for one at the worker's terminal: keys with one are refused.
+        # A password, so that nobody is asked for one at the worker's terminal: keys with a password are refused.
         context.load_cert_chain(tls.cert, tls.key, password="")
         if tls.client_ca is not None:
             context.load_verify_locations(tls.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # SSLError is one
+    except OSError as error:  # includes SSLError
         raise _unusable((tls.cert, tls.key, tls.client_ca), error) from None
     return context
 
@@ -367,18 +372,18 @@ def _unusable(paths: tuple[Path | None, ...], error: OSError) -> RequestError:
     return RequestError(f"the TLS files ({names}) cannot be used: {error}", "They must be PEM files.")
 
 
-# Where clients connect to, and what they say of themselves: checked before anything is tried.
+# Where clients connect, and the headers that they send: checked before anything is tried.
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 def check_url(url: str, plain: str, encrypted: str, *, has_tls: bool) -> None:
-    """`plain` and `encrypted` are the schemes it may have. Raises ValueError, whose words hold nothing of it."""
+    """`plain` and `encrypted` are the allowed schemes. Raises ValueError, whose message contains nothing of the URL."""
     try:
         parts = urlsplit(url)
         is_whole = parts.scheme in (plain, encrypted) and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number, or none that can be
+    except ValueError:  # a port that is not a number, or is out of range
         is_whole = False
     if not is_whole or not url.isprintable() or " " in url:
         raise ValueError(f"expected {plain}://HOST… or {encrypted}://HOST…")

@@ -1,4 +1,4 @@
-"""The statements that make a table fit the rows of a pipeline: what is missing is made, and nothing is changed."""
+"""The statements that make a table fit the rows of a pipeline: they create what is missing, and change nothing."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,36 +7,36 @@ from typing import TypeAlias
 
 from penstock.core.errors import RequestError
 
-# What SQL sinks know of windows: a pane may take the place of others, whose rows must go when its own row comes.
+# What SQL sinks know about windows: a pane may replace others, whose rows must be deleted when its own row is inserted.
 #
-# A session that has fired and then grows, or is joined with another one, fires again with other bounds. Its row names
+# A session that has fired and then grows, or is merged with another one, fires again with other bounds. Its row names
 # the panes that it replaces, in the field `replaces`: a list of objects with `window_start` and `window_end`.
 
 REPLACES = "replaces"
 
 BOUNDS = ("window_start", "window_end")
-"""The fields that the objects in `replaces` have, and the panes that they name."""
+"""The fields of the objects in `replaces`, which identify the replaced panes."""
 
 
 def applies_replaces(upsert: Collection[str]) -> bool:
-    """Whether rows are found by a bound of their window: then those of replaced panes are deleted. Without `upsert` the
-    table is a log of all panes, and whoever reads it applies `replaces`.
+    """Whether rows are identified by a bound of their window: then those of replaced panes are deleted. Without
+    `upsert` the table is a log of all panes, and its readers apply `replaces`.
     """
     return not {*BOUNDS}.isdisjoint(upsert)
 
 
 def nullable_keys(upsert: Collection[str]) -> list[str]:
-    """The keys of a window, which may be null, unlike its bounds. Null is a key like any other, but no unique index
-    says so: the sinks replace such rows themselves.
+    """The keys of a window, which may be null, unlike its bounds. Null is a key like any other, but not to a unique
+    index: the sinks replace such rows themselves.
     """
     return [name for name in upsert if name not in BOUNDS]
 
 
 RowSchema: TypeAlias = Sequence[tuple[str, str]]
-"""The fields of a port's JSON rows, in their order: the name, and Spark's name of its type."""
+"""The fields of a port's JSON rows, in order: the name, and Spark's name of its type."""
 
 SchemaOf: TypeAlias = Callable[[], RowSchema | None]
-"""The schema as the pipeline's last start has declared it; None while it is not known."""
+"""Returns the schema that the pipeline declared when it last started; None while it is not known."""
 
 MISSING_TABLE_HINT = (
     "Create it (penstock sink ddl prints the statement), or let the sink create it: "
@@ -56,7 +56,7 @@ class UnknownFields(Enum):
 
 
 def no_schema() -> None:
-    """A SchemaOf, where nobody knows."""
+    """A SchemaOf for when the schema is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class FoundTable:
 
 
 def no_column(where: str, field: str) -> str:
-    """Of a vote of no: the value of this field would be lost."""
+    """For a no vote: the value of this field would be lost."""
     return (
         f"{where}: no column for its field {field!r}; add one (penstock sink ddl prints the statement), "
         "or leave such fields out with unknown_fields=ignore"
@@ -82,8 +82,8 @@ def no_column(where: str, field: str) -> str:
 
 
 def fields_of(schema: RowSchema, upsert: Collection[str], fold: Callable[[str], str] = str) -> list[tuple[str, str]]:
-    """Those that need a column: what the sink applies itself does not. `fold` makes names equal that are the same to
-    the database. Raises RequestError for a key that is no field.
+    """The fields that need a column: what the sink applies itself does not. `fold` makes names equal that are the same
+    to the database. Raises RequestError for a key that is not a field.
     """
     names = [name for name, _ in schema]
     for name in upsert:
@@ -95,7 +95,7 @@ def fields_of(schema: RowSchema, upsert: Collection[str], fold: Callable[[str], 
 def fitting(
     table: str, columns: Mapping[str, str], upsert: Sequence[str], found: FoundTable | None, index: str = ""
 ) -> list[str]:
-    """CREATE TABLE where there is none, else what is missing. All names are quoted: `table`, those in `columns` and in
+    """CREATE TABLE if there is none, else what is missing. All names are quoted: `table`, those in `columns` and in
     `upsert`, and `index`, for a unique index.
     """
     keys = ", ".join(upsert)

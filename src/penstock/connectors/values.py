@@ -11,18 +11,18 @@ from penstock.core.sizes import parse_size
 
 
 def unexpected(expected: str) -> PydanticCustomError:
-    """An error whose words hold nothing of the value, so that they may be shown whatever it is."""
+    """An error whose message contains nothing of the value, so that it may be shown whatever the value is."""
     return PydanticCustomError("unexpected", "expected {expected}", {"expected": expected})
 
 
 SIZE_MAX = 1 << 60
-"""In bytes: more is a slip of the pen, and offsets are of 63 bits."""
+"""In bytes: more is a typo, and offsets have 63 bits."""
 SECONDS_MAX = 100 * 365 * 86400
-"""More is a slip of the pen, and not every clock can count so far."""
+"""More is a typo, and not every clock can count that far."""
 
 
 def refuse_truths(model: type[BaseModel], given: Any, info: ValidationInfo) -> Any:
-    """For a validator before all others: `true` is no 1. Fields with a validator of their own know what they take."""
+    """For a validator before all others: `true` is not 1. Fields with their own validator decide for themselves."""
     field = model.model_fields[info.field_name or ""]
     has_own = any(isinstance(one, BeforeValidator) for one in field.metadata)
     members = {field.annotation, *get_args(field.annotation)}
@@ -75,8 +75,8 @@ Size = Annotated[int, BeforeValidator(_size), Field(gt=0), WithJsonSchema(_SIZE)
 Seconds = Annotated[float, BeforeValidator(_seconds), WithJsonSchema(_DURATION_OR_0)]
 """Written as a duration."""
 SomeSeconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0), WithJsonSchema(_DURATION)]
-"""More than none."""
+"""More than zero."""
 SecondsOrOff = Annotated[float | None, BeforeValidator(_seconds_or_off), WithJsonSchema(_DURATION_OR_OFF)]
-"""None where there is no such limit."""
+"""None if there is no such limit."""
 Duration = Annotated[str, BeforeValidator(_duration), WithJsonSchema(_DURATION)]
-"""As it is written, once it is seen to be one."""
+"""As written, once it has been validated."""

@@ -26,7 +26,7 @@ _handshakes.setLevel(logging.CRITICAL)  # a peer that speaks another protocol ge
 
 
 _PATH_CHARS_MAX = 1024
-"""With its query: it goes along with every event of the connection."""
+"""With its query: it is stored with every event of the connection."""
 
 
 class WsServerOptions(ServerOptions, WsOptions):

@@ -1,1 +1,1 @@
-"""The connector sink: any program that speaks the connector protocol in the sink's role."""
+"""The connector sink: any program that speaks the connector protocol in the sink role."""

@@ -18,10 +18,10 @@ EVENT_TIME_UNITS: Mapping[str, int] = MappingProxyType({"s": 1_000_000, "ms": 10
 """Microseconds in each unit of event times."""
 
 VOTE_SECONDS = 30.0
-"""From PHASE1 to the vote: a sink syncs its data meanwhile, on a disk that may be slow."""
+"""From PHASE1 to the vote: meanwhile the sink syncs its data, perhaps on a slow disk."""
 
 VOTE_SECONDS_MAX = 86_400.0
-"""A day: TCP's own limit for a silent peer, which follows it, has 31 bits of milliseconds."""
+"""A day: TCP's own limit for a silent peer, which is derived from it, has 31 bits of milliseconds."""
 
 COOKIE_BYTES_MAX = 2**16 - 1
 """What fits into a HELLO."""
@@ -75,7 +75,7 @@ class ConnectorProtocolOptions(Options):
 
 
 def read_cookie(options: ConnectorProtocolOptions) -> bytes:
-    """OSError when the file cannot be read, RequestError when there is not a valid cookie in it."""
+    """Raises OSError when the file cannot be read, RequestError when it does not contain a valid cookie."""
     if options.cookie_file is None:
         return b""
     with options.cookie_file.open("rb") as file:
@@ -86,11 +86,11 @@ def read_cookie(options: ConnectorProtocolOptions) -> bytes:
 
 
 def tls_context(options: ConnectorProtocolOptions) -> ssl.SSLContext | None:
-    """OSError, of which an SSLError is one, when a file is not there or not what it should be."""
+    """Raises OSError, which includes SSLError, when a file is missing or invalid."""
     if not options.tls:
         return None
     context = ssl.create_default_context(cafile=options.ca)
     if options.cert is not None:
-        # A password, so that nobody is asked for one at the worker's terminal: keys with one are refused.
+        # A password, so that nobody is asked for one at the worker's terminal: keys with a password are refused.
         context.load_cert_chain(options.cert, options.key, password="")
     return context

@@ -1,5 +1,5 @@
-"""Our end of one connection to a connector sink, without I/O: what came in goes to `receive`, `take` gives what is to
-go out.
+"""Our end of one connection to a connector sink, without I/O: input is passed to `receive`, and `take` returns what
+must be sent.
 """
 
 from penstock.connectors.sink_api import SinkLost, Transaction
@@ -37,15 +37,15 @@ from penstock.protocol.connector import (
 )
 
 RTAG = 1
-"""Of the one list that a session asks for."""
+"""For the one list that a session asks for."""
 
 STREAM_NAME = "output"
 
 TEXT_SIZE_MAX = 500
-"""Characters of a sink's ERROR that people are shown: it goes into the status."""
+"""Characters of a sink's ERROR that people are shown: it is part of the status."""
 
 SECRET_SIZE_MIN = 4
-"""A cookie that is shorter is no secret, and blotting it out of a text would only make that unreadable."""
+"""A shorter cookie is not a secret, and removing it from a text would only make that unreadable."""
 
 _BROKEN = "See the log of the sink program: it received the same text in an ERROR."
 
@@ -57,7 +57,7 @@ class OutputSession:
 
     A transaction that the sink lists is committed if it is `decided`, else aborted: *presumed abort*. "Ignore the point
     of reference in a sink's NOTIFY_ACK: our own offset is the truth." Credits are ignored, ACKs and answers to PHASE2
-    are tolerated, and so is a vote that comes after its round was aborted.
+    are tolerated, and so is a vote that arrives after its round was aborted.
     """
 
     def __init__(self, where: str, hello: Hello, decided: bytes) -> None:
@@ -84,22 +84,22 @@ class OutputSession:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing has gone out without its decision."""
+        """Everything that was sent has been decided."""
         return self.is_ready and not self._has_unvoted and self._round.state is RoundState.IDLE
 
     @property
     def can_begin(self) -> bool:
-        """An epoch may begin: all before it is settled, and the output was not ended."""
+        """An epoch may start: all earlier ones are settled, and the output was not ended."""
         return self.is_settled and self._stream.state is StreamState.ACTIVE
 
     @property
     def asked(self) -> bytes | None:
-        """The transaction whose PHASE1 has gone out, and whose PHASE2 has not."""
+        """The transaction whose PHASE1 has been sent, and whose PHASE2 has not."""
         return self._round.txn_id
 
     @property
     def vote(self) -> bool | None:
-        """On the transaction that was asked about last; None while it is not there."""
+        """The vote on the last transaction that was asked about; None until it arrives."""
         return self._vote
 
     @property
@@ -107,13 +107,13 @@ class OutputSession:
         return self._is_end_acknowledged
 
     def take(self) -> list[bytes]:
-        """What is to be sent; it is given only once."""
+        """What must be sent; each part is returned only once."""
         out, self._out = self._out, []
         return out
 
     def receive(self, data: Buffer) -> None:
-        """SinkLost, with what people should know, when the sink has ended the session or broken the rules; then `take`
-        gives the last that is to be sent.
+        """Raises SinkLost, with what people should know, when the sink has ended the session or broken the rules; then
+        `take` returns the last data to send.
         """
         try:
             for frame in self._decoder.feed(data):
@@ -127,23 +127,23 @@ class OutputSession:
             raise
 
     def data(self, last_id: int) -> None:
-        """MESSAGE frames up to this id go out, past `take`. LocalProtocolError while a round is open."""
+        """MESSAGE frames up to this id are sent, bypassing `take`. Raises LocalProtocolError while a round is open."""
         self._round.send(_DATA)
         self._stream.messages(last_id, Side.OURS)
         self._has_unvoted = True
 
     def ask(self, transaction: Transaction) -> None:
-        """PHASE1."""
+        """Sends PHASE1."""
         ranges = (Range(OUTPUT_STREAM, transaction.start, transaction.end),)
         self._send(Phase1(transaction.id, ranges))
         self._has_unvoted, self._vote = False, None
 
     def decide(self, txn_id: bytes, commit: bool) -> None:
-        """PHASE2."""
+        """Sends PHASE2."""
         self._send(Phase2(txn_id, commit))
 
     def end(self) -> None:
-        """EOS_MESSAGE: the session takes no more epochs. Nothing the second time."""
+        """Sends EOS_MESSAGE: the session accepts no more epochs. Does nothing the second time."""
         if self._stream.state is StreamState.ACTIVE:
             self._stream.end(Side.OURS)
             self._send(EndOfStream(OUTPUT_STREAM))
@@ -183,7 +183,7 @@ class OutputSession:
         self._is_listed = True
 
     def _voted(self, frame: Reply) -> None:
-        """Any other transaction's REPLY is an answer to its PHASE2, or comes too late."""
+        """A REPLY for any other transaction answers its PHASE2, or is too late."""
         is_vote = frame.txn_id == self._round.txn_id
         self._round.receive(frame)
         if is_vote:

@@ -28,16 +28,16 @@ UNSENT_BYTES_MAX = 256 * 1024
 """What waits for the sink to read, besides the kernel's buffers: "TCP is the backpressure"."""
 
 PIECE_BYTES = 256 * 1024
-"""Given to the transport at a time, which copies what it cannot send at once."""
+"""Passed to the transport at a time, which copies what it cannot send immediately."""
 
 RECEIVE_BYTES = 64 * 1024
 
 FAREWELL_SECONDS = 2.0
-"""For a sink to read the last that was sent, and to close."""
+"""For a sink to read the last data, and to close."""
 
 
 class OutputConnection(asyncio.Protocol):
-    """It reads all the time, so that what a sink says while data is sent, or while nothing is, is noticed.
+    """It reads all the time, so that messages of the sink are noticed while data is sent, and while nothing is.
 
     One task at a time waits on it.
     """
@@ -45,7 +45,7 @@ class OutputConnection(asyncio.Protocol):
     def __init__(self, session: OutputSession, options: ConnectorProtocolOptions) -> None:
         self.session = session
         self.lost: SinkLost | None = None
-        """Why it is of no use any more; None while it is."""
+        """Why the connection is no longer usable; None while it is."""
         self._options = options
         self._where = options.where
         self._changed = asyncio.Event()
@@ -55,7 +55,7 @@ class OutputConnection(asyncio.Protocol):
         self._spare: socket.socket | None = None
 
     async def connect(self, tls: ssl.SSLContext | None) -> None:
-        """SinkLost when nobody listens, or TLS fails."""
+        """Raises SinkLost when nobody listens, or TLS fails."""
         options = self._options
         assert options.port is not None, "without one there is no port `in`"
         name = None if tls is None else options.server_name or options.host
@@ -70,24 +70,24 @@ class OutputConnection(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Pass on what the session has to send. SinkLost when it is lost."""
+        """Sends what the session has to send. Raises SinkLost when the connection is lost."""
         self.check()
         assert self._transport is not None
         if parts := self.session.take():
             self._transport.writelines(parts)
 
     async def send(self, data: Buffer) -> None:
-        """As fast as the sink reads. SinkLost when it is lost, whatever of it has gone out."""
+        """As fast as the sink reads. Raises SinkLost when the connection is lost, however much has been sent."""
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             await self.until(lambda: self._has_room)
             assert self._transport is not None
             self._transport.write(view[start : start + PIECE_BYTES])
-            await asyncio.sleep(0)  # the sink may have something to say
+            await asyncio.sleep(0)  # the sink may have sent something
         self.check()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """SinkLost when it is lost before that."""
+        """Raises SinkLost when the connection is lost before that."""
         while True:
             self.check()
             if is_so():
@@ -96,14 +96,14 @@ class OutputConnection(asyncio.Protocol):
             await self._changed.wait()
 
     def check(self) -> None:
-        """SinkLost when it is lost."""
+        """Raises SinkLost when the connection is lost."""
         if self.lost is not None:
             raise SinkLost(str(self.lost), self.lost.hint)
 
     async def farewell(self) -> None:
-        """Let what was sent arrive: all of it leaves, and what comes is read until the sink closes."""
+        """Lets the data arrive: all of it is sent, and input is read until the sink closes."""
         assert self._transport is not None
-        with suppress(OSError):  # it is over already; a TimeoutError is one
+        with suppress(OSError):  # it is over already; includes TimeoutError
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
@@ -112,7 +112,7 @@ class OutputConnection(asyncio.Protocol):
                 await self._closed.wait()
 
     def close(self, reason: SinkLost | None = None) -> None:
-        """At once."""
+        """Immediately."""
         self._end(reason or SinkLost(f"the connection to the sink at {self._where} is closed"))
         self._close_spare()
         if self._transport is not None:
@@ -120,8 +120,8 @@ class OutputConnection(asyncio.Protocol):
 
     @property
     def _stall_milliseconds(self) -> int:
-        """TCP gives up a sink that has not read for so long. One that may take its time to vote may do so to commit,
-        and does not read meanwhile.
+        """TCP gives up a sink that has not read for this long. A sink may take as long to commit as to vote, and does
+        not read meanwhile.
         """
         return round(max(DEAD_PEER_SECONDS, self._options.vote) * 1000)
 
@@ -131,7 +131,7 @@ class OutputConnection(asyncio.Protocol):
             self._spare = None
 
     def _read_rest(self) -> None:
-        """A transport that could not write does not read any more; but the sink may have said why it closed."""
+        """A transport that could not write no longer reads; but the sink may have sent the reason why it closed."""
         with suppress(OSError):
             while self._spare is not None and self.lost is None and (data := self._spare.recv(RECEIVE_BYTES)):
                 self.data_received(data)
@@ -150,7 +150,7 @@ class OutputConnection(asyncio.Protocol):
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return SinkLost(f"the sink at {self._where} cannot be reached: {reason}")
 
-    # The transport calls these.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -191,16 +191,16 @@ class OutputConnection(asyncio.Protocol):
 
 
 HANDSHAKE_SECONDS = 10.0
-"""From the first packet to the list of what is uncommitted, TLS included."""
+"""From the first packet to the list of uncommitted transactions, including TLS."""
 
 END_SECONDS = 2.0
 """For the ACK of an EOS_MESSAGE: "existing sinks" send none."""
 
 
 class ConnectorSink:
-    """A VotingSink. The sink's two-phase messages are its votes; a message that does not fit a frame is a no of ours.
+    """A VotingSink. The sink's two-phase messages are its votes; if a message does not fit into a frame, we vote no.
 
-    What was sent without a PHASE1 can be taken back only by a new connection, which `abort` makes.
+    What was sent without a PHASE1 can be taken back only by a new connection, which `abort` opens.
     """
 
     def __init__(self, options: ConnectorProtocolOptions, instance: str) -> None:
@@ -215,9 +215,7 @@ class ConnectorSink:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a session, as far as is known: a sink that closes or fails is noticed while nothing is
-        asked of it too.
-        """
+        """Whether there is a session, as far as is known: a sink that closes or fails is noticed even while idle."""
         return self.lost is None and self._connection is not None and self._connection.session.is_ready
 
     @property
@@ -226,7 +224,7 @@ class ConnectorSink:
         return None if self._connection is None else self._connection.lost
 
     async def open(self, decided: bytes) -> None:
-        """As VotingSink says. It also ends the session that there is."""
+        """See VotingSink. Also ends the current session."""
         self._drop()
         self._decided = decided
         try:
@@ -240,7 +238,7 @@ class ConnectorSink:
             raise
 
     async def prepare(self, epoch: Epoch) -> Vote:
-        """As VotingSink says. Nothing is asked before the attempt is journalled; data goes out before that."""
+        """See VotingSink. PHASE1 is sent only after the attempt is journalled; data is sent before that."""
         connection = await self._clean()
         async for block in epoch.blocks():
             try:
@@ -256,7 +254,7 @@ class ConnectorSink:
         return await self._vote(connection)
 
     async def commit(self, transaction: Transaction) -> None:
-        """As VotingSink says. It is not known when it arrives: a later list without it will tell."""
+        """See VotingSink. There is no confirmation: only a later list without the transaction shows that it arrived."""
         connection = self._usable()
         is_done = connection.session.asked is None and self._decided == transaction.id
         self._decided = transaction.id
@@ -265,12 +263,12 @@ class ConnectorSink:
             connection.flush()
 
     async def abort(self, transaction_id: bytes) -> None:
-        """As VotingSink says: PHASE2 if there was a PHASE1, else a new connection if there was data."""
+        """See VotingSink: PHASE2 if there was a PHASE1, else a new connection if there was data."""
         del transaction_id  # there is only one in a session
         await self._clean()
 
     async def end(self) -> None:
-        """EOS_MESSAGE. Its ACK is waited for a little; a sink that sends none, or closes, has done nothing wrong."""
+        """Sends EOS_MESSAGE, and waits briefly for its ACK; a sink that sends none, or closes, does nothing wrong."""
         connection = self._usable()
         connection.session.end()
         connection.flush()
@@ -279,7 +277,9 @@ class ConnectorSink:
                 await connection.until(lambda: connection.session.is_end_acknowledged)
 
     async def close(self) -> None:
-        """A sink to which nothing is owed may read all that was sent; the connection to any other ends at once."""
+        """A sink without an open transaction may read everything that was sent; the connection to any other is closed
+        at once.
+        """
         connection = self._connection
         try:
             if connection is not None and connection.lost is None and connection.session.is_settled:
@@ -303,7 +303,7 @@ class ConnectorSink:
             raise SinkLost(f"the sink at {options.where}: a file of ours is not usable: {error}") from error
 
     async def _clean(self) -> OutputConnection:
-        """A session in which an epoch may begin. An open round is aborted; what was sent without one is taken back."""
+        """A session in which an epoch may start. An open round is aborted; what was sent without one is taken back."""
         connection = self._usable()
         asked = connection.session.asked
         if asked is not None:

@@ -210,7 +210,7 @@ class Tailing:
                 await stream.close()
 
     async def _name(self, file: Followed, fd: int, host: Host) -> str:
-        """The name of its stream, once the first line, or the part of it that counts, is there; empty if it never will be."""
+        """The name of its stream, once the first line, or enough of it, is there; empty if it never will be."""
         while not host.is_draining:
             head = await asyncio.to_thread(os.pread, fd, _HEAD_BYTES, 0)
             mark = _mark(head) if self._lines else "any"

@@ -3,7 +3,7 @@
     TABLE                     a column for each field
     penstock_rows_TABLE       the rows of the transaction that is being written, or is in doubt
 
-All is done by SQLite's own JSON functions: true is 1, a list or an object is the text of its JSON. To them `User` and
+SQLite's own JSON functions do everything: true is 1, a list or an object is the text of its JSON. To them `User` and
 `user` are two fields; to SQLite they are one column.
 """
 
@@ -33,14 +33,14 @@ class TargetColumn:
 
     name: str
     default: str | None
-    """Its expression: for a JSON object without that field."""
+    """Its expression, used for a JSON object without that field."""
     is_key: bool
-    """Of the primary key: a row that is updated keeps it."""
+    """Part of the primary key: an updated row keeps it."""
 
 
 class JsonRows:
-    """A Layout. Every row is inserted, or with `upsert` takes the place of the row with the same values there; a pane
-    deletes the panes that it replaces.
+    """A Layout. Every row is inserted, or with `upsert` replaces the row with the same values there; a pane deletes the
+    panes that it replaces.
     """
 
     def __init__(self, options: SqliteOptions, schema: SchemaOf) -> None:
@@ -125,7 +125,7 @@ class JsonRows:
             """,  # noqa: S608
             names,
         )
-        # A field that has the column's own name goes before one that differs in case, which is then refused as unknown.
+        # A field with exactly the column's name wins over one that differs in case, which is then refused as unknown.
         return {folded(key): key for (key,) in sorted(found, key=lambda one: (one[0] in names, one[0]))}
 
     def _unknown_field(self, database: sqlite3.Connection) -> str:
@@ -153,7 +153,7 @@ class JsonRows:
         return ""
 
     def _blame(self, database: sqlite3.Connection) -> str:
-        """Name the first row that is refused, trying them one by one; "" if none is by itself."""
+        """Names the first row that is refused, trying them one by one; "" if none is by itself."""
         rows = database.execute(f"SELECT message_id, number FROM {self._staged} ORDER BY number").fetchall()  # noqa: S608
         for message_id, number in rows:
             try:
@@ -166,7 +166,7 @@ class JsonRows:
     # The statements.
 
     def _moves(self, number: int | None) -> list[str]:
-        """Of all rows, or of the one with this number."""
+        """For all rows, or for the one with this number."""
         insert = self._insert(number)
         return [self._delete_replaced(number), insert] if applies_replaces(self._upsert) else [insert]
 
@@ -181,9 +181,10 @@ class JsonRows:
         """  # noqa: S608
 
     def _later(self, number: int | None) -> tuple[str, str]:
-        """A join with the last row that replaces one, and the rows to insert: those that no later one replaces.
+        """A join with the last row that replaces one, and the rows to insert: those that no later row replaces.
 
-        Grouped, so that SQLite computes it once and looks the keys up: it would parse all JSON again for each row.
+        Grouped, so that SQLite computes it once and looks the keys up: otherwise it would parse all JSON again for each
+        row.
         """
         keys = ", ".join(map(quoted, self._upsert))
         last = f"SELECT max(penstock_number) AS penstock_number, {keys} FROM ({self._replaced(number)}) GROUP BY {keys}"  # noqa: S608
@@ -202,14 +203,14 @@ class JsonRows:
     def _delete_replaced(self, number: int | None) -> str:
         same = " AND ".join(f"t.{quoted(name)} {self._same(name)} p.{quoted(name)}" for name in self._upsert)
         rows = ", ".join(f"t.{name}" for name in self._identity)
-        # CROSS: go through what is replaced, and look it up in the target, which may be large.
+        # CROSS: iterate over what is replaced, and look it up in the target, which may be large.
         found = f"SELECT {rows} FROM ({self._replaced(number)}) p CROSS JOIN {self._target} t ON {same}"  # noqa: S608
         return f"DELETE FROM {self._target} WHERE ({', '.join(self._identity)}) IN ({found})"  # noqa: S608
 
     def _replaced(self, number: int | None) -> str:
         """The keys of panes that rows replace, with the numbers of these rows: a row's own key with the bounds that it
-        names. One that keeps its key takes its own place by the upsert, unless a part of the key is null: unique
-        indexes hold no two nulls for the same.
+        names. A row that keeps its key replaces itself by the upsert, unless a part of the key is null: unique indexes
+        do not treat two nulls as equal.
         """
         keys = {name: _field(name, "e.value") if name in BOUNDS else self._field(name) for name in self._upsert}
         selected = ", ".join(f"{text} AS {quoted(name)}" for name, text in keys.items())
@@ -253,7 +254,7 @@ def _field(name: str, of: str = "s.value") -> str:
 
 
 def _path(name: str) -> str:
-    """Of a field. SQLite has no way to write a quotation mark in it."""
+    """The path of a field. SQLite cannot express a quotation mark in it."""
     if '"' in name:
         raise RequestError(
             f"the column {name!r} has a quotation mark in its name: SQLite's JSON functions cannot name such a field"
@@ -267,8 +268,8 @@ def _literal(text: str) -> str:
 
 # A table with the last value of each key.
 #
-# TABLE key, value, event_time, epoch penstock_staged_TABLE the rows of the transaction that is being written, or is
-# in doubt
+#     TABLE                     key, value, event_time, epoch
+#     penstock_staged_TABLE     the rows of the transaction that is being written, or is in doubt
 
 
 class LastValues:
@@ -299,13 +300,13 @@ class LastValues:
 
     def stage(self, database: sqlite3.Connection, block: Block) -> str:
         times = [None if time == NO_TIME else time for time in block.times.tolist()]
-        # The last one of each key is left.
+        # Only the last row of each key is left.
         last = dict(zip(block.keys.rows(), zip(block.values.rows(), times, strict=True), strict=True))
         database.executemany(self._stage, [(key, *rest) for key, rest in last.items()])
         return ""
 
     def refusal(self, database: sqlite3.Connection, epoch: int) -> str:
-        """Tries what a commit will do: a table may have rules of its own."""
+        """Tries what a commit will do: a table may have its own rules."""
         database.execute("SAVEPOINT trial")
         self.move(database, epoch)
         database.execute("ROLLBACK TO trial")

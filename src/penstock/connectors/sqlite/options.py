@@ -60,19 +60,20 @@ class SqliteOptions(Options):
 
     @property
     def lock_path(self) -> Path:
-        """Beside the database: one sink at a time has the table."""
+        """Next to the database: one sink at a time has the table."""
         return self.path.with_name(f"{self.path.name}.{quote(self.table, safe='')}.lock")
 
 
-# The table of an SQLite sink, as the pipeline's rows need it.
+# The table of an SQLite sink that the pipeline's rows need.
 
 # The tables that all SQLite sinks of a database share.
 #
-# penstock_in_doubt votes of yes that are not decided, one at most for each table penstock_ledger the latest
-# transactions that were committed penstock_format one row: the version of the format of these tables
+#     penstock_in_doubt     yes votes that are not decided, at most one for each table
+#     penstock_ledger       the latest transactions that were committed
+#     penstock_format       one row: the version of the format of these tables
 
 FORMAT = 1
-"""Tables without one were made before 0.1, when epochs were not numbered as Spark's batches are."""
+"""Tables without one are from before 0.1, when epochs were not numbered as Spark's batches are."""
 
 FORMAT_TABLE = "CREATE TABLE IF NOT EXISTS penstock_format (version INTEGER NOT NULL)"
 
@@ -97,7 +98,7 @@ def quoted(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Equal for names that SQLite takes for the same: only ASCII letters lose their case."""
+    """Equal for names that SQLite treats as the same: only ASCII is folded."""
     return name.encode().lower().decode()
 
 
@@ -115,25 +116,25 @@ class Column(NamedTuple):
     name: str
     default: str | None
     key: int
-    """Its place in the primary key, from 1; 0: it is not part of it."""
+    """Its place in the primary key, from 1; 0 if it is not part of it."""
     is_writable: bool
-    """False for one that is computed."""
+    """False for a computed column."""
 
 
 def sqlite_type(kind: str) -> str:
-    """For a field of this Spark type, as JSON has it: times are texts, and lists and objects the text of their JSON."""
+    """For a field of this Spark type in JSON: times are text, and lists and objects are the text of their JSON."""
     return "NUMERIC" if kind.startswith("decimal") else _TYPES.get(kind, "TEXT")
 
 
 def find_columns(database: sqlite3.Connection, table: str) -> list[Column]:
-    """None if there is no such table."""
+    """None if the table does not exist."""
     rows = database.execute("SELECT name, dflt_value, pk, hidden FROM pragma_table_xinfo(?)", (table,))
     return [Column(name, default, key, hidden == 0) for name, default, key, hidden in rows]
 
 
 def row_identity(database: sqlite3.Connection, table: str) -> list[str]:
-    """Columns, quoted, that tell rows apart and are never null."""
-    # Of a table without rowids this names the primary key; of others nothing.
+    """Columns, quoted, that identify rows and are never null."""
+    # For a table without rowids this names the primary key; for others nothing.
     keys = [name for (name,) in database.execute("SELECT name FROM pragma_index_info(?)", (table,))]
     taken = {folded(one.name) for one in find_columns(database, table)}
     return [*map(quoted, keys)] or [next(name for name in ROWID_NAMES if name not in taken)]
@@ -145,7 +146,7 @@ def ddl_statements(database: sqlite3.Connection, options: SqliteOptions, schema:
 
 
 def describe(options: SqliteOptions, schema: RowSchema) -> TableDdl:
-    """Nothing is written, and no file is made. Raises sqlite3.Error."""
+    """Writes nothing, and creates no file. Raises sqlite3.Error."""
     if not options.path.exists():
         return TableDdl(options.table, False, fitting(*_wanted(options, schema), None))
     with closing(sqlite3.connect(f"{options.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
@@ -181,7 +182,7 @@ def _found(database: sqlite3.Connection, options: SqliteOptions) -> FoundTable |
 
 
 def _unique(database: sqlite3.Connection, table: str) -> list[set[str]]:
-    """The columns of each unique index that holds all rows, folded."""
+    """The columns, folded, of each unique index that covers all rows."""
     indexes = 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial'
     columns = "SELECT name FROM pragma_index_info(?)"
     names = database.execute(indexes, (table,)).fetchall()

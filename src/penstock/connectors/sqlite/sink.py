@@ -1,4 +1,4 @@
-"""A sink that puts rows into a table of an SQLite database: the last value of each key, or JSON objects."""
+"""A sink that writes rows to a table of an SQLite database: the last value of each key, or JSON objects."""
 
 import fcntl
 import os
@@ -17,14 +17,16 @@ from penstock.core.errors import StoreInUse, UnreadableFormat
 
 __all__ = ["SqliteFormat", "SqliteOptions", "SqliteSink"]
 
-# A lock on a file, for what one sink at a time may use.
+# A lock on a file, for what only one sink at a time may use.
 
 
 class SinkLock:
-    """Held until it is closed, or the process ends. The file stays: removing it would let two others lock two."""
+    """Lasts until it is closed, or the process ends. The file stays: removing it would let two processes lock two
+    files.
+    """
 
     def __init__(self, path: Path) -> None:
-        """StoreInUse if another has it."""
+        """Raises StoreInUse if another process has it."""
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode=0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,31 +43,31 @@ class SinkLock:
 
 
 BUSY_SECONDS = 10.0
-"""How long another program may hold the database before the sink counts as lost, and is tried again later."""
+"""How long another program may lock the database before the sink counts as lost, and is tried again later."""
 
 LEDGER_EPOCHS_MAX = 10_000
-"""Epochs that the ledger keeps of a table, for people to look at: one would do."""
+"""Epochs of each table that the ledger retains, for people to look at: one would be enough."""
 
 
 class Layout(Protocol):
-    """What a table holds of the messages. Each call is made in a transaction, but for `fit` at the start."""
+    """How a table stores the messages. Each call is in a transaction, except `fit` at the start."""
 
     def make_tables(self, database: sqlite3.Connection) -> None:
-        """Those that are missing."""
+        """Creates those that are missing."""
 
     def fit(self, database: sqlite3.Connection) -> None:
-        """Fails if the table is another one: now, and not when there is a promise to keep."""
+        """Fails if the table does not fit: now, and not after a yes vote."""
 
     def stage(self, database: sqlite3.Connection, block: Block) -> str:
-        """Why that cannot be, or ""."""
+        """Returns why that is not possible, or ""."""
 
     def refusal(self, database: sqlite3.Connection, epoch: int) -> str:
-        """Why what is staged cannot be moved into the table as it is now, or "". Nothing stays of the trial."""
+        """Why the staged rows cannot be moved into the table as it is now, or "". Nothing stays of the trial."""
 
     def move(self, database: sqlite3.Connection, epoch: int) -> None: ...
 
     def clear(self, database: sqlite3.Connection) -> None:
-        """What is staged."""
+        """Removes what is staged."""
 
 
 def _layout(options: SqliteOptions, schema: SchemaOf) -> Layout:
@@ -73,15 +75,15 @@ def _layout(options: SqliteOptions, schema: SchemaOf) -> Layout:
 
 
 class SqliteSink:
-    """A BlockingSink. With last values it is idempotent: after every epoch the table holds the last value per key,
+    """A BlockingSink. With last values it is idempotent: after every epoch the table has the last value per key,
     whatever was repeated. With JSON rows it is exactly once.
 
-    A vote of yes is committed together with the rows in the staging table; a commit moves them, with a line of the
-    ledger, in one transaction. Other programs may read at any time, and write shortly.
+    A yes vote is committed together with the rows in the staging table; a commit moves them, and adds a row to the
+    ledger, in one transaction. Other programs may read at any time, and write briefly.
 
-    Of last values `event_time` is in microseconds since 1970, or NULL; `epoch` that of the value. Events without a key
-    share one row: that of the empty key. Of JSON rows the table's columns are read before each vote, and with `create`
-    what it lacks is made then, by the `schema` of the rows.
+    For last values, `event_time` is in microseconds since 1970, or NULL; `epoch` is the epoch of the value. Events
+    without a key share one row: that of the empty key. For JSON rows the table's columns are read before each vote, and
+    with `create` whatever it lacks is created then, from the `schema` of the rows.
     """
 
     def __init__(self, options: SqliteOptions, schema: SchemaOf = no_schema) -> None:
@@ -159,13 +161,13 @@ class SqliteSink:
         return f"{self._options.path}, table {self._options.table!r}"
 
     def _connect(self) -> sqlite3.Connection:
-        # Threads: one call at a time is made, but the one that closes may not be the one that opened.
+        # Threads: calls are made one at a time, but the thread that closes may not be the one that opened.
         database = sqlite3.connect(
             self._options.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
             if database.execute("PRAGMA page_count").fetchone() == (0,):
-                database.execute("PRAGMA journal_mode = WAL")  # readers hold nobody up
+                database.execute("PRAGMA journal_mode = WAL")  # readers block nobody
             database.execute("PRAGMA synchronous = FULL")
         except BaseException:
             database.close()
@@ -173,7 +175,9 @@ class SqliteSink:
         return database
 
     def _check_format(self, database: sqlite3.Connection) -> None:
-        """Of the tables that all sinks of the database share. They get this version's where there are none yet."""
+        """The format of the tables that all sinks of the database share. If there are none yet, they get this
+        version's.
+        """
         found = database.execute("SELECT 1 FROM sqlite_master WHERE name IN ('penstock_in_doubt', 'penstock_ledger')")
         is_new = found.fetchone() is None
         database.execute(FORMAT_TABLE)
@@ -226,7 +230,7 @@ class SqliteSink:
 
     def _move(self, database: sqlite3.Connection, transaction: Transaction) -> None:
         self._layout.move(database, transaction.epoch)
-        # An epoch's number comes again when the pipeline was reset.
+        # An epoch's number is used again after the pipeline was reset.
         database.execute(
             "INSERT OR REPLACE INTO penstock_ledger VALUES (?, ?, ?, ?, ?)",
             (self._options.table, transaction.epoch, transaction.id, transaction.start, transaction.end),
@@ -242,7 +246,7 @@ class SqliteSink:
         database.execute("DELETE FROM penstock_in_doubt WHERE target = ?", (self._options.table,))
 
     def _refuse(self, error: sqlite3.Error) -> None:
-        """A vote of no, if the database can work and does not want this; else SinkLost."""
+        """A no vote if the database works but refuses this; else SinkLost."""
         is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         if not is_full and not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
             raise SinkLost(f"{self._where}: {error}") from error
