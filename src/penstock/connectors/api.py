@@ -1,11 +1,11 @@
-"""What the author of a connector writes, and what the frame gives to it.
+"""What the author of a connector writes, and what the frame provides.
 
     class Options ──▶ parsing, lint, JSON schema, docs          Capabilities ──▶ what links and guarantees are possible
     Connector.run ──Host.open_stream──▶ Stream.send ──▶ interceptors ──▶ admission ──▶ segments        (port `out`)
     Connector.deliver ◀── interceptors ◀── breakers ◀── output segments of pipelines                   (port `in`)
     Connector.make_sink ◀── two-phase commit ◀── output segments of pipelines        (port `in` of transactional types)
 
-Streams, admission, segments, quotas, reconnects with back-off, breakers, metrics and draining are the frame's.
+Streams, admission, segments, quotas, reconnects with back-off, breakers, metrics and draining belong to the frame.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,18 +28,18 @@ if TYPE_CHECKING:  # types that do not take whole epochs need no kernels
 
 
 class Port(Enum):
-    """Of a connector."""
+    """A port of a connector."""
 
     OUT = "out"
     """Events enter the system through it."""
     IN = "in"
     """Events leave through it."""
     ERR = "err"
-    """What came in and could not become an event, with the reason: a source of its own for whoever links it."""
+    """Input that could not become an event, with the reason: a separate source for whoever links it."""
 
 
 class Pause(Enum):
-    """How finely a source can be kept from sending."""
+    """How finely a source can be paused."""
 
     STREAM = "stream"
     SESSION = "session"
@@ -68,7 +68,7 @@ class Options(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """`source` and `sink` say what is promised of the ports `out` and `in`; None: there is no such port."""
+    """`source` and `sink` are the guarantees of the ports `out` and `in`; None: there is no such port."""
 
     source: Guarantee | None = None
     sink: Guarantee | None = None
@@ -80,23 +80,23 @@ class Capabilities:
     is_linked: bool = False
     """A reply that leaves through `in` goes to the connection its event came from."""
     own_event_times: bool | None = None
-    """Whether events bring their own times with them (`Stream.put` with `event_times_us`). False: the worker gives them
-    the time of their arrival, and windows over them close by its clock. None: it does so from the first event without a
-    time on, as long as none has brought its own."""
+    """Whether events have their own times (`Stream.put` with `event_times_us`). False: the worker sets the time of
+    their arrival, and windows over them close by its clock. None: it does so from the first event without a time on, as
+    long as none has had its own."""
     has_codec: bool = True
-    """Whether bytes go in and out, so that a codec must be named."""
+    """Whether it reads and writes bytes, so that a codec must be named."""
     own_interceptors: bool = False
-    """The frame leaves the interceptors of `out` … `in` alone: the connector asks for `Host.outgoing_chain` itself."""
+    """The frame does not apply the interceptors of `out` … `in`: the connector calls `Host.outgoing_chain` itself."""
     interceptors: frozenset[str] = frozenset({"in", "out"})
-    """The ways on which they stand: none where the gateway or delivery brings events by itself."""
+    """The directions that have interceptors: none if the gateway or delivery handles the events."""
     takes_epochs: bool = False
-    """Whether the port `in` is given whole epochs, by `Connector.make_sink`; else `deliver` is given the events of one
-    stream at a time."""
+    """Whether the port `in` receives whole epochs, by `Connector.make_sink`; otherwise `deliver` receives the events of
+    one stream at a time."""
     votes: bool = False
     """Whether the port `in` takes part in two-phase commit, so that an epoch is committed at all transactional sinks of
-    a pipeline or at none. A sink that does not vote is given an epoch after the decision."""
+    a pipeline or at none. A sink that does not vote receives an epoch after the decision."""
     claims: frozenset[str] = frozenset()
-    """What no two connectors can have, such as `127.0.0.1:9000`: told before the second one fails."""
+    """What no two connectors can have, such as `127.0.0.1:9000`: a conflict is reported before the second one fails."""
 
     @property
     def ports(self) -> frozenset[Port]:
@@ -114,35 +114,37 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Events on their way out, of one stream, in order: what the interceptors have made of them. Never empty."""
+    """Events of one stream on their way out, in order, after the interceptors. Never empty."""
 
     stream: StreamRef | None
-    """Whose events they come from; None of what comes from no single one, such as a window's result."""
+    """The stream of the events; None if they belong to no single one, such as a window's result."""
     values: Sequence[bytes]
     ids: Sequence[int]
-    """Of the last event in each value; 0 where there is no stream."""
+    """The id of the last event in each value; 0 if there is no stream."""
     keys: Sequence[bytes] = ()
-    """Of each value where no interceptor has joined some; else empty. The same holds for what follows."""
+    """One for each value if no interceptor has joined values; else empty. This also applies to the following fields."""
     event_times_us: Sequence[int | None] = ()
     metadata: Sequence[Mapping[str, Any]] = ()
     name: str = ""
-    """`pipeline:incarnation:epoch/number` of the last row in it, the same when it is given again; it may then begin
-    earlier or later, so that a value is known by its distance from the end."""
+    """`pipeline:incarnation:epoch/number` of its last row, the same when it is delivered again; it may then start
+    earlier or later, so a value is identified by its distance from the end."""
 
 
 class Lost(PenstockError):
-    """The outside cannot be reached now. Of `run`: it is called again after a back-off. Of `deliver`: the whole sink
-    takes nothing until a probe succeeds, and is then given the same again.
+    """The outside cannot be reached now. Raised by `run`: it is called again after a back-off. Raised by `deliver`: the
+    whole sink receives nothing until a probe succeeds, and then the same events again.
     """
 
 
 class StreamLost(Lost):
-    """Of `deliver`: only this stream's own connection; it is closed, and what is stored of it is held."""
+    """Raised by `deliver`: only this stream's own connection is lost; the stream is closed, and its stored events are
+    retained.
+    """
 
 
 class StreamGone(PenstockError):
-    """Of `deliver`: the stream it belongs to will never be back, or it is refused for good. What was to leave is a dead
-    letter: all of it, or only the values at these places, where the others have left.
+    """Raised by `deliver`: the stream will never come back, or refuses the events for good. They become dead letters:
+    all of them, or only the values at these places if the others have left.
     """
 
     def __init__(self, message: str, hint: str | None = None, *, places: Sequence[int] | None = None) -> None:
@@ -151,7 +153,7 @@ class StreamGone(PenstockError):
 
 
 class Stream(Protocol):
-    """An ordered run of events into the system, while it is open."""
+    """An ordered sequence of events into the system, while it is open."""
 
     @property
     def ref(self) -> StreamRef: ...
@@ -161,27 +163,26 @@ class Stream(Protocol):
 
     @property
     def position(self) -> int:
-        """Of a stream that resumes and is sent as bytes: how many of them are stored as events. The next `send` must
-        begin there.
+        """For a stream that resumes and is sent as bytes: how many of them are stored as events. The next `send` must
+        start there.
         """
 
     @property
     def last_id(self) -> int:
-        """Of the events that are stored, as `put` was given it, or counted; 0 if there is none."""
+        """The last id of the stored events, as passed to `put` or counted; 0 if there is none."""
 
     async def ready(self) -> None:
-        """Return when it may send: all sinks downstream have opened it, nobody has paused it, and there is room. Wait
+        """Returns when it may send: all sinks downstream have opened it, nobody has paused it, and there is room. Wait
         for this before reading the peer: nothing is buffered without bound.
         """
 
     @property
     def may_send(self) -> bool:
-        """Whether `ready` would return at once."""
+        """Whether `ready` would return immediately."""
 
     async def send(self, data: Buffer, *, metadata: Mapping[str, Any] | None = None) -> int:
-        """Bytes as they came, any part of a record or many of them: interceptors make events of them, which are stored
-        in one step. Waits as `ready` does. Gives the id of the last event that was made of the stream so far; 0 while
-        there is none.
+        """Raw bytes, any part of a record or many records: interceptors turn them into events, which are stored in one
+        step. Waits like `ready`. Returns the id of the stream's last event so far; 0 while there is none.
         """
 
     async def put(
@@ -193,37 +194,37 @@ class Stream(Protocol):
         keys: Sequence[bytes] | None = None,
         metadata: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        """Whole events, past the interceptors. `ids` are strictly increasing; those that are stored already are dropped
-        and counted. Without them they are counted. As `send`.
+        """Whole events, bypassing the interceptors. `ids` are strictly increasing; events that are stored already are
+        dropped and counted. Without `ids`, events are numbered consecutively. Waits and returns like `send`.
         """
 
     async def finish(self) -> int:
-        """The peer has said all, or this request is over: what interceptors hold becomes an event, or a dead
-        letter if it is only a part of one. Gives the last id, as `send`.
+        """The peer has sent everything, or this request is over: what interceptors buffer becomes an event, or a dead
+        letter if it is only a part of one. Returns the last id, like `send`.
         """
 
     async def cut_off(self, reason: str) -> None:
-        """The peer has gone away, or nothing more is read of it, perhaps in the middle of a record. What interceptors
-        hold becomes a dead letter with this reason; a stream that resumes reads it again instead. Then `close`.
+        """The peer is gone, or is no longer read, perhaps in the middle of a record. What interceptors buffer becomes a
+        dead letter with this reason; a stream that resumes reads it again instead. Then call `close`.
         """
 
     async def durable(self, event_id: int) -> None:
-        """Return when all events up to this one are on disk."""
+        """Returns when all events up to this one are on disk."""
 
     async def complete(self, event_id: int) -> None:
-        """Return when they may be acknowledged, as the connector's `ack` says: `durable`, or every pipeline on it has
-        completed an epoch that holds them.
+        """Returns when they may be acknowledged, according to the connector's `ack`: `durable`, or every pipeline on it
+        has completed an epoch that contains them.
         """
 
     async def close(self) -> None:
         """After `finish`, which it calls if nobody has. The stream has ended: `stream-closed` follows its last event to
-        every sink. One that resumes and was not finished has not ended: it goes on at its position when it is opened
-        again. Idempotent.
+        every sink. A stream that resumes and was not finished has not ended: it continues at its position when it is
+        opened again. Idempotent.
         """
 
 
 class OutgoingChain(Protocol):
-    """The interceptors of the way out, for one run of events. Not by time: who has it decides when it is over."""
+    """The outgoing interceptors, for one sequence of events. It has no timer: its owner decides when to flush."""
 
     def feed(self, values: Sequence[bytes]) -> list[bytes]: ...
 
@@ -231,30 +232,30 @@ class OutgoingChain(Protocol):
 
 
 class Downstream(Protocol):
-    """The pipelines that read a connector's port `out`, as far as its events are acknowledged by them."""
+    """The pipelines that read a connector's port `out`, if its events are acknowledged by them."""
 
     def not_ready(self) -> NotReady | None:
-        """Why events would wait, because Spark is starting or does not run; None: all of them take events."""
+        """Why events would wait, because Spark is starting or does not run; None: all pipelines accept events."""
 
     def is_waited_for(self, *, by_all: bool) -> bool:
-        """Whether events should rather come later: none of the pipelines runs, or `by_all` and one is starting. One
-        that failed or was stopped does not keep the others from their events.
+        """Whether events should wait: none of the pipelines runs, or `by_all` and one is starting. A pipeline that
+        failed or was stopped does not keep events from the others.
         """
 
     async def ready(self, *, by_all: bool) -> None:
-        """Return when nothing is waited for."""
+        """Returns when nothing is waited for."""
 
     def is_on_first_epoch(self, *, by_all: bool) -> bool:
-        """Whether one of them has processed no event since its start, or unless `by_all` none of them: the first epoch
-        takes far longer than those after it.
+        """Whether one of them has processed no event since its start, or without `by_all` none of them has: the first
+        epoch takes far longer than later ones.
         """
 
     async def warm(self, *, by_all: bool) -> None:
-        """Return when no first epoch is waited for."""
+        """Returns when no first epoch is waited for."""
 
 
 class NoPipelines:
-    """Nothing waits for any: events are acknowledged when they are stored."""
+    """There are none to wait for: events are acknowledged when they are stored."""
 
     def not_ready(self) -> NotReady | None:
         return None
@@ -277,7 +278,7 @@ class Host(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the connector, with its instance: its events' `source`."""
+        """The connector's, with its instance: the `source` of its events."""
 
     @property
     def has_in(self) -> bool:
@@ -289,7 +290,7 @@ class Host(Protocol):
 
     @property
     def has_out(self) -> bool:
-        """Whether something is linked to its port `out`: else what a peer sends is read for nobody."""
+        """Whether something is linked to its port `out`: otherwise nobody uses what a peer sends."""
 
     @property
     def downstream(self) -> Downstream:
@@ -297,23 +298,24 @@ class Host(Protocol):
 
     @property
     def has_interceptors(self) -> bool:
-        """Whether some make events of what is sent; else what one `send` is given is one event."""
+        """Whether interceptors turn what is sent into events; otherwise each `send` is one event."""
 
     @property
     def is_draining(self) -> bool:
-        """Nothing more is to be read."""
+        """Nothing more should be read."""
 
     async def draining(self) -> None:
-        """Return when nothing more is to be read: `run` closes its streams. It may return then, or hold its connections
-        for what is still to leave through `in`: a drain waits for the streams, not for `run`, which is cancelled later.
+        """Returns when nothing more should be read: `run` closes its streams. It may return then, or keep its
+        connections for what is still to leave through `in`: a drain waits for the streams, not for `run`, which is
+        cancelled later.
         """
 
     async def open_stream(
         self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
     ) -> Stream:
         """A new stream with an id that was never used; with `resume` the stream of this name, at its position. Signals
-        `stream-started`. `metadata` (peer, content type …) goes along with all its events. Returns when it is stored
-        that the stream has started; `Stream.ready` says when it may send. Raises NoRoom.
+        `stream-started`. `metadata` (peer, content type …) is stored with all its events. Returns when the start of the
+        stream is stored; `Stream.ready` returns when it may send. Raises NoRoom.
         """
 
     def finished(self) -> None:
@@ -323,16 +325,16 @@ class Host(Protocol):
         """It listens, or is connected: the back-off is reset, and the port `in` is open for all streams."""
 
     def disconnected(self, reason: str) -> None:
-        """The port `in` is closed for all streams, until `connected`. `run` that raises Lost says so too."""
+        """The port `in` is closed for all streams, until `connected`. A `run` that raises Lost has the same effect."""
 
     def opened(self, stream: StreamRef) -> None:
-        """Answer to `stream_started`: the port `in` takes this stream's events."""
+        """The answer to `stream_started`: the port `in` accepts this stream's events."""
 
     def closed(self, stream: StreamRef, reason: str) -> None:
-        """It takes no more of this stream's until `opened`."""
+        """It accepts no more events of this stream until `opened`."""
 
     def outgoing_chain(self) -> OutgoingChain:
-        """A fresh one: for connectors with `own_interceptors`."""
+        """A new one: for connectors with `own_interceptors`."""
 
     def count(self, what: str, amount: int = 1) -> None:
         """A number in the status and the metrics, such as `bad_requests`."""
@@ -351,15 +353,15 @@ class About:
     options: type[Options]
     capabilities: Capabilities
     extra: str = ""
-    """Of Penstock's own: what must be installed, `pip install penstock-streams[EXTRA]`."""
+    """One of Penstock's extras: what must be installed, `pip install penstock-streams[EXTRA]`."""
     example: Mapping[str, Any] = field(default_factory=dict)
-    """A `config:` that is right."""
+    """A valid `config:`."""
     url: UrlForm = field(default_factory=UrlForm)
-    """How a sink of this type is written as a URL."""
+    """The URL form of a sink of this type."""
 
 
 class Connector(Generic[O]):
-    """One connector. `run` is called in a task of its own; it is cancelled when the connector is removed."""
+    """One connector. `run` is called in its own task, which is cancelled when the connector is removed."""
 
     about: ClassVar[About]
 
@@ -372,7 +374,9 @@ class Connector(Generic[O]):
 
     @property
     def reached_at(self) -> str:
-        """How events come in from the outside, for people, such as `tcp 127.0.0.1:9000`; "": nothing to say."""
+        """How events come in from the outside, for people, such as `tcp 127.0.0.1:9000`; "" if there is nothing to
+        show.
+        """
         return ""
 
     def make_sink(self, name: str, schema: "SchemaOf") -> "VotingSink | NonVotingSink":
@@ -382,7 +386,7 @@ class Connector(Generic[O]):
         raise AssertionError(f"{self.about.name} takes no epochs: {name} {schema}")
 
     has_table: ClassVar[bool] = False
-    """Whether it writes to a table, so that `penstock sink ddl` can print how one is made."""
+    """Whether it writes to a table, so that `penstock sink ddl` can print how to create it."""
 
     @property
     def needs_schema(self) -> bool:
@@ -399,8 +403,9 @@ class Connector(Generic[O]):
         return None
 
     async def run(self, host: Host) -> None:
-        """Hold the connection to the outside. Return when a bounded source has ended or all is drained; raise Lost (or
-        OSError) when the connection is gone, to be called again. Cancelled: let go of everything at once.
+        """Maintain the connection to the outside. Return when a bounded source has ended or everything is drained;
+        raise Lost (or OSError) when the connection is gone, to be called again. When cancelled, release everything
+        immediately.
         """
         host.connected()
         await host.draining()
@@ -414,7 +419,7 @@ class Connector(Generic[O]):
         return
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
-        """Bring it out: when this returns, it has left for good, as far as the connector can know. One call at a time.
+        """Send it: when this returns, it has left for good, as far as the connector can know. One call at a time.
         Raises Lost, StreamLost, StreamGone.
         """
         raise AssertionError(f"{self.about.name} has no port `in`: {outgoing} {host}")

@@ -74,7 +74,7 @@ class _Caller:
             raise
         except Exception as error:
             self._callback = None
-            if repr(error) != self._logged:  # where it failed: once, however often it does
+            if repr(error) != self._logged:  # the traceback: once, however often it fails
                 log.exception("%s failed", self._options.function)
             self._logged = repr(error)
             place = f"{self._options.path}:{self._options.function}"

@@ -34,13 +34,13 @@ from penstock.core.types import Guarantee
 if TYPE_CHECKING:
     import httpx
 
-# What a server's response means for what was sent to it. No I/O.
+# What a server's response means for the value that was sent. No I/O.
 
 _LATER = frozenset({408, 425, 429, *range(500, 600)})
-"""The server's own trouble: it will be over by itself. With any other the request is not wanted as it is."""
+"""The server's own temporary problems. Any other status refuses the request itself."""
 
 _SHOWN_CHARS = 200
-"""Of what a server says, in a reason."""
+"""Of a server's response, in a reason."""
 
 
 class Verdict(Enum):
@@ -56,7 +56,7 @@ def verdict_of(status: int) -> Verdict:
 
 
 def wait_of(retry_after: str | None, now: datetime, seconds_max: float) -> float:
-    """How long a server asks us to wait, in seconds: it says so as a number or as a date."""
+    """How long the server asks us to wait, in seconds: as a number or as a date."""
     if not retry_after:
         return 0.0
     if retry_after.isascii() and retry_after.strip().isdigit():
@@ -70,14 +70,14 @@ def wait_of(retry_after: str | None, now: datetime, seconds_max: float) -> float
 
 
 def reason_of(where: str, status: int, phrase: str, body: bytes) -> str:
-    """The status, and the first line that the server says."""
+    """The status, and the first line of the server's response."""
     line = next((line for line in body.decode(errors="replace").splitlines() if line.strip()), "")
     shown = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line.strip()[:_SHOWN_CHARS])
     return f"{where} replied {status} {phrase}".rstrip() + (f": {shown}" if shown else "")
 
 
 _PROGRESS_MAX = 1000
-"""Deliveries that failed half-way, of which is remembered how far they got: one for each stream that waits."""
+"""Deliveries that failed half-way and whose progress is remembered: one for each stream that waits."""
 
 
 class HttpClientOptions(Options):
@@ -167,9 +167,9 @@ class HttpClient(Connector[HttpClientOptions]):
         self._progress: dict[str, _Progress] = {}
         self._wait_until = 0.0
         self._is_lost = False
+        """The last request failed."""
         self._headers: Mapping[str, str] | None = None
-        """Of the options and their file; None: to be read."""
-        """The last request was in vain."""
+        """From the options and their file; None: not read yet."""
 
     async def run(self, host: Host) -> None:
         import httpx
@@ -182,7 +182,7 @@ class HttpClient(Connector[HttpClientOptions]):
                 host.connected()
                 await host.draining()
                 await self._close_responses()
-                await asyncio.Event().wait()  # what is inside leaves after a drain: until it is cancelled
+                await asyncio.Event().wait()  # accepted events leave after a drain: until it is cancelled
         finally:
             self._client = None
             await self._close_responses()
@@ -227,7 +227,7 @@ class HttpClient(Connector[HttpClientOptions]):
             raise StreamGone(progress.reason, places=progress.refused)
 
     def _remember(self, name: str, progress: "_Progress") -> None:
-        """So that what has left is not sent again: as long as this process lives."""
+        """So that what has left is not sent again, as long as this process lives."""
         if name:
             self._progress[name] = progress
             if len(self._progress) > _PROGRESS_MAX:
@@ -284,7 +284,7 @@ class HttpClient(Connector[HttpClientOptions]):
         return self._headers
 
     async def _respond(self, client: "httpx.AsyncClient", request: "httpx.Request") -> "_Response":
-        """As much of the response as is taken; the connection of one that is longer is closed."""
+        """The response up to the limit; if it is longer, its connection is closed."""
         response = await client.send(request, stream=True)
         try:
             body, truncated = await _bounded(response, self.options.response_bytes_max)
@@ -296,12 +296,12 @@ class HttpClient(Connector[HttpClientOptions]):
     async def _take(
         self, response: "_Response", outgoing: Outgoing, place: int, progress: "_Progress", host: Host
     ) -> None:
-        """The response as an event, with what it answers."""
+        """Stores the response as an event, with what it answers."""
         if self._responses is None:
             if host.has_out:
                 host.count("responses_dropped")
             return
-        if self._is_lost:  # where responses lead back here, their stream is closed until this is said
+        if self._is_lost:  # if responses lead back here, their stream is closed until this is reported
             host.connected()
             self._is_lost = False
         progress.stream = self._responses
@@ -345,7 +345,7 @@ class _Response:
 
 
 def _cause(error: BaseException) -> str:
-    """What the system says, if it says anything: httpx knows only that all attempts failed."""
+    """The system's error, if there is one: httpx knows only that all attempts failed."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, ssl.SSLError):
@@ -357,7 +357,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _read_headers(file: Path) -> Mapping[str, str]:
-    """Raises Lost: the file may be fixed."""
+    """Raises Lost: the file may be fixed later."""
     try:
         lines = [line.partition(":") for line in file.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -371,7 +371,7 @@ def _read_headers(file: Path) -> Mapping[str, str]:
 
 
 def _content_type(metadata: Mapping[str, Any]) -> str:
-    """Empty where there is none that a header can hold: it must keep nothing from leaving."""
+    """Empty if there is none that is valid in a header: an invalid one must not block the value."""
     content_type = metadata.get("content_type")
     return content_type if isinstance(content_type, str) and is_header_value(content_type) else ""
 
@@ -386,7 +386,7 @@ async def _bounded(response: "httpx.Response", bytes_max: int) -> tuple[bytes, b
 
 
 def _origin(outgoing: Outgoing, place: int) -> dict[str, Any]:
-    """Of the value that a response answers; `message_id` as Spark's column of that name."""
+    """The origin of the value that a response answers; `message_id` is Spark's column of that name."""
     if outgoing.stream is None:
         return {}
     return {

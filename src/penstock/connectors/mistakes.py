@@ -1,4 +1,4 @@
-"""From pydantic's errors to words: what was expected, what was found, and the nearest valid name."""
+"""From pydantic's errors to sentences: what was expected, what was found, and the nearest valid name."""
 
 import json
 import re
@@ -40,11 +40,11 @@ _RANGES |= {"less_than": ("lt", "less than"), "less_than_equal": ("le", "at most
 OWN = ("value_error", "assertion_error")
 EMPTY = ("too_short", "string_too_short")
 PATTERNS: dict[str, str] = {}
-"""What regular expressions of fields mean, for people."""
+"""The meaning of fields' regular expressions, for people."""
 
 
 def complaints(model: type[BaseModel], error: ValidationError, prefix: str = "") -> Iterator[tuple[KeyPath, str, str]]:
-    """What is wrong at each key, and a hint, for options that do not come from a file. `prefix` begins their names."""
+    """What is wrong at each key, and a hint, for options that are not from a file. Their names start with `prefix`."""
     found: dict[KeyPath, Errors] = {}
     for one in error.errors(include_url=False):
         found.setdefault(one["loc"], []).append(one)
@@ -82,7 +82,7 @@ def expected(error: ErrorDetails) -> str:
 
 
 def _own_words(error: ErrorDetails) -> str:
-    """Of a validator that a connector's author has written."""
+    """The message of a validator that a connector's author has written."""
     raised = error.get("ctx", {}).get("error")
     message = str(raised) if raised is not None else error["msg"].partition(", ")[2]
     hint = getattr(raised, "hint", "")
@@ -120,7 +120,7 @@ def _decapitalised(text: str) -> str:
 
 
 def described(model: type[BaseModel], inner: KeyPath) -> str:
-    """What the documentation says of a key."""
+    """The documentation of a key."""
     owners = list(_models(model, inner[:-1]))
     for owner in owners:
         for name, option in owner.model_fields.items():
@@ -130,7 +130,7 @@ def described(model: type[BaseModel], inner: KeyPath) -> str:
 
 
 def keys_of(model: type[BaseModel], inner: KeyPath) -> list[str]:
-    """The keys that a file may have there."""
+    """The keys that are allowed there."""
     return [option.alias or name for owner in _models(model, inner) for name, option in owner.model_fields.items()]
 
 
@@ -145,7 +145,7 @@ def is_secret(model: type[BaseModel], inner: KeyPath) -> bool:
 
 
 def _models(model: type[BaseModel], inner: KeyPath) -> Iterator[type[BaseModel]]:
-    """The models that stand there; several where a union leaves the choice."""
+    """The models there; several if it is a union."""
     if not inner:
         yield model
         return
@@ -157,7 +157,7 @@ def _models(model: type[BaseModel], inner: KeyPath) -> Iterator[type[BaseModel]]
 
 
 def _within(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in an annotation, also those in its lists and unions."""
+    """The models in an annotation, including those in its lists and unions."""
     if get_origin(annotation) is not None or isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         for each in get_args(annotation):
             yield from _within(each)

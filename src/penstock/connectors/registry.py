@@ -29,11 +29,11 @@ _TYPES = "penstock.connectors."
 _INTERCEPTORS = "penstock.connectors.interceptors."
 
 _MODULES_OF_EXTRAS = {"ws": ("websockets",), "http": ("httpx",), "postgres": ("psycopg",)}
-"""What each of Penstock's extras brings that a type needs."""
+"""The modules that each of Penstock's extras installs and a type needs."""
 
 
 class NotInstalled(RequestError):
-    """A package that the type needs is missing here. It may be there where the worker runs."""
+    """A package that the type needs is missing here. It may be installed where the worker runs."""
 
 
 T = TypeVar("T")
@@ -41,21 +41,21 @@ T = TypeVar("T")
 
 @dataclass
 class Registry(Generic[T]):
-    """Nothing is imported before it is asked for. Penstock's own names win over those of other packages."""
+    """Nothing is imported before it is needed. Penstock's own names take precedence over those of other packages."""
 
     what: str
     """For errors: `connector type`."""
     own: Mapping[str, str]
     """Name → `module:Class`."""
     group: str
-    """Of entry points."""
+    """The group of entry points."""
     found: dict[str, type[T]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         return sorted({*self.own, *self._foreign})
 
     def get(self, name: str) -> type[T]:
-        """Raises RequestError: nobody has this name, or its package is broken."""
+        """Raises RequestError if the name is unknown, or its package is broken."""
         if name not in self.found:
             self.found[name] = self._load(name)
         return self.found[name]
@@ -75,7 +75,7 @@ class Registry(Generic[T]):
             if not hasattr(loaded, "about"):
                 raise TypeError(f"{self._foreign[name].value} is not a valid {self.what}")
             return cast("type[T]", loaded)
-        except Exception as error:  # whatever somebody else's module does when it is imported
+        except Exception as error:  # somebody else's module can raise anything when it is imported
             package = self._foreign[name].dist
             raise RequestError(
                 f"the {self.what} {name} cannot be loaded: {str(error) or type(error).__name__}",
@@ -120,7 +120,7 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
         "wss": "ws-client",
     }
 )
-"""Of the URLs of sinks, where they are not the type's own name."""
+"""For the URLs of sinks, if the scheme is not the type's own name."""
 
 INTERCEPTORS: Registry[Interceptor[Any]] = Registry(
     "interceptor",
@@ -144,13 +144,13 @@ def require(type_: type[Connector[Any]]) -> None:
         )
 
 
-# From a deployment's words to live connectors and chains of interceptors.
+# From the specs of a deployment to live connectors and chains of interceptors.
 
 O = TypeVar("O", bound=Options)  # noqa: E741  options
 
 
 def parse_options(model: type[O], config: Mapping[str, Any], of: str) -> O:
-    """With what `${file:…}` stands for. Raises RequestError with all mistakes, never with a value, which may be one."""
+    """With `${file:…}` resolved. Raises RequestError with all mistakes, never with a value, which may be secret."""
     given = resolve(dict(config))
     try:
         return model.model_validate(given)
@@ -161,12 +161,12 @@ def parse_options(model: type[O], config: Mapping[str, Any], of: str) -> O:
 
 def _mistakes(error: ValidationError, *, has_secrets: bool) -> Iterator[str]:
     for one in error.errors(include_input=False, include_url=False, include_context=False):
-        hidden = has_secrets and one["type"] in ("value_error", "assertion_error")  # its words may hold the value
+        hidden = has_secrets and one["type"] in ("value_error", "assertion_error")  # its message may contain the value
         yield f"{'.'.join(map(str, one['loc'])) or 'config'}: {'cannot be this' if hidden else one['msg']}"
 
 
 def make_connector(type_name: str, config: Mapping[str, Any]) -> Connector[Any]:
-    """Raises RequestError: no such type, something is not installed, wrong options."""
+    """Raises RequestError if the type is unknown, something is not installed, or the options are invalid."""
     type_ = CONNECTORS.get(type_name)
     require(type_)
     return type_(parse_options(type_.about.options, config, type_name))
@@ -174,13 +174,13 @@ def make_connector(type_name: str, config: Mapping[str, Any]) -> Connector[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The interceptors of one connector: a fresh chain for each of its streams."""
+    """The interceptors of one connector: a new chain for each of its streams."""
 
     towards_us: tuple[Interceptor[Any], ...] = ()
     towards_peer: tuple[Interceptor[Any], ...] = ()
 
     def incoming(self, *, resumes: bool = False, position: int = 0) -> IncomingChain:
-        """As IncomingChain."""
+        """See IncomingChain."""
         return IncomingChain([_incoming(one) for one in self.towards_us], resumes=resumes, position=position)
 
     def outgoing(self) -> OutgoingChain:
@@ -188,7 +188,7 @@ class Chains:
 
 
 def make_chains(interceptors_in: Sequence[InterceptorSpec], interceptors_out: Sequence[InterceptorSpec]) -> Chains:
-    """Raises RequestError: no such interceptor, wrong options, or one that cannot stand in this direction."""
+    """Raises RequestError if an interceptor is unknown, does not support this direction, or has invalid options."""
     chains = Chains(tuple(map(_interceptor, interceptors_in)), tuple(map(_interceptor, interceptors_out)))
     chains.incoming()
     chains.outgoing()

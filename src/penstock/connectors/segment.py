@@ -27,18 +27,18 @@ from penstock.protocol.segment import HEADER_SIZE
 from penstock.protocol.stored.names import Source
 
 _WRITERS = UUID("0c6a2f6e-3a43-4b2c-8f0e-6a5d0b6f7f11")
-"""The names of our writers lie in this space."""
+"""The namespace of our writers' names."""
 
 _BLOCK_BYTES = 8 << 20
-"""Of one append, with its headers: what a worker takes at once is a little more."""
+"""For one append, with its headers: a worker accepts a little more at once."""
 
 _VALUE_BYTES_MAX = _BLOCK_BYTES - HEADER_SIZE
 
 _WRITERS_MAX = 256
-"""Appenders that are kept open, one for each stream of a pipeline. The segment remembers many more writers."""
+"""Open appenders, one for each stream of a pipeline. The segment remembers many more writers."""
 
 _NAME = re.compile(r"(?P<run>.+):(?P<epoch>\d+)/(?P<number>\d+)")
-"""Of what is delivered: `pipeline:incarnation:epoch/number`."""
+"""The name of a delivery: `pipeline:incarnation:epoch/number`."""
 
 
 class SegmentOptions(Options):
@@ -73,8 +73,8 @@ class SegmentOptions(Options):
 
 
 class Segment(Connector[SegmentOptions]):
-    """At least once. What is delivered again, because a crash came between the append and its note, is recognised by
-    its writer's number in the segment, and not stored twice.
+    """At least once. What is delivered again, because a crash happened between the append and its record, is recognised
+    by its writer's number in the segment, and not stored twice.
     """
 
     about = About(
@@ -111,7 +111,7 @@ class Segment(Connector[SegmentOptions]):
             if host.has_in:
                 await self._prepare(self._connected(host))
             host.connected()
-            await asyncio.Event().wait()  # what is inside leaves after a drain: until it is cancelled
+            await asyncio.Event().wait()  # accepted events leave after a drain: until it is cancelled
         except (Unavailable, NoRoom) as error:
             raise Lost(str(error), error.hint) from error
         finally:
@@ -124,7 +124,7 @@ class Segment(Connector[SegmentOptions]):
             writer = await self._writer(outgoing, self._connected(host), host)
             await writer.write(_place(outgoing.name)[1], values)
         except PenstockError as error:
-            await self._forget()  # the next time begins with what the segment knows
+            await self._forget()  # the next attempt starts with what the segment knows
             raise Lost(f"segment {self.options.segment!r}: {error}", error.hint) from error
         if too_large:
             raise StreamGone(
@@ -157,7 +157,7 @@ class Segment(Connector[SegmentOptions]):
             await client.info(name)
 
     async def _writer(self, outgoing: Outgoing, client: AsyncSegmentClient, host: Host) -> "_Writer":
-        """Of the stream, in this run of the pipeline. Raises PenstockError."""
+        """The writer of the stream, in this run of the pipeline. Raises PenstockError."""
         run, stream = _place(outgoing.name)[0], outgoing.stream
         key = f"{host.name}\n{run}\n{stream}"
         writer = self._writers.pop(key, None)
@@ -166,25 +166,25 @@ class Segment(Connector[SegmentOptions]):
                 await self._writers.pop(next(iter(self._writers))).appender.close()
             writer_id = uuid5(_WRITERS, key) if run else uuid4()
             writer = _Writer(await client.appender(self.options.segment, writer_id))
-        self._writers[key] = writer  # the last one is used most lately
+        self._writers[key] = writer  # at the end: the most recently used
         return writer
 
 
 class _Place(NamedTuple):
-    """Of what is delivered, in the order of deliveries."""
+    """The place of a delivery, in the order of deliveries."""
 
     epoch: int
     number: int
 
     def of_block(self, block: int) -> int:
-        """The number of the writer's event: 2^31 epochs of 2^24 deliveries of 2^8 blocks. Only the last one in a block
-        has a number, so that a block is stored as a whole or not at all.
+        """The number of the writer's event: 2^31 epochs of 2^24 deliveries of 2^8 blocks. Only the last event in a
+        block has a number, so a block is stored completely or not at all.
         """
         return self.epoch << 32 | self.number << 8 | block
 
 
 def _place(name: str) -> tuple[str, _Place | None]:
-    """The run of the pipeline, and the place in it; none where the name does not say."""
+    """The run of the pipeline, and the place in it; none if the name does not contain them."""
     found = _NAME.fullmatch(name)
     if found is None:
         return "", None
@@ -195,14 +195,14 @@ def _place(name: str) -> tuple[str, _Place | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Of one stream in one run of a pipeline: its events come in order, so that what has a place before the last one is
-    stored already.
+    """For one stream in one run of a pipeline: its events arrive in order, so anything with an earlier place than the
+    last one is stored already.
     """
 
     appender: AsyncAppender
 
     async def write(self, place: _Place | None, values: Sequence[bytes]) -> None:
-        """Return when they are durable."""
+        """Returns when they are durable."""
         for number, (framed, count) in enumerate(batches(values, _BLOCK_BYTES)):
             await self._append(framed, count, None if place is None else place.of_block(number))
         await self.appender.flush()

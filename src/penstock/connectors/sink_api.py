@@ -1,4 +1,4 @@
-"""What delivery asks of a sink: to vote and then do as was decided, or only to take what was decided without it."""
+"""What delivery asks of a sink: to vote and then follow the decision, or only to accept what was decided without it."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from penstock.protocol.stored.event import NO_TIME
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Whole events, at least one. A message's id is the number of payload bytes before it in the sink's history, so
-    that the next id is the id plus the length of the payload.
+    """Whole events, at least one. A message's id is the number of payload bytes before it in the sink's history, so the
+    next id is the id plus the length of the payload.
     """
 
     events: Events
@@ -25,7 +25,7 @@ class Block:
 
     @property
     def end_id(self) -> int:
-        """The id of the message behind the last one."""
+        """The id of the message after the last one."""
         offsets = self.values.offsets
         return self.first_id + int(offsets[len(self)]) - int(offsets[0])
 
@@ -47,11 +47,11 @@ class Block:
 
 
 PLAIN = Wanted(origins=False)
-"""What sinks want of events that do not care where these come from."""
+"""The columns for sinks that do not need to know where events come from."""
 
 
 class SinkLost(PenstockError):
-    """The sink cannot be reached, or cannot work now: everything of the round is void, and it is tried again later."""
+    """The sink cannot be reached, or cannot work now: the whole round is void, and is tried again later."""
 
     hint = "It is retried automatically; see penstock epoch list."
 
@@ -59,7 +59,7 @@ class SinkLost(PenstockError):
 class Vote(NamedTuple):
     yes: bool
     reason: str = ""
-    """Of a no: what people are shown."""
+    """Of a no vote: the reason that people are shown."""
 
 
 YES = Vote(True)
@@ -67,7 +67,7 @@ YES = Vote(True)
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One epoch's bytes for one sink, by their message ids: from `start` up to and without `end`."""
+    """One epoch's bytes for one sink, by their message ids: from `start` to `end`, exclusive."""
 
     id: bytes
     """`pipeline:epoch:attempt`, never used again."""
@@ -91,73 +91,74 @@ class Epoch(Protocol):
         """The id of its first message."""
 
     def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
-        """To be taken once, from the first to the last."""
+        """Can be iterated once, from the first to the last."""
 
     @property
     def transaction(self) -> Transaction: ...
 
     async def journalled(self) -> None:
-        """Return when the attempt is durable: before that nothing may be asked or kept under its transaction id."""
+        """Returns when the attempt is durable: before that, nothing may be asked or stored under its transaction id."""
 
 
 class VotingSink(Protocol):
     """Takes part in two-phase commit. One call at a time; each may be cancelled, and then `close` follows.
 
-    Every call raises SinkLost when the sink is gone; `close` and a new `open` follow. An exception of another kind is
-    treated alike, and logged.
+    Every call raises SinkLost when the sink is gone; `close` and a new `open` follow. Any other exception is treated
+    the same way, and logged.
     """
 
     @property
     def is_open(self) -> bool:
-        """False also when the other end has gone away since."""
+        """False also when the other end has disconnected since."""
 
     async def open(self, decided: bytes) -> None:
-        """Connect, and settle what is in doubt from before: commit if it is the transaction `decided`, abort any other
-        one. `decided` is b"" if there was never a decision.
+        """Connect, and settle what is in doubt: commit it if it is the transaction `decided`, abort any other.
+        `decided` is b"" if there was never a decision.
         """
 
     async def prepare(self, epoch: Epoch) -> Vote:
-        """Take all blocks, wait until the attempt is journalled, and vote. A yes is a promise that `commit` will
-        succeed, also after a crash.
+        """Take all blocks, wait until the attempt is journalled, and vote. A yes promises that `commit` will succeed,
+        also after a crash.
         """
 
     async def commit(self, transaction: Transaction) -> None:
-        """After a yes: the decision stands. It may be done already."""
+        """After a yes: the decision is final. It may be done already."""
 
     async def abort(self, transaction_id: bytes) -> None:
-        """After a vote, or after a `prepare` that was cancelled: nothing of it may stay."""
+        """After a vote, or after a `prepare` that was cancelled: nothing of the transaction may stay."""
 
     async def end(self) -> None:
-        """The output has ended, or the worker stops in order: no more is coming for now. Open and idle."""
+        """The output has ended, or the worker stops properly: no more follows for now. Called when open and idle."""
 
     async def close(self) -> None:
-        """Let go of everything, in any state, without raising."""
+        """Release everything, in any state, without raising."""
 
 
 class Settling(Protocol):
-    """An epoch that a sink was given whole, and of which something has not left yet: it waits for company."""
+    """An epoch that a sink has received completely, and of which a part has not left yet: it waits for more values."""
 
     @property
     def is_done(self) -> bool: ...
 
     def result(self) -> None:
-        """Of one that is done. Raises SinkLost: it and all behind it are to be given again."""
+        """Called when it is done. Raises SinkLost: it and all later ones must be delivered again."""
 
     def when_done(self, call: Callable[[], None]) -> None: ...
 
     def flush(self) -> None:
-        """Let it leave now: nothing more is coming."""
+        """Send it now: nothing more follows."""
 
     def cancel(self) -> None:
-        """It is void, and will be given again. So are all behind it."""
+        """It is void, and will be delivered again. So are all later ones."""
 
 
 class NonVotingSink(Protocol):
-    """Cannot vote: it is given each epoch after the decision, in order, until it has taken it."""
+    """Cannot vote: it receives each epoch after the decision, in order, until it has accepted it."""
 
     async def deliver(self, epoch: Epoch) -> Settling | None:
-        """All of it. Raises SinkLost to be asked again, with all of it; what was settling before is void then. None: it
-        has taken it for good. Otherwise it may be given the next ones before this one is settled.
+        """The whole epoch. Raises SinkLost to be called again with the whole epoch; what was settling before is then
+        void. None: it has accepted the epoch for good. Otherwise it may receive the next ones before this one is
+        settled.
         """
 
     async def close(self) -> None: ...

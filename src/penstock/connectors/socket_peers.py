@@ -15,11 +15,11 @@ from penstock.connectors.sockets import ServerOptions, address_of, claims_of, li
 from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
 from penstock.core.errors import PenstockError
 
-# The other side of one connection, whatever it speaks, and what it says, into a stream.
+# The other side of one connection, whatever its protocol, and reading it into a stream.
 
 
 class Peer(Protocol):
-    """All raise ConnectionError when the connection is gone."""
+    """All methods raise ConnectionError when the connection is gone."""
 
     @property
     def peer(self) -> str:
@@ -27,42 +27,42 @@ class Peer(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Goes along with all its events."""
+        """Stored with all its events."""
 
     @property
     def peer_ended(self) -> bool:
-        """It has said all, and ended well."""
+        """It has sent everything, and ended properly."""
 
     @property
     def listens(self) -> bool:
-        """Whether it may still be sent to."""
+        """Whether data can still be sent to it."""
 
     async def read(self) -> bytes | None:
-        """None: it has said all, or `stop_reading` was called and what was taken from it is out. Nothing is lost when
-        it is cancelled.
+        """None: it has sent everything, or `stop_reading` was called and all data received before was returned. Nothing
+        is lost when it is cancelled.
         """
 
     def stop_reading(self) -> None: ...
 
     async def send(self, values: Sequence[bytes]) -> None:
-        """Return when it has them, as far as can be known."""
+        """Returns when it has them, as far as can be known."""
 
     def end(self) -> None:
-        """We have said all; it may go on if what it speaks has such a thing."""
+        """We have sent everything; it may continue if its protocol allows that."""
 
     async def close(self) -> None:
-        """Well, after what was sent."""
+        """Properly, after what was sent."""
 
     def abort(self) -> None:
-        """At once."""
+        """Immediately."""
 
     async def aborted(self) -> None:
-        """Return when `abort` was called."""
+        """Returns when `abort` was called."""
 
 
 async def converse(peer: Peer, stream: Stream, host: Host) -> None:
-    """What the peer says, into its stream, which has ended when this returns or raises. Raises ConnectionError,
-    BadBytes and what the frame raises.
+    """Reads the peer into its stream, which has ended when this returns or raises. Raises ConnectionError, BadBytes and
+    whatever the frame raises.
 
     While the stream may not send, nothing is read, and only a failing send notices that the connection is gone. It
     aborts the connection, and this ends: whether the stream may ever send again can depend on a new connection.
@@ -84,8 +84,9 @@ async def converse(peer: Peer, stream: Stream, host: Host) -> None:
 
 
 async def listen(peer: Peer, host: Host, began: Callable[[StreamRef], None] = lambda stream: None) -> None:  # noqa: ARG005
-    """What a server says that we have connected to: a stream of the port `out`, or nothing where nobody wants it.
-    `began` receives the stream. Returns when it has said all, or nothing more is to be read. Raises as `converse`.
+    """Reads from a server that we have connected to: into a stream of the port `out`, or nowhere if nothing is linked
+    to it. `began` receives the stream. Returns when the server has sent everything, or nothing more should be read.
+    Raises like `converse`.
     """
     stopping = asyncio.create_task(_stop_reading(peer, host))
     try:
@@ -118,13 +119,13 @@ class _Place:
     peer: Peer
     ref: StreamRef
     all_replied: asyncio.Event = field(default_factory=asyncio.Event)
-    """The last reply to its stream has left."""
+    """Set when the last reply to its stream has left."""
     sending: asyncio.Task[None] | None = None
-    """What it takes its time for."""
+    """A send that the peer is slow to read."""
 
 
 class Peers:
-    """Of one server connector."""
+    """The connections of one server connector."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
@@ -137,7 +138,7 @@ class Peers:
         return len(self._serving) >= self._options.connections_max
 
     def begin(self, peer: Peer, host: Host) -> asyncio.Task[None]:
-        """Its whole life: its stream, then its replies; done when the connection is closed."""
+        """Serves the whole connection: its stream, then its replies; done when the connection is closed."""
         task = asyncio.create_task(self._serve(peer, host))
         self._serving[task] = peer
         task.add_done_callback(self._serving.pop)
@@ -153,7 +154,7 @@ class Peers:
             log.debug("%s: the connection of %s is gone: %s", host.name, peer.peer, error)
         except PenstockError as error:
             log.warning("%s: the connection of %s ends: %s", host.name, peer.peer, error)
-        except Exception:  # bad input, or a mistake of ours, ends one connection at most
+        except Exception:  # bad input, or a bug of ours, ends one connection at most
             log.exception("%s: the connection of %s has failed", host.name, peer.peer)
         finally:
             peer.abort()
@@ -170,7 +171,7 @@ class Peers:
                 place.sending.cancel()
 
     async def _replies_to(self, place: _Place) -> None:
-        """Return when the peer has them all, or has had time enough."""
+        """Returns when the peer has them all, or its time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.half_closed):
                 await place.all_replied.wait()
@@ -182,11 +183,11 @@ class Peers:
             peer.stop_reading()
 
     async def all_gone(self) -> None:
-        """Return when every connection is closed."""
+        """Returns when every connection is closed."""
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def abort(self) -> None:
-        """At once."""
+        """Immediately."""
         tasks = [*self._serving, *self._replies]
         for peer in self._serving.values():
             peer.abort()
@@ -235,7 +236,7 @@ class Peers:
             host.opened(place.ref)
 
     async def _to_all(self, values: Sequence[bytes], host: Host) -> None:
-        """Who is too slow for it loses the connection: the others do not wait."""
+        """A peer that is too slow is disconnected: the others do not wait."""
         tasks = {self._sending(place.peer, values): place.peer for place in self._places.values()}
         if not tasks:
             host.count("sent_to_nobody", len(values))
@@ -266,11 +267,11 @@ S = TypeVar("S", bound=ServerOptions)
 class Listening(NamedTuple):
     sockets: Sequence[socket]
     stop: Callable[[], None]
-    """Accept no more connections; those that are open stay. It may be called twice."""
+    """Accept no more connections; open ones stay. It may be called twice."""
 
 
 class PeerServer(Connector[S]):
-    """What servers of all protocols have in common. A subclass knows how to listen, and begins each connection in
+    """What servers of all protocols have in common. A subclass implements listening, and starts each connection in
     `peers`.
     """
 

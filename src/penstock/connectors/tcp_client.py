@@ -1,4 +1,4 @@
-"""Connects to a TCP server: what leaves goes to it, what it says comes in."""
+"""Connects to a TCP server: values are sent to it, and what it sends comes in."""
 
 import asyncio
 from dataclasses import replace

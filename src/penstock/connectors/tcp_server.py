@@ -13,7 +13,7 @@ from penstock.connectors.sockets import (
 from penstock.core.types import Guarantee
 
 _BACKLOG = 1024
-"""Connections that the kernel has made and we have not looked at yet."""
+"""Connections that the kernel has accepted and we have not yet."""
 
 
 class TcpServerOptions(ServerOptions):

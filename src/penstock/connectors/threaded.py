@@ -1,4 +1,4 @@
-"""Sinks that block, in a thread of their own each: databases and files want to be called from one thread only."""
+"""Blocking sinks, each in its own thread: databases and files must be called from one thread only."""
 
 import asyncio
 import threading
@@ -9,15 +9,15 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from penstock.connectors.sink_api import Block, Epoch, Transaction, Vote
 
-# Calls that block, one after the other in a thread that holds up nobody: not even the end of the process.
+# Blocking calls, one after the other, in a thread that delays nothing: not even the end of the process.
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class OneThread:
-    """The thread is made for the first call. It is a daemon: an executor's threads are waited for when the process
-    ends, and a call of somebody else's code may never return.
+    """The first call starts the thread. It is a daemon: the end of the process waits for an executor's threads, and a
+    call of somebody else's code may never return.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,7 +25,7 @@ class OneThread:
         self._calls: SimpleQueue[Callable[[], None] | None] | None = None
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """When it is cancelled, the call is still finished before the next one, if it has begun."""
+        """When it is cancelled, a call that has started is still finished before the next one."""
         future: Future[_T] = Future()
 
         def run() -> None:
@@ -36,15 +36,15 @@ class OneThread:
         return await asyncio.wrap_future(future)
 
     async def call_surely(self, function: Callable[[], None]) -> None:
-        """It is called, when those before it are finished, also if this is cancelled."""
+        """The call is made, after all earlier ones, even if this is cancelled."""
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
         self._started().put(lambda: _fulfil(future, function))
         await asyncio.wrap_future(future)
 
     def stop(self, last: Callable[[], None]) -> None:
-        """Returns at once. `last` is called when all calls are finished, and the thread ends; a new call makes another
-        thread. Nothing happens if there was no call.
+        """Returns immediately. `last` is called when all calls are finished, and the thread ends; a new call starts
+        another thread. Nothing happens if there was no call.
         """
         if self._calls is not None:
             self._calls.put(last)
@@ -52,7 +52,7 @@ class OneThread:
             self._calls = None
 
     def __del__(self) -> None:
-        """Nobody will call any more: the thread ends."""
+        """Nobody can call any more: the thread ends."""
         if self._calls is not None:
             self._calls.put(None)
 
@@ -79,7 +79,7 @@ class BlockingSink(Protocol):
     """As `VotingSink`, one call at a time. Each raises SinkLost when it cannot work now; `close` and `open` follow."""
 
     def open(self, decided: bytes) -> None:
-        """Settle what is in doubt from before: commit if it is the transaction `decided`, abort any other one."""
+        """Settle what is in doubt: commit it if it is the transaction `decided`, abort any other."""
 
     def write(self, block: Block) -> None:
         """The next messages of the transaction."""
@@ -98,7 +98,7 @@ class BlockingSink(Protocol):
 
 
 class Threaded:
-    """A blocking sink as a VotingSink. A call that was cancelled is finished by its thread before the next one."""
+    """A blocking sink as a VotingSink. Its thread finishes a cancelled call before the next one."""
 
     def __init__(self, sink: BlockingSink, name: str) -> None:
         self._sink = sink
@@ -122,24 +122,24 @@ class Threaded:
         await self._thread.call(self._sink.abort)
 
     async def end(self) -> None:
-        """It has no need to know."""
+        """The sink does not need to know."""
 
     async def close(self) -> None:
         self.is_open = False
         await self._thread.call_surely(self._sink.close)
 
 
-# Sinks that do not vote take an epoch block by block.
+# Sinks that do not vote accept an epoch block by block.
 
 
 class Taker(Protocol):
     """Takes one block at a time, in one thread, and may block."""
 
     def take(self, name: str, block: Block) -> None:
-        """`name` is `pipeline:incarnation:epoch/number`. Raises SinkLost to be given it again."""
+        """`name` is `pipeline:incarnation:epoch/number`. Raises SinkLost to receive the block again."""
 
     def interrupt(self) -> None:
-        """Called from another thread: a `take` that waits ends soon."""
+        """Called from another thread: a waiting `take` should end soon."""
 
     def close(self) -> None:
         """After the last `take`, in its thread. Another `take` may follow."""
@@ -156,8 +156,8 @@ Take = Callable[[str, Block], Awaitable[None]]
 
 
 class Blocks:
-    """An epoch block by block, at least once: a block that was taken is not given again when a later one of its epoch
-    fails. After a restart of the worker all blocks of the epoch are.
+    """An epoch block by block, at least once: a block that was accepted is not delivered again when a later one of its
+    epoch fails. After a restart of the worker all blocks of the epoch are.
     """
 
     def __init__(self) -> None:
@@ -192,6 +192,6 @@ class BlockByBlock:
         await self._thread.call(self._taker.take, name, block)
 
     async def close(self) -> None:
-        """Returns at once, also while a block is being taken: that call is interrupted, or left behind."""
+        """Returns immediately, even while a block is being taken: that call is interrupted, or abandoned."""
         self._taker.interrupt()
         self._thread.stop(self._taker.close)

@@ -1,9 +1,9 @@
-"""How the URL of a sink spells a connector's options: which options its path says, and which it implies.
+"""How the URL of a sink spells a connector's options: which options are in its path, and which it implies.
 
     file:results?format=raw                    path=results, format=raw, mode=write (implied)
     postgresql://me@db:5432/shop?table=t       user, host, port and dbname from the place, table from the query
 
-A type says its form in its `About`. One that says nothing has all its options in the query: `my-type:?a=1&b=2`.
+A type declares its form in its `About`. Without one, all options are in the query: `my-type:?a=1&b=2`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,20 +14,20 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode
 from penstock.core.errors import RequestError
 
 PREFIX = "penstock_"
-"""Of our options in the query of an HTTP or WebSocket URL: the other ones belong to the server."""
+"""The prefix of our options in the query of an HTTP or WebSocket URL: all others belong to the server."""
 
 _HIDDEN = "…"
 
 
 class Place(NamedTuple):
-    """What a URL says."""
+    """The contents of a URL."""
 
     fields: Mapping[str, Any]
-    """Options that stand before the query."""
+    """Options from the part before the query."""
     query: list[tuple[str, str]]
-    """Our options of the query."""
+    """Our options from the query."""
     shown: str | None = None
-    """The URL without what may be secret; None: nothing in it is."""
+    """The URL without possible secrets; None: it has none."""
 
 
 def no_place(parts: SplitResult) -> Place:
@@ -89,7 +89,7 @@ def endpoint(parts: SplitResult) -> Place:
 
 
 def database(parts: SplitResult) -> Place:
-    """`postgresql://USER@HOST:PORT/DATABASE`: libpq finds what is left out in its environment or a service file."""
+    """`postgresql://USER@HOST:PORT/DATABASE`: libpq takes what is left out from its environment or a service file."""
     name = unquote(parts.path.removeprefix("/"))
     if "/" in name:
         raise RequestError(
@@ -123,17 +123,17 @@ def _port(parts: SplitResult) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlForm:
-    """How the `in` port of a type is written as a URL."""
+    """The URL form of a type's `in` port."""
 
     written: str = ""
     """The URL without its query, as people write it; "" for `TYPE:`."""
     place: Callable[[SplitResult], Place] = no_place
-    """Reads what stands before the query. Raises RequestError."""
+    """Parses the part before the query. Raises RequestError."""
     fields: tuple[str, ...] = ()
-    """The options that `place` sets: they cannot stand in the query."""
+    """The options that `place` sets: they are not allowed in the query."""
     implied: Mapping[str, Any] = field(default_factory=dict)
-    """Options that a URL has unless its query says otherwise, where a connector in YAML has another default."""
+    """Options that a URL has unless its query sets them, if the default differs from a connector in YAML."""
     prefix: str = ""
-    """Of our options in the query."""
+    """The prefix of our options in the query."""
     credentials: str = ""
-    """Where a password belongs."""
+    """Where to put a password."""

@@ -26,7 +26,7 @@ _PASSWORDS = frozenset({"password", "passwd", "pass", "pwd", "cookie", "token", 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSink:
-    """A connector that does nothing yet. `shown` is its URL without what may be secret."""
+    """A connector that does nothing yet. `shown` is its URL without possible secrets."""
 
     connector: Connector[Any]
     shown: str
@@ -53,13 +53,13 @@ class ParsedSink:
         return self.capabilities.votes
 
     def check_installed(self) -> None:
-        """Raises NotInstalled where the type needs a package that is missing here. It may be there for the worker."""
+        """Raises NotInstalled if the type needs a package that is missing here. The worker may have it."""
         require(type(self.connector))
 
 
 def parse_sink(url: str) -> ParsedSink:
-    """Raises RequestError with all mistakes. Nothing is opened, and no path is looked at: a relative one begins where
-    the worker was started.
+    """Raises RequestError with all mistakes. Opens nothing, and checks no path: a relative one starts in the worker's
+    working directory.
     """
     type_ = CONNECTORS.get(_type_name(url))
     parts, form = _split(url), type_.about.url
@@ -89,7 +89,7 @@ def _check_sink(kind: str, capabilities: Capabilities, where: str = "") -> None:
 
 
 def is_url(to: str) -> bool:
-    """Else it is the name of a connector: those have no colon."""
+    """Otherwise it is the name of a connector: those have no colon."""
     return ":" in to
 
 
@@ -171,7 +171,7 @@ def _put(options: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _value(model: type[BaseModel], path: Sequence[str], text: str) -> Any:
-    """A list where the option is one: `a,b`."""
+    """A list if the option is one: `a,b`."""
     annotation: Any = model.model_fields[path[0]].annotation if path[0] in model.model_fields else None
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     if len(path) == 1 and any(get_origin(kind) in (list, tuple) for kind in kinds):
@@ -179,7 +179,7 @@ def _value(model: type[BaseModel], path: Sequence[str], text: str) -> Any:
     return text
 
 
-# What people are shown.
+# What people see.
 
 
 def written(about: About) -> str:

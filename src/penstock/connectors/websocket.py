@@ -14,7 +14,7 @@ from penstock.core.keepalive import find_dead_peers
 
 
 class WsPeer:
-    """A Peer. A message is what is read at once; sent is what the peer's own library has answered a ping behind."""
+    """A Peer. One read returns one message; values count as sent when the peer's library has answered a later ping."""
 
     def __init__(self, connection: Connection, options: WsOptions, metadata: Mapping[str, Any] | None = None) -> None:
         self._connection = connection
@@ -52,7 +52,7 @@ class WsPeer:
         except asyncio.CancelledError:
             if not self._stopped or task is None or task.uncancel() > 0:
                 raise
-            return await self.read()  # what was taken from the peer before
+            return await self.read()  # data that was received from the peer before
         finally:
             self._reader = self._reading_since = None
         return None
@@ -73,7 +73,7 @@ class WsPeer:
             raise ConnectionResetError(str(error)) from error
 
     def end(self) -> None:
-        """There is no half-closed connection here: the peer is asked to close."""
+        """WebSocket has no half-closed connections: the peer is asked to close."""
         self._closing = asyncio.create_task(self.close())
 
     async def close(self) -> None:
@@ -89,7 +89,9 @@ class WsPeer:
         await self._aborted.wait()
 
     def keep_alive(self, dead_peer_seconds: float) -> None:
-        """Until `abort`, which ends every connection: look after the peer, by pings while it is read, and by TCP."""
+        """Until `abort`, which ends every connection: checks that the peer is alive, by pings while it is read, and by
+        TCP.
+        """
         find_dead_peers(self._connection.transport, max(1, round(dead_peer_seconds)))
         self._pinging = asyncio.create_task(self._ping())
 

@@ -1,4 +1,4 @@
-"""Connects to a WebSocket server: what leaves goes to it, what it says comes in."""
+"""Connects to a WebSocket server: values are sent to it, and what it sends comes in."""
 
 from typing import Any, Self
 
@@ -68,7 +68,7 @@ class WsClient(Client[WsClientOptions]):
             connection = await connect(
                 options.url,
                 additional_headers=options.headers,
-                open_timeout=None,  # whoever asks for it has a limit
+                open_timeout=None,  # the caller has a time limit
                 **self._tls(),
                 **connection_arguments(options),
             )

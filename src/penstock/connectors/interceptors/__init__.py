@@ -1,1 +1,1 @@
-"""Bytes to records and back, per stream: what stands between a connector's peer and its events."""
+"""Bytes to records and back, per stream: the stages between a connector's peer and its events."""

@@ -1,4 +1,4 @@
-"""What an interceptor is. Each stream has its own, so that none mixes up two streams."""
+"""The interface of interceptors. Each stream has its own, so that none mixes up two streams."""
 
 import re
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from penstock.core.errors import PenstockError, RequestError
 
 
 class BadBytes(PenstockError):
-    """What came cannot be a record. `data` is kept as a letter, and the stream ends. `records` are whole ones that came
-    before it in the same bytes: they are events as any other.
+    """The input cannot be a record. `data` becomes a dead letter, and the stream ends. `records` are complete ones that
+    came before it in the same bytes: they are events like any others.
     """
 
     def __init__(self, message: str, data: bytes, records: Sequence[bytes] = ()) -> None:
@@ -26,38 +26,38 @@ class Incoming(Protocol):
     """From the peer. Bounded: a record over its limit is BadBytes."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """What is whole now. Raises BadBytes, with all that is left of `data` and of what was held; afterwards nothing
-        more is fed.
+        """Returns the records that are complete now. Raises BadBytes, with everything that is left of `data` and of
+        what was buffered; afterwards nothing more is fed.
         """
 
     @property
     def held(self) -> int:
-        """Bytes of its input that no result holds yet."""
+        """Bytes of its input that are in no result yet."""
 
     def finish(self) -> list[bytes]:
-        """There is no more: what is held is a record. Raises BadBytes where it is only a part of one."""
+        """There is no more input: what is buffered is a record. Raises BadBytes if it is only a part of one."""
 
 
 class OutgoingInterceptor(Protocol):
     """Towards the peer."""
 
     def feed(self, values: Sequence[bytes]) -> list[bytes]:
-        """What is ready now: a value may wait for others."""
+        """Returns what is ready now: a value may wait for others."""
 
     @property
     def held(self) -> int:
-        """Values that wait."""
+        """The number of values that wait."""
 
     @property
     def counts(self) -> Sequence[int] | None:
-        """Of the last `feed` or `flush`: how many values end in each result; None: one in each, and none waits."""
+        """For the last `feed` or `flush`: how many values end in each result; None: one in each, and none waits."""
 
     @property
     def wait_seconds(self) -> float | None:
-        """How long the first of them may; None: for ever, until `flush`."""
+        """How long the first of them may wait; None: until `flush`."""
 
     def flush(self) -> list[bytes]:
-        """What waits, now."""
+        """Returns what waits."""
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741  options
@@ -71,7 +71,7 @@ class AboutInterceptor:
 
 
 class Interceptor(Generic[O]):
-    """A type of interceptors: makes one for each stream, for one of the two directions or for both."""
+    """A type of interceptor: creates one for each stream, for one of the two directions or for both."""
 
     about: ClassVar[AboutInterceptor]
 
@@ -79,15 +79,15 @@ class Interceptor(Generic[O]):
         self.options = options
 
     def incoming(self) -> Incoming | None:
-        """None: it cannot stand under `in`."""
+        """None: it cannot be used under `in`."""
         return None
 
     def outgoing(self) -> OutgoingInterceptor | None:
-        """None: it cannot stand under `out`."""
+        """None: it cannot be used under `out`."""
         return None
 
 
-# Records of a stream: the limits of their size, and delimiters as people write them in YAML.
+# Records of a stream: the limits of their size, and delimiters as written in YAML.
 
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\"}
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
@@ -125,7 +125,7 @@ Delimiter = Annotated[str, AfterValidator(_checked)]
 # Limits that interceptors share.
 
 RECORD_BYTES_MAX = 4 << 20
-"""Of one record unless its connector says otherwise: what is kept in memory of a peer that never ends one."""
+"""For one record, unless its connector sets it: bounds the memory for a peer that never ends one."""
 
 RECORD_BYTES_LIMIT = 8 << 20
-"""The most that a connector may say: an event is stored in one append, which the store limits to 16 MiB."""
+"""The most that a connector may set: an event is stored in one append, which the store limits to 16 MiB."""

@@ -1,4 +1,4 @@
-"""All interceptors of one stream, one behind the other.
+"""All interceptors of one stream, one after the other.
 
 peer ──▶ first ──▶ … ──▶ last ──▶ events            IncomingChain: bytes in, records out
 peer ◀── last ◀── … ◀── first ◀── events            OutgoingChain: values in, fewer or as many out
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from penstock.connectors.interceptors.api import BadBytes, Incoming, OutgoingInterceptor
 
 WAITING_BYTES_MAX = 16 << 20
-"""Of whole records that a stream that resumes keeps back until there is a place between records in its raw bytes."""
+"""Whole records that a stream that resumes may buffer until there is a position between records in its raw bytes."""
 
 
 class IncomingChain:
-    """From the peer's bytes to records. With no interceptor what is fed is a record.
+    """From the peer's bytes to records. Without interceptors each piece that is fed is a record.
 
-    `consumed` raw bytes have become records that are all out, and no record that is out holds any byte behind them: a
-    peer that goes on there repeats nothing and leaves nothing out. Where one interceptor's records cross those of the
-    next, a stream that `resumes` keeps records back until that holds.
+    The first `consumed` raw bytes have become records that have all been returned, and no returned record contains a
+    byte after them: a peer that continues there repeats nothing and omits nothing. Where one interceptor's records
+    cross those of the next, a stream that `resumes` buffers records until that is true.
     """
 
     def __init__(self, stages: Sequence[Incoming] = (), *, resumes: bool = False, position: int = 0) -> None:
@@ -35,12 +35,12 @@ class IncomingChain:
 
     @property
     def held(self) -> int:
-        """Raw bytes that were fed and are not in a record that is out."""
+        """Raw bytes that were fed and are not in a returned record."""
         return self._fed - self._consumed
 
     def feed(self, data: bytes) -> list[bytes]:
-        """What is whole now. Raises BadBytes, which has the records that came before and all that is left: nothing is
-        fed afterwards.
+        """Returns the records that are complete now. Raises BadBytes with the records before the bad bytes, and with
+        everything that is left: nothing is fed afterwards.
         """
         self._fed += len(data)
         records, failures = [data], {}
@@ -53,8 +53,8 @@ class IncomingChain:
         return self._released(records)
 
     def finish(self) -> list[bytes]:
-        """The peer has said all: what is held becomes records, as far as it can. Raises BadBytes with the rest, and
-        with the records. The chain is empty afterwards, and may be fed again.
+        """The peer has sent everything: what is buffered becomes records, as far as possible. Raises BadBytes with the
+        rest, and with the records. The chain is empty afterwards, and may be fed again.
         """
         records: list[bytes] = []
         failures: dict[int, BadBytes] = {}
@@ -70,9 +70,9 @@ class IncomingChain:
         return self._let_go(records)
 
     def cut_off(self) -> bytes:
-        """There is no more, in the middle of a record: what is held, as it stands between the interceptors; empty where
-        nothing is. The chain is empty afterwards. Records that were kept back for a place to resume are left out: they
-        are read again.
+        """There is no more, in the middle of a record: returns what the interceptors have buffered, in its current
+        form; empty if there is nothing. The chain is empty afterwards. Records that waited for a position to resume at
+        are left out: they are read again.
         """
         data = b"".join(_left(stage) for stage in reversed(self._stages))
         self._let_go([])
@@ -91,7 +91,7 @@ class IncomingChain:
         return []
 
     def _failure(self, records: list[bytes], failures: dict[int, BadBytes]) -> BadBytes:
-        """What stands behind an interceptor came before what stands in front of it."""
+        """What is after an interceptor came earlier than what is before it."""
         numbers = reversed(range(len(self._stages)))
         data = b"".join(failures[n].data if n in failures else _left(self._stages[n]) for n in numbers)
         return BadBytes(str(failures[min(failures)]), data, self._let_go(records))
@@ -109,7 +109,7 @@ _NO_PLACE = f"no place between records to go on from in {WAITING_BYTES_MAX:,} by
 
 
 def _fed(stage: Incoming, records: list[bytes]) -> tuple[list[bytes], BadBytes | None]:
-    """The interceptor's records; where some bytes are bad, also these with all that stands behind them."""
+    """The interceptor's records; if some bytes are bad, also these with everything after them."""
     results: list[bytes] = []
     for at, record in enumerate(records):
         try:
@@ -135,7 +135,7 @@ def _left(stage: Incoming) -> bytes:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """An interceptor with how many of the chain's values end in each of those that wait in it."""
+    """An interceptor, with how many of the chain's values end in each of those that wait in it."""
 
     interceptor: OutgoingInterceptor
     waiting: list[int] = field(default_factory=list)
@@ -153,10 +153,10 @@ class _Outgoing:
 
 
 class OutgoingChain:
-    """From values to what the peer gets. With no interceptor they leave as they are.
+    """From values to what the peer receives. Without interceptors they leave unchanged.
 
-    Who has it looks at `wait_seconds` after each call: if values wait, `flush` is due that long after the last `feed`
-    that gave a result, or the first since the chain was empty.
+    The owner checks `wait_seconds` after each call: if values wait, `flush` is due that long after the last `feed` that
+    returned a result, or the first since the chain was empty.
     """
 
     def __init__(self, interceptors: Sequence[OutgoingInterceptor] = ()) -> None:
@@ -171,23 +171,23 @@ class OutgoingChain:
 
     @property
     def counts(self) -> list[int]:
-        """Of the last `feed` or `flush`: how many of the values, those that had waited first, end in each result."""
+        """For the last `feed` or `flush`: how many of the values, earlier ones first, end in each result."""
         return self._counts
 
     @property
     def wait_seconds(self) -> float | None:
-        """How long what waits may, counted from the first of it; None: nothing waits, or only for `flush`."""
+        """How long buffered values may wait, counted from the first; None: nothing waits, or only for `flush`."""
         waits = (stage.interceptor.wait_seconds for stage in self._stages if stage.interceptor.held)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def feed(self, values: Sequence[bytes]) -> list[bytes]:
-        """What is ready now. Raises BadBytes where one of the values can never leave so: then nothing of this chain has
-        left since its last result, and it is not used again.
+        """Returns what is ready now. Raises BadBytes if one of the values can never be sent like this: then nothing of
+        this chain has left since its last result, and it is not used again.
         """
         return self._passed(list(values), is_flush=False)
 
     def flush(self) -> list[bytes]:
-        """What waits, now."""
+        """Returns what waits."""
         return self._passed([], is_flush=True)
 
     def _passed(self, results: list[bytes], *, is_flush: bool) -> list[bytes]:

@@ -37,7 +37,7 @@ class Join(Interceptor[JoinOptions]):
 
 
 class Joining:
-    """Of one stream."""
+    """For one stream."""
 
     def __init__(self, options: JoinOptions) -> None:
         self._options = options

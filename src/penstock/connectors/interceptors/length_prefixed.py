@@ -1,4 +1,4 @@
-"""Records with their length before them."""
+"""Records that are preceded by their length."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -44,15 +44,15 @@ def _length(options: LengthPrefixedOptions) -> Struct:
 
 
 class Unprefixing:
-    """Of one stream. Pieces of a record are put together once, when it is whole."""
+    """For one stream. The pieces of a record are joined once, when it is complete."""
 
     def __init__(self, options: LengthPrefixedOptions) -> None:
         self._length = _length(options)
         self._limit = options.record_bytes_max
         self._buffer = bytearray()
-        """The beginning of a length and its record."""
+        """The start of a length and its record."""
         self._needed = self._length.size
-        """Kept bytes from which there is something to do: a length, or the end of the record."""
+        """The buffer size at which the next step is possible: a length, or the end of the record."""
 
     @property
     def held(self) -> int:
@@ -94,7 +94,7 @@ class Unprefixing:
 
 
 class Prefixing:
-    """Of one stream: each value leaves at once."""
+    """For one stream: each value leaves immediately."""
 
     held = 0
     counts = None

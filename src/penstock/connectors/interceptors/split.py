@@ -36,13 +36,13 @@ class Split(Interceptor[SplitOptions]):
 
 
 class Splitting:
-    """Of one stream. The delimiter is looked for once in each byte, however small the pieces are."""
+    """For one stream. Each byte is searched for the delimiter once, however small the pieces are."""
 
     def __init__(self, options: SplitOptions) -> None:
         self._options = options
         self._delimiter = delimiter_bytes(options.delimiter)
         self._buffer = bytearray()
-        """The beginning of a record."""
+        """The start of an incomplete record."""
 
     @property
     def held(self) -> int:
@@ -63,7 +63,7 @@ class Splitting:
         return [last] if last else []
 
     def _ends_in(self, data: bytes) -> bool:
-        """Whether a delimiter ends in it, also one that began before."""
+        """Whether a delimiter ends in it, including one that started before."""
         reach = len(self._delimiter) - 1
         return self._delimiter in data or (reach > 0 and self._delimiter in self._buffer[-reach:] + data[:reach])
 
