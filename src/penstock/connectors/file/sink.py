@@ -34,7 +34,7 @@ from penstock.protocol.stored.bulk import Bytes
 
 # The kernels of the file sink's formats, compiled by numba: loops over the rows of a column of bytes.
 #
-# They have no bounds checks: they trust the offsets, which the decoder has made.
+# They have no bounds checks: they trust the offsets, which come from the decoder.
 
 NEWLINE = 10
 

@@ -94,7 +94,7 @@ _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 
 
 def delimiter_bytes(text: str) -> bytes:
-    """With `\\n`, `\\r`, `\\t`, `\\0`, `\\\\` and `\\xNN` for what they stand for. Raises RequestError."""
+    """With the escapes `\\n`, `\\r`, `\\t`, `\\0`, `\\\\` and `\\xNN` replaced. Raises RequestError."""
     return _ESCAPE.sub(_meant, text.encode())
 
 
