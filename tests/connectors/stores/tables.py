@@ -10,7 +10,7 @@ from psycopg.sql import SQL
 from penstock.connectors.postgres import ddl as postgres_ddl
 from penstock.connectors.postgres.options import PostgresOptions
 from penstock.connectors.postgres.sink import PostgresSink
-from penstock.connectors.sqlite import options as sqlite_ddl
+from penstock.connectors.sqlite import ddl as sqlite_ddl
 from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
 from penstock.connectors.sqlite.sink import SqliteSink
 from penstock.connectors.tables import RowSchema, SchemaOf, no_schema

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.connectors.postgres.ddl import postgres_type
-from penstock.connectors.sqlite import options as sqlite_ddl
-from penstock.connectors.sqlite.options import SqliteOptions, sqlite_type
+from penstock.connectors.sqlite import ddl as sqlite_ddl
+from penstock.connectors.sqlite.ddl import sqlite_type
+from penstock.connectors.sqlite.options import SqliteOptions
 from penstock.connectors.tables import FoundTable, fitting
 from penstock.core.errors import RequestError
 from tests.connectors.stores.conftest import each_database

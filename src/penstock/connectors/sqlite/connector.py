@@ -47,6 +47,6 @@ class Sqlite(Connector[SqliteOptions]):
         return Threaded(SqliteSink(self.options, schema), name)
 
     def describe_table(self, schema: RowSchema) -> TableDdl:
-        from penstock.connectors.sqlite.options import describe
+        from penstock.connectors.sqlite.ddl import describe
 
         return describe(self.options, schema)

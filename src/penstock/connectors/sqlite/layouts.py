@@ -11,7 +11,8 @@ import sqlite3
 from dataclasses import dataclass
 
 from penstock.connectors.sink_api import Block, SinkLost
-from penstock.connectors.sqlite.options import SqliteOptions, ddl_statements, find_columns, folded, quoted, row_identity
+from penstock.connectors.sqlite.ddl import ddl_statements, find_columns, folded, quoted, row_identity
+from penstock.connectors.sqlite.options import SqliteOptions
 from penstock.connectors.tables import (
     BOUNDS,
     MISSING_TABLE_HINT,

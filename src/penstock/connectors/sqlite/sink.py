@@ -10,8 +10,9 @@ from typing import Protocol
 
 from penstock.connectors.file.parts import make_directory
 from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
+from penstock.connectors.sqlite.ddl import FORMAT, FORMAT_TABLE, IN_DOUBT, LEDGER
 from penstock.connectors.sqlite.layouts import JsonRows, LastValues
-from penstock.connectors.sqlite.options import FORMAT, FORMAT_TABLE, IN_DOUBT, LEDGER, SqliteFormat, SqliteOptions
+from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
 from penstock.connectors.tables import SchemaOf, no_schema
 from penstock.core.errors import StoreInUse, UnreadableFormat
 
