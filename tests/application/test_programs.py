@@ -13,7 +13,7 @@ from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import PenstockError
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
-from penstock.worker.worker import WorkerSettings
+from penstock.worker.settings import WorkerSettings
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker
 from tests.application.scene import dialling

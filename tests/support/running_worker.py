@@ -10,7 +10,8 @@ from ssl import SSLContext
 from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import MIB, StoreSettings
-from penstock.worker.worker import Worker, WorkerSettings
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
 
 SMALL_STORE = StoreSettings(chapter_bytes=MIB, reserve_bytes=2 * MIB)
 

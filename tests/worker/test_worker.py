@@ -17,7 +17,8 @@ from penstock.protocol.segment import DOCUMENT, ReadSegment
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.files import RealFile, RealFiles
 from penstock.store.settings import StoreSettings
-from penstock.worker.worker import Worker, WorkerSettings
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
 
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 

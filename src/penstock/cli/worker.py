@@ -26,7 +26,7 @@ from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
-from penstock.worker.worker import WorkerSettings
+from penstock.worker.settings import WorkerSettings
 
 # Retention on the command line: complete, keep, 7d, 10GiB.
 

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,42 +17,26 @@ from penstock.application.runtime import Runtime
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.open_windows import BucketStatus, OperatorStatus
 from penstock.coordinator.service import Coordinator
-from penstock.coordinator.settings import Connectors, CoordinatorSettings
+from penstock.coordinator.settings import Connectors
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
 from penstock.ingest.sessions.gateway import Gateway
-from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
-from penstock.segment_server.settings import ServerSettings
 from penstock.store.compaction import Compactor
 from penstock.store.file_journal import Committer, FileJournal
 from penstock.store.files import RealFiles
 from penstock.store.journal import Durability
 from penstock.store.reader import SegmentInfo
-from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.worker import flow, metrics
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
-
-# How a worker is set up: where its data are, which ports it listens on, and the limits of its parts.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    data: Path
-    http_host: str = "127.0.0.1"
-    http_port: int = 7102
-    store: StoreSettings = field(default_factory=StoreSettings)
-    segment: ServerSettings = field(default_factory=ServerSettings)
-    gateway: GatewaySettings = field(default_factory=GatewaySettings)
-    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
-
+from penstock.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 

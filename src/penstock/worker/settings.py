@@ -1,0 +1,20 @@
+"""How a worker is set up: where its data are, which ports it listens on, and the limits of its parts."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.coordinator.settings import CoordinatorSettings
+from penstock.ingest.settings import GatewaySettings
+from penstock.segment_server.settings import ServerSettings
+from penstock.store.settings import StoreSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    data: Path
+    http_host: str = "127.0.0.1"
+    http_port: int = 7102
+    store: StoreSettings = field(default_factory=StoreSettings)
+    segment: ServerSettings = field(default_factory=ServerSettings)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
