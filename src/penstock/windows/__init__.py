@@ -11,7 +11,7 @@
         turnover=windows.sum("amount"),
     )
 
-Nothing late vanishes: with `late="keep"` such events leave through the pipeline's port `late`. See docs/windows.md.
+Late events are not lost: with `late="keep"` they are emitted at the pipeline's port `late`. See docs/windows.md.
 """
 
 from typing import TYPE_CHECKING
@@ -61,7 +61,7 @@ __all__ = [
 
 
 _HOMES = {name: f"penstock.windows.aggregates:{name}" for name in ("Aggregate", "Groups")}
-"""Aggregates need Arrow, which is imported by those who write one of their own."""
+"""Aggregates need Arrow, which is imported only when a user writes an aggregate."""
 
 
 def __getattr__(name: str) -> object:

@@ -45,7 +45,7 @@ class Count(Aggregate):
         return pa.array(np.bincount(groups, minlength=count).astype(np.int64, copy=False))
 
     def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
-        """The sum: 64 bits hold more rows than will ever come."""
+        """The sum. 64 bits are enough for any number of rows."""
         return pa.array(sum_integers(partials.to_numpy(), groups, count))
 
     def result(self, partials: pa.Array) -> pa.Array:
@@ -53,20 +53,20 @@ class Count(Aggregate):
         return partials
 
 
-# How many different values there are, about: HyperLogLog, of a hash of 64 bits.
+# The approximate number of distinct values: HyperLogLog of a 64-bit hash.
 #
-# The first bits of a hash choose a register, which keeps the longest run of zeros that begins the rest. A partial
-# lists the registers that are not zero, so that few values take few bytes. The estimate is Ertl's ("New cardinality
-# estimation algorithms for HyperLogLog sketches", 2017, section 2.4), which needs no tables and is right for few
-# values as for many.
+# The first bits of a hash choose a register, which stores the longest run of leading zeros in the remaining bits. A
+# partial lists the registers that are not zero, so that few values take few bytes. The estimate is Ertl's ("New
+# cardinality estimation algorithms for HyperLogLog sketches", 2017, section 2.4), which needs no tables and is accurate
+# for few values as well as for many.
 
 ERROR_MIN, ERROR_MAX = 0.005, 0.26
-"""16 to 65,536 registers: with more a set would be smaller than its sketch, with fewer it is no estimate."""
+"""16 to 65,536 registers: with more, a set would be smaller than its sketch; with fewer, the estimate is useless."""
 
 _RANK_BITS = 6
 _RANKS = 1 << _RANK_BITS
 _ESTIMATED_AT_ONCE = 1 << 14
-"""Groups: a histogram of ranks takes 512 bytes for each."""
+"""Groups: each needs a histogram of ranks of 512 bytes."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ApproxDistinct(Aggregate):
 
     @property
     def register_bits(self) -> int:
-        """2 to this many registers; their number decides the error: 1.04 / √registers."""
+        """There are 2 to this many registers; their number determines the error: 1.04 / √registers."""
         return ceil(2 * log2(1.04 / self.error))
 
     def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> pa.Array:
@@ -121,7 +121,7 @@ class ApproxDistinct(Aggregate):
         return pa.array(np.rint(estimates).astype(np.int64))
 
     def _lists(self, entries: NDArray[np.int64], groups: Groups, count: int) -> pa.Array:
-        """Of the greatest rank of each register; entries are sorted by register, then rank."""
+        """Lists of the greatest rank of each register; entries are sorted by register, then rank."""
         pairs = np.sort((groups << (self.register_bits + _RANK_BITS)) | entries)
         registers = pairs >> _RANK_BITS
         greatest = np.ones(len(pairs), bool)
@@ -132,7 +132,7 @@ class ApproxDistinct(Aggregate):
 
 
 def _leading_zeros(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Of numbers of 64 bits, by halves: each half is exact as a double."""
+    """Leading zeros of 64-bit numbers, computed by halves: each half is exact as a double."""
     high, low = (words >> np.uint64(32)).astype(np.float64), (words & np.uint64(0xFFFFFFFF)).astype(np.float64)
     _, high_bits = np.frexp(high)
     _, low_bits = np.frexp(low)
@@ -140,7 +140,7 @@ def _leading_zeros(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _estimate(histogram: NDArray[np.float64], register_bits: int) -> NDArray[np.float64]:
-    """Of how many registers have each rank; those of rank 0 are not in the histogram."""
+    """From the number of registers of each rank; the histogram omits registers of rank 0."""
     registers = float(1 << register_bits)
     longest = 64 - register_bits
     zeros = registers - histogram.sum(axis=1)
@@ -191,7 +191,7 @@ class _Extreme(Aggregate):
         return self.merge(columns[0], groups, count)
 
     def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
-        """Of values of any type that has an order."""
+        """For values of any ordered type."""
         kind = partials.type
         values, groups = valid_rows(partials, groups)
         if pa.types.is_floating(kind):
@@ -252,15 +252,15 @@ def _typed(best: NDArray[Any], groups: Groups, count: int, kind: pa.DataType) ->
     return array if array.type == kind else array.view(kind)
 
 
-# Values by the order of their events: event time, then what tells ties apart.
+# Values in the order of their events: by event time, then by tie breakers.
 
 COLLECT_MAX = 100_000
-"""Of a key and window: a list is one value of a row, and is copied whenever it grows."""
+"""Per key and window: a list is one value of a row, and is copied whenever it grows."""
 
 
 @dataclass(frozen=True)
 class First(Aggregate):
-    """The value of the first event, null or not. Inputs: the value, then what events are ordered by."""
+    """The value of the first event, null or not. Inputs: the value, then the columns that order events."""
 
     inputs: tuple[str, ...]
     ordered: ClassVar[bool] = True
@@ -271,7 +271,7 @@ class First(Aggregate):
         return self.merge(_events(value, [order_numbers(each) for each in order]), groups, count)
 
     def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
-        """Of each group that which comes first."""
+        """The first in each group."""
         order = _order_of(partials)
         return partials.take(pa.array(first_rows(order, groups, count, last=self._takes_last())))
 
@@ -284,7 +284,7 @@ class First(Aggregate):
 
 
 class Last(First):
-    """The value of the last event, null or not. Inputs: the value, then what events are ordered by."""
+    """The value of the last event, null or not. Inputs: the value, then the columns that order events."""
 
     def _takes_last(self) -> bool:
         return True
@@ -310,7 +310,7 @@ class Collect(Aggregate):
         return self._lists(_events(value, [order_numbers(each) for each in order]), groups[valid], count)
 
     def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
-        """Of each group one list, in order."""
+        """One list per group, in order."""
         lengths = partials.value_lengths().to_numpy()
         return self._lists(partials.flatten(), np.repeat(groups, lengths), count)
 
@@ -338,18 +338,20 @@ def _order_of(events: pa.Array) -> list[NDArray[np.int64]]:
 # Sums and averages. They never wrap: a sum that does not fit its type is an error.
 
 DECIMAL_DIGITS = 38
-"""The most that Spark's decimals have."""
+"""The maximum for Spark's decimals."""
 
 DECIMAL_DIGITS_OF_AVERAGE = 4
-"""An average of decimals has so many more digits behind the point than they have, as Spark's has."""
+"""An average of decimals has this many more digits after the point than its inputs, as in Spark."""
 
 _COUNT_DIGITS = 19
-"""Of a 64-bit count."""
+"""Digits of a 64-bit count."""
 
 
 @dataclass(frozen=True)
 class Sum(Aggregate):
-    """Of numbers that are not null; null if there are none. Integers give 64 bits, decimals 38 digits, else doubles."""
+    """The sum of values that are not null; null if there are none. 64 bits for integers, 38 digits for decimals, else a
+    double.
+    """
 
     inputs: tuple[str, ...]
 
@@ -368,7 +370,9 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Avg(Aggregate):
-    """Of numbers that are not null; null if there are none. A double; of decimals a decimal, rounded half up."""
+    """The mean of values that are not null, null if there are none: a double; for decimals, a decimal rounded half
+    up.
+    """
 
     inputs: tuple[str, ...]
 
@@ -379,7 +383,7 @@ class Avg(Aggregate):
         return _pairs(_sum(column, groups, count), pa.array(np.bincount(valid, minlength=count)))
 
     def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
-        """Of both."""
+        """Sums of both."""
         sums, counts = partials.flatten()
         return _pairs(_sum(sums, groups, count), pa.array(sum_integers(counts.to_numpy(), groups, count)))
 

@@ -1,4 +1,4 @@
-"""What a pipeline's function calls as `penstock.windows`. Importing it does not import Spark."""
+"""The functions that a pipeline's function calls as `penstock.windows`. Importing it does not import Spark."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _RESULTS = "Name each result: aggregate(…, n=windows.count(), total=windows.su
 
 
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Tumbling:
-    """Windows of this size, one after the other. They begin at whole sizes since 1970-01-01T00:00Z, plus `offset`."""
+    """Windows of this size, back to back, starting at multiples of it since 1970-01-01T00:00Z, plus `offset`."""
     return Tumbling(size_us=parse_duration_us("size", size), offset_us=parse_duration_us("offset", offset))
 
 
 def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") -> Sliding:
-    """Windows of this size, one beginning every `slide`: an event is in several of them."""
+    """Windows of this size, one starting every `slide`: an event is in several of them."""
     return Sliding(
         size_us=parse_duration_us("size", size),
         slide_us=parse_duration_us("slide", slide),
@@ -55,19 +55,19 @@ def aggregate(
     name: str | None = None,
     **results: Measure | Aggregate,
 ) -> DataFrame:
-    """The results of each window and key: a row when the pipeline's watermark reaches the window's end, and another
-    one in each epoch that changes it until `allowed_lateness` later.
+    """The results per window and key: a row when the pipeline's watermark reaches the window's end, and another one in
+    each epoch that changes the window until `allowed_lateness` later.
 
     `frame` is derived from a pipeline's inputs and has kept a timestamp column `event_time`. The result has the keys,
-    `window_start`, `window_end`, `pane` (`on_time` or `update`), `revision`, the results, of sessions `replaces`, the
-    column `event_time` (the window's last microsecond) and `letter`, which is null in rows that are results.
+    `window_start`, `window_end`, `pane` (`on_time` or `update`), `revision`, the results, for sessions `replaces`, the
+    column `event_time` (the window's last microsecond) and `letter`, which is null in result rows.
 
     An event whose windows are all closed is late: with `late="keep"` it goes to the port `late` with its original
     bytes, `late="drop"` only counts it; with `late_rule="strict"` every event behind the watermark is late. An event
     without a time goes to the port `err`.
 
     State is kept in `buckets` of keys, each of at most `bucket_bytes_max`. Their number, the windows, the keys and the
-    aggregates cannot be changed while there is state. `name` is the operator's in metrics. Raises RequestError.
+    aggregates cannot be changed while there is state. `name` is the operator's name in metrics. Raises RequestError.
     """
     from penstock.windows.builder import build
 

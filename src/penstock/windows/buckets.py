@@ -1,7 +1,7 @@
-"""Buckets of keys: the unit in which state is kept, visited and moved between tasks.
+"""Buckets of keys: the unit in which state is stored, visited and moved between tasks.
 
-Spark sends a row to the partition `murmur3(bucket) mod partitions`. Murmur3 of an int is a bijection, so for every
-number there is the one int whose hash it is: with those as the buckets' ids, bucket i goes to partition i mod
+Spark sends a row to the partition `murmur3(bucket) mod partitions`. Murmur3 of an int is a bijection, so every
+number is the hash of exactly one int: with those ints as the buckets' ids, bucket i goes to partition i mod
 partitions, whatever their number is. The ids depend on nothing else: a checkpoint can be moved to another machine.
 """
 
@@ -10,10 +10,10 @@ from functools import cache
 from penstock.core.errors import RequestError
 
 BUCKETS = 16
-"""As many tasks can share the work; every one of them costs a visit in every epoch, also without data."""
+"""The maximum number of tasks that share the work; each costs a visit in every epoch, even without data."""
 
 BUCKETS_MAX = 4096
-"""Each is a row of every epoch's control load, and an entry in the worker's metrics."""
+"""Each is a control row in every epoch, and an entry in the worker's metrics."""
 
 _SEED = 42
 _BITS_32 = 0xFFFFFFFF
@@ -45,12 +45,12 @@ def _with_hash(value: int) -> int:
 
 
 def _divided(value: int, factor: int) -> int:
-    """What, multiplied by the odd factor, gives the value modulo 2^32."""
+    """The number that, multiplied by the odd factor, equals the value modulo 2^32."""
     return value * pow(factor, -1, 1 << 32) & _BITS_32
 
 
 def _undo_shift(value: int, bits: int) -> int:
-    """What x was when x ^ (x >> bits) is the value."""
+    """The x for which x ^ (x >> bits) is the value."""
     found = value
     for shift in range(bits, 32, bits):
         found ^= value >> shift

@@ -20,7 +20,7 @@ from penstock.spark.source.options import SourceOptions
 from penstock.windows.engine import BUCKET, TIME, Plan
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late, LateRule, Session, Window
 from penstock.windows.measures import Measure
-from penstock.windows.operator import CARRIED, ENTERING, LEAVING, PLACE, TIES, Kind, Operator, tells_events_apart
+from penstock.windows.operator import CARRIED, ENTERING, LEAVING, PLACE, TIES, Kind, Operator, identifies_events
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,15 +44,15 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """`frame` has the columns t, b, then those of each kind by number, then `letter` if the given frame had one."""
+    """`frame` has the columns t, b, then those of each kind by number, then `letter` if the user's frame had one."""
 
     frame: DataFrame
     keys: tuple[StructField, ...]
-    """As the user knows them; their columns are k0, k1, …"""
+    """With the user's names; their columns are k0, k1, …"""
     aggregates: Mapping[str, Aggregate]
-    """By the name of their result, reading those columns."""
+    """By the name of their result; they read the columns v0, v1, …"""
     carried: tuple[str, ...]
-    """Which field of a letter each of the columns c0, c1, … is."""
+    """The field of a dead letter that each of the columns c0, c1, … contains."""
 
     @property
     def fields(self) -> StructType:
@@ -69,8 +69,10 @@ def choose(
     late: bool,
     placed: bool,
 ) -> Chosen:
-    """`late`: whether late rows are kept, so that every row must bring along what a letter needs; otherwise only those
-    without an event time do. `placed`: whether all rows say where their event is stored, if they have such columns.
+    """`late`: whether late rows are kept, so that every row must carry what a dead letter needs; otherwise only rows
+    without an event time carry it. `placed`: whether all rows name the position of their event, if they have those
+    columns.
+
     Raises RequestError for columns that are missing, or of types that cannot be used.
     """
     from pyspark.sql import functions as F  # noqa: N812  as PySpark's own documentation writes it
@@ -96,7 +98,7 @@ def choose(
 
 
 class _Inputs:
-    """Columns for aggregates, each once where they are named alike."""
+    """Columns for aggregates; columns with the same name are included once."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
@@ -104,7 +106,7 @@ class _Inputs:
         self.columns: dict[str, Column] = {}
 
     def take(self, measure: Measure) -> Aggregate:
-        """The aggregate, reading these columns."""
+        """The aggregate, reading the chosen columns."""
         names = [self._name(column, hashed=measure.hashed) for column in measure.columns]
         return measure.aggregate.reading(*names, *(self._order() if measure.aggregate.ordered else ()))
 
@@ -122,7 +124,7 @@ class _Inputs:
         return name
 
     def _order(self) -> list[str]:
-        """An event's place in time, and among those of the same time."""
+        """The columns that order events: by time, then among events of the same time."""
         kinds = dict(self._frame.dtypes)
         ties = [name for name in TIES if kinds.get(name) == "bigint"]
         self.columns |= {f"{TIE}{name}": self._frame[name] for name in ties}
@@ -130,7 +132,7 @@ class _Inputs:
 
 
 def _bucket(keys: Sequence[Column], buckets: int) -> Column:
-    """Equal keys have equal hashes, also 0.0 and -0.0, and all NaN."""
+    """Equal keys have equal hashes, including 0.0 and -0.0, and all NaNs."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return (F.pmod(F.xxhash64(*keys), F.lit(buckets)) if keys else F.lit(0)).cast("int")
@@ -153,7 +155,7 @@ def _time(frame: DataFrame, name: str) -> Column:
 
 
 def _column(frame: DataFrame, given: ColumnLike) -> Column:
-    """Raises RequestError with the nearest name there is."""
+    """Raises RequestError that suggests the nearest name."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -181,8 +183,8 @@ def _check_keys(fields: Sequence[StructField]) -> None:
 
 
 def _carried(frame: DataFrame, *, placed: bool) -> dict[str, Column]:
-    """Fields of a letter, and where they are in the frame: where the event is stored, if it still says so; otherwise,
-    also in rows of a join or a union that have no place, its bytes.
+    """Fields of a dead letter, and their columns in the frame: the event's position if the frame still has it;
+    otherwise, and for rows of a join or union without a position, the event's bytes.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -196,7 +198,7 @@ def _carried(frame: DataFrame, *, placed: bool) -> dict[str, Column]:
 
 
 def _bytes(frame: DataFrame) -> Column:
-    """The event's own, or the JSON of the row where there are none."""
+    """The event's own bytes, or the row as JSON where there are none."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if dict(frame.dtypes).get("value") in _BYTES:
@@ -220,16 +222,16 @@ _ROW_BY_ROW = {
     "Deduplicate",
     "DeduplicateWithinWatermark",
 }
-"""Nodes that turn a row into one row or none. About all others we do not know: to assume the worst costs a shuffle."""
+"""Nodes that turn a row into one row or none. All others are unknown; assuming the worst costs only a shuffle."""
 
 
 def row_by_row(frame: DataFrame) -> bool:
-    """Whether it reads one input and each row became one row or none: then all rows have the columns of their event."""
+    """Whether it reads one input and maps each row to at most one: then all rows have the columns of their event."""
     return _only(_plan(frame), _ROW_BY_ROW)
 
 
 def one_row_each(frame: DataFrame) -> bool:
-    """Whether each event has one row at most: one input, or a union of inputs that read different sources."""
+    """Whether each event has at most one row: one input, or a union of inputs that read different sources."""
     return _sources(_plan(frame)) is not None
 
 
@@ -267,7 +269,7 @@ _REPLACES = "replaces array<struct<window_start: timestamp, window_end: timestam
 _LAST = f"event_time timestamp, {LETTER} {LETTER_DDL}"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _RESERVED = ("window_start", "window_end", "pane", "revision", "replaces", "event_time", LETTER)
-"""Columns of every result, which users cannot use."""
+"""Column names of every result, which users cannot use."""
 
 
 def build(
@@ -311,14 +313,14 @@ def build(
         generation=options.generation,
         tls=options.tls,
         carried=chosen.carried,
-        repeats=tells_events_apart(chosen.carried) and not one_row_each(frame),
+        repeats=identifies_events(chosen.carried) and not one_row_each(frame),
         output=_to_arrow(output),
     )
     return _stages(frame, chosen, operator, output, _stateful(plan, chosen, measures, event_time))
 
 
 def _stateful(plan: Plan, chosen: Chosen, measures: Mapping[str, Measure], event_time: str) -> StatefulOperator:
-    """What the plan's fingerprint is made of, for people and for what is compared before a query starts."""
+    """The parts of the plan's fingerprint, readable, and for the comparison before a query starts."""
     lengths = (f"{name.removesuffix('_us')} {format_duration(us)}" for name, us in asdict(plan.window).items())
     facts = {
         "window": f"{type(plan.window).__name__.lower()} {', '.join(lengths)}",
@@ -334,7 +336,7 @@ def _stateful(plan: Plan, chosen: Chosen, measures: Mapping[str, Measure], event
 
 
 def _aggregate(plan: Plan, name: str, measure: Measure) -> str:
-    """As users write it, with what state holds of it."""
+    """As users write it, with the type of its partials in the state."""
     aggregate = plan.aggregates[name]
     columns = ", ".join(column if isinstance(column, str) else "…" for column in measure.columns)
     parameters = aggregate.parameters()
@@ -343,7 +345,7 @@ def _aggregate(plan: Plan, name: str, measure: Measure) -> str:
 
 
 def _meaning(event_time: str, chosen: Chosen, measures: Mapping[str, Measure]) -> str:
-    """What the plan's own names stand for, as far as the user has named it."""
+    """What the plan's own names refer to, as far as the user has named it."""
     inputs = [[column for column in each.columns if isinstance(column, str)] for each in measures.values()]
     return json.dumps([event_time, [field.name for field in chosen.keys], inputs])
 
@@ -397,7 +399,7 @@ def _check_session(spark: SparkSession) -> None:
 
 
 def _output(chosen: Chosen, plan: Plan) -> StructType:
-    """Of the result, as Spark knows it. Raises RequestError for reserved names, and results of unknown types."""
+    """The result's Spark schema. Raises RequestError for reserved names, and for results of unknown types."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType

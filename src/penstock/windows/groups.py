@@ -1,4 +1,4 @@
-"""What every aggregate is, built in or a user's own."""
+"""The interface of every aggregate, built in or a user's own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,26 +12,28 @@ from numpy.typing import NDArray
 from penstock.core.errors import LimitExceeded, RequestError
 
 Groups: TypeAlias = NDArray[np.int64]
-"""For each row the number of its group, from 0; no group is empty."""
+"""The number of each row's group, from 0; no group is empty."""
 
 
 class Aggregate(ABC):
-    """A value for each key and window, made of *partials*: one for each group of rows, merged in any order.
+    """A value per key and window, computed from *partials*: one per group of rows, merged in any order.
 
-    Rows come in any order, cut anywhere: for the same rows it must not matter how they were spread over `add`s, nor in
-    which order partials were merged. Partials are an Arrow array of any type, always the same one for the same types of
-    inputs; they are what the state holds.
+    Rows arrive in any order, split anywhere: for the same rows, the result must not depend on how they were spread over
+    calls of `add`, nor on the order in which partials were merged. Partials are an Arrow array of any type, always the
+    same for the same types of inputs; the state stores them.
     """
 
     inputs: tuple[str, ...]
     """The columns that `add` gets, in this order."""
 
     ordered: ClassVar[bool] = False
-    """Whether the inputs after the first are the order of the events: time, then what tells ties apart."""
+    """Whether the inputs after the first are the order of the events: time, then tie breakers."""
 
     @abstractmethod
     def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> pa.Array:
-        """`count` partials of the rows; row i belongs to group `groups[i]`. Without rows, none, of the same type."""
+        """`count` partials of the rows; row i belongs to group `groups[i]`. Without rows, an empty array of that
+        type.
+        """
 
     @abstractmethod
     def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
@@ -39,7 +41,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def result(self, partials: pa.Array) -> pa.Array:
-        """A value for each partial; it must leave the partials as they are."""
+        """A value per partial; it must not change the partials."""
 
     def reading(self, *inputs: str) -> Self:
         """The same aggregate of other columns."""
@@ -48,19 +50,19 @@ class Aggregate(ABC):
         return other
 
     def partial_type(self, types: Sequence[pa.DataType]) -> pa.DataType:
-        """Of the inputs' types. Raises RequestError for types that it cannot take."""
+        """The type of partials, from the inputs' types. Raises RequestError for types that it does not support."""
         return self._type("add", self._none(types))
 
     def result_type(self, types: Sequence[pa.DataType]) -> pa.DataType:
-        """Of the inputs' types. Raises RequestError for types that it cannot take."""
+        """The type of results, from the inputs' types. Raises RequestError for types that it does not support."""
         partials = self._none(types)
         self._type("add", partials)
         return self._type("result", self.result(partials))
 
     def parameters(self) -> dict[str, Any]:
-        """What else decides the meaning of its partials: state made with others is refused.
+        """What else determines the meaning of its partials: state written with other parameters is refused.
 
-        The fields of a dataclass; of another class the public attributes that are numbers, texts or truth values.
+        The fields of a dataclass; for other classes, the public attributes that are numbers, strings or booleans.
         """
         fields: Mapping[str, Any] | None = getattr(self, "__dataclass_fields__", None)
         if fields is not None:
@@ -87,21 +89,21 @@ _HALF = 1 << 31
 
 
 def valid_rows(column: pa.Array, groups: Groups) -> tuple[pa.Array, Groups]:
-    """Without nulls."""
+    """The rows without nulls."""
     if not column.null_count:
         return column, groups
     return column.drop_null(), groups[np.asarray(column.is_valid())]
 
 
 def none_of(groups: Groups, count: int) -> NDArray[np.bool_] | None:
-    """The groups that no row belongs to; None if there are none."""
+    """The groups without rows; None if there are none."""
     empty = np.ones(count, bool)
     empty[groups] = False
     return empty if empty.any() else None
 
 
 def sum_integers(values: NDArray[np.int64], groups: Groups, count: int) -> NDArray[np.int64]:
-    """Exact. Raises LimitExceeded when a sum does not fit 64 bits, also where it was wanted only on the way."""
+    """Exact. Raises LimitExceeded when a sum does not fit 64 bits, even an intermediate one."""
     if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > np.iinfo(np.int64).max // len(values):
         return _sum_large_integers(values, groups, count)
     return _sum_small(values, groups, count)
@@ -115,7 +117,7 @@ def _sum_large_integers(values: NDArray[np.int64], groups: Groups, count: int) -
 
 
 def sum_wide(values: NDArray[np.int64], groups: Groups, count: int) -> NDArray[np.int64]:
-    """Of numbers of 128 bits, as rows of two words. Raises LimitExceeded when a sum does not fit."""
+    """Sums of 128-bit numbers, as rows of two words. Raises LimitExceeded when a sum does not fit."""
     low, high = values[:, 0], values[:, 1]
     parts = [
         _sum_small(each, groups, count) for each in (low & _LOW_32, (low >> 32) & _LOW_32, high & _LOW_32, high >> 32)
@@ -128,20 +130,20 @@ def sum_wide(values: NDArray[np.int64], groups: Groups, count: int) -> NDArray[n
 
 
 def _sum_small(values: NDArray[np.int64], groups: Groups, count: int) -> NDArray[np.int64]:
-    """Of numbers that cannot overflow: those of 32 bits cannot within 2^31 rows."""
+    """For numbers whose sum cannot overflow: that of 32-bit numbers cannot within 2^31 rows."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, groups, values)
     return sums
 
 
 def check_fits(high: NDArray[np.int64], what: str) -> None:
-    """Of a sum's highest 32 bits. Raises LimitExceeded."""
+    """Check a sum's highest 32 bits. Raises LimitExceeded."""
     if len(high) and (high.min() < -_HALF or high.max() >= _HALF):
         raise sum_overflows(what)
 
 
 def sum_overflows(what: str) -> LimitExceeded:
-    """What is raised instead of a wrong sum."""
+    """The error raised instead of returning a wrong sum."""
     return LimitExceeded(
         f"a sum of a window does not fit {what}",
         "Cast the column to double, or to a wider decimal, before it is summed.",
@@ -149,7 +151,7 @@ def sum_overflows(what: str) -> LimitExceeded:
 
 
 def first_rows(order: Sequence[NDArray[np.int64]], groups: Groups, count: int, *, last: bool) -> NDArray[np.int64]:
-    """For each group the row that comes first (or last) in this order; of rows that are equal in all, any one."""
+    """The first (or last) row of each group in this order; any one of rows that compare equal."""
     rows = np.arange(len(groups))
     for each in order:
         values = each[rows]
@@ -176,13 +178,13 @@ def nth_in_group(groups: Groups, count: int) -> NDArray[np.int64]:
 
 
 def offsets_of(groups: Groups, count: int) -> pa.Array:
-    """Of lists, one for each group, of rows that are sorted by group."""
+    """The offsets of lists, one per group, of rows that are sorted by group."""
     sizes = np.bincount(groups, minlength=count)
     return pa.array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
 
 
 def order_numbers(column: pa.Array) -> NDArray[np.int64]:
-    """A column that events are ordered by (times, ids) as numbers; null comes first."""
+    """A column that events are ordered by (times, ids) as numbers; null sorts first."""
     numbers = column if pa.types.is_integer(column.type) else column.view(pa.int64())
     if numbers.null_count:
         numbers = numbers.cast(pa.int64()).fill_null(np.iinfo(np.int64).min)

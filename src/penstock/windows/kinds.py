@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from penstock.core.errors import RequestError
 
 Late: TypeAlias = Literal["keep", "drop"]
-"""What becomes of late events."""
+"""What happens to late events."""
 
 LateRule: TypeAlias = Literal["window", "strict"]
 """Which events are late: those whose windows are all closed, or all behind the watermark."""
@@ -23,12 +23,12 @@ LENGTH_MAX_US = TIME_MAX_US - TIME_MIN_US
 
 
 WINDOWS_OF_EVENT_MAX = 1 << 14
-"""An event is a row in each of its windows, and each of them is a blob of state: a week of minutes is possible."""
+"""An event is a row in each of its windows, and each window is a blob of state. Enough for a week of minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sliding:
-    """Windows of `size_us`, one beginning every `slide_us`, one of them at `offset_us` after 1970."""
+    """Windows of `size_us`, one starting every `slide_us`, one of them at `offset_us` after 1970."""
 
     size_us: int
     slide_us: int
@@ -54,13 +54,13 @@ class Sliding:
 
     @property
     def slice_us(self) -> int:
-        """The longest stretch that no window begins or ends within."""
+        """The longest stretch within which no window starts or ends."""
         return gcd(self.size_us, self.slide_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tumbling:
-    """Windows of `size_us`, one after the other, one of them beginning at `offset_us` after 1970."""
+    """Windows of `size_us`, one after the other, one of them starting at `offset_us` after 1970."""
 
     size_us: int
     offset_us: int = 0
@@ -71,7 +71,7 @@ class Tumbling:
 
     @property
     def slide_us(self) -> int:
-        """The next window begins where this one ends."""
+        """The next window starts where this one ends."""
         return self.size_us
 
     @property

@@ -1,4 +1,4 @@
-"""What is computed in windows, as users write it: an aggregate and the columns that it reads."""
+"""Measures of windows, as users write them: an aggregate and the columns that it reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def count(column: ColumnLike | None = None) -> Measure:
 
 
 def sum(column: ColumnLike) -> Measure:  # noqa: A001  Spark's names, here and below
-    """Of numbers; null if all are null. Integers are summed as bigint; one that does not fit ends the query."""
+    """The sum of numbers; null if all are null. Integers are summed as bigint; an overflow fails the query."""
     from penstock.windows.aggregates import Sum
 
     return Measure(Sum(_NONE), (column,))
@@ -54,14 +54,14 @@ def max(column: ColumnLike) -> Measure:  # noqa: A001
 
 
 def avg(column: ColumnLike) -> Measure:
-    """The mean of the values that are not null: a double, of decimals a decimal."""
+    """The mean of the values that are not null: a double; for decimals, a decimal."""
     from penstock.windows.aggregates import Avg
 
     return Measure(Avg(_NONE), (column,))
 
 
 def first(column: ColumnLike) -> Measure:
-    """The value of the earliest event by event time, null if it is null there. Of several with the same time, that of
+    """The value of the earliest event by event time, even if it is null. Among events with the same time, that of
     the least (`stream_id`, `message_id`), where the frame has these columns.
     """
     from penstock.windows.aggregates import First
@@ -77,19 +77,19 @@ def last(column: ColumnLike) -> Measure:
 
 
 def collect(column: ColumnLike, limit: int) -> Measure:
-    """An array of the values that are not null, in the order of their events, of the earliest `limit` of them."""
+    """An array of the earliest `limit` values that are not null, in the order of their events."""
     from penstock.windows.aggregates import Collect
 
     return Measure(Collect(_NONE, limit=limit), (column,))
 
 
 def approx_distinct(column: ColumnLike, error: float = 0.02) -> Measure:
-    """About how many different values there are that are not null; `error` is the relative standard deviation."""
+    """The approximate number of distinct values that are not null; `error` is the relative standard deviation."""
     from penstock.windows.aggregates import ApproxDistinct
 
     return Measure(ApproxDistinct(_NONE, error=error), (column,), hashed=True)
 
 
 def measure(aggregate: Aggregate, *columns: ColumnLike) -> Measure:
-    """An aggregate of your own, of these columns in the place of its `inputs`."""
+    """An aggregate of your own, reading these columns in place of its `inputs`."""
     return Measure(aggregate, columns)

@@ -18,14 +18,14 @@ from penstock.windows.engine.tables import one_array, pieces_of
 
 
 class Kind(IntEnum):
-    """Of rows that enter the state, or leave it."""
+    """The kinds of rows that enter or leave the state."""
 
     PARTIALS = 0
-    """Enter: what a task has made of its rows, for one bucket."""
+    """Enter: a task's partials for one bucket."""
     CONTROL = 1
     """Enter: the epoch and its watermarks."""
-    LETTERS = 2
-    """Pass through: of an earlier stage."""
+    DEAD_LETTERS = 2
+    """Pass through: dead letters of an earlier stage."""
     TIMELESS = 3
     """Pass through: rows without an event time."""
     PANES = 4
@@ -44,10 +44,10 @@ PLACE = ("segment", "offset")
 """Where an event is stored: a row with these columns need not carry the event's bytes."""
 
 TIES = ("stream_id", "message_id")
-"""Which event of its source it is."""
+"""They identify an event within its source."""
 
 BLOB_BYTES = 8 << 20
-"""Tables travel in pieces of about so much: Spark makes several copies of a row, each in one piece of memory."""
+"""Tables are sent in pieces of about this size: Spark makes several contiguous copies of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +55,16 @@ class Operator:
     name: str
     plan: Plan
     worker: str
-    """Its HTTP address."""
+    """The worker's HTTP address."""
     pipeline: str
     generation: int | None
     tls: tuple[str | None, str | None, str | None]
     carried: tuple[str, ...]
-    """Which field of a letter each of the columns c0, c1, … is."""
+    """The field of a dead letter that each of the columns c0, c1, … contains."""
     repeats: bool
-    """Whether an event may have several rows: if it is late, it is still emitted once."""
+    """Whether an event may have several rows; a late one is still emitted once."""
     output: pa.Schema
-    """Of the result, dead letters included."""
+    """The schema of the result, dead letters included."""
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Operator:
 
 
 def written(table: pa.Table) -> Iterator[bytes]:
-    """As Arrow IPC streams, in pieces; nothing of an empty table."""
+    """The table as Arrow IPC streams, in pieces; none for an empty table."""
     rows = max(1, int(table.num_rows * BLOB_BYTES / max(table.nbytes, 1)))
     for start in range(0, table.num_rows, rows):
         sink = pa.BufferOutputStream()
@@ -92,30 +92,32 @@ def as_batch(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# Frames that may have several rows of one event, such as those of an `explode`: late, it leaves once all the same.
+# Frames that may have several rows per event, such as the result of an `explode`: a late event is still emitted once.
 #
-# Its rows have keys, so they are in several buckets. What is late of them is sent once more through a shuffle, by the
-# place of the event, and one row of each is kept. Other frames do without.
+# The rows of an event have different keys, so they are in several buckets. The late ones are shuffled once more, by the
+# position of the event, and one row of each event is kept. Other frames do without this shuffle.
 
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""Odd: offsets and ids lie at regular distances, and must not all fall into the same part."""
+"""An odd multiplier: offsets and ids are often evenly spaced, and must not all fall into the same part."""
 
 
-def tells_events_apart(carried: Sequence[str]) -> bool:
-    """Whether rows say which event they are of: by its place, or by its ids."""
+def identifies_events(carried: Sequence[str]) -> bool:
+    """Whether rows identify their event, by its position or by its ids."""
     return set(PLACE) <= set(carried) or set(TIES) <= set(carried)
 
 
-def parted(operator: Operator, table: pa.Table, bucket: int) -> Iterator[tuple[int, pa.Table]]:
-    """The rows in parts, all of an event in the part of one number; the bucket's own where events have one row each."""
+def parts_by_event(operator: Operator, table: pa.Table, bucket: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows in numbered parts, all rows of an event in the same one; where events have one row each, the part is the
+    bucket.
+    """
     if operator.repeats:
         return pieces_of(table, _parts(table, operator.carried, operator.plan.buckets))
     return iter([(bucket, table)])
 
 
 def distinct(tables: Iterable[pa.Table], carried: Sequence[str]) -> pa.Table:
-    """One row of each event: the earliest, where rows have times. Rows that name no event are all kept."""
+    """One row per event: the earliest, where rows have times. Rows that identify no event are all kept."""
     table = pa.concat_tables(tables).combine_chunks()
     if TIME in table.column_names:
         table = table.sort_by([(TIME, "descending")])
@@ -126,13 +128,13 @@ def distinct(tables: Iterable[pa.Table], carried: Sequence[str]) -> pa.Table:
 
 
 def _parts(table: pa.Table, carried: Sequence[str], count: int) -> NDArray[np.int64]:
-    """A number below `count` for each row: the same for all rows of an event."""
+    """A number below `count` for each row, the same for all rows of an event."""
     numbers = _numbers(table, carried).fill_null(0).to_numpy()
     mixed: NDArray[np.uint64] = (numbers.view(np.uint64) * _SPREAD) >> np.uint64(32)
     return (mixed % np.uint64(count)).astype(np.int64)
 
 
 def _numbers(table: pa.Table, carried: Sequence[str]) -> pa.Array:
-    """Of each row's event, in its segment or stream; null where the row names none."""
+    """The number of each row's event in its segment or stream; null where the row identifies none."""
     name = PLACE[1] if PLACE[1] in carried else TIES[1]
     return one_array(table.column(f"{CARRIED}{carried.index(name)}"))

@@ -1,4 +1,4 @@
-"""What Spark runs of a window: partials before the shuffle, a bucket's state behind it, rows of the result at last."""
+"""The Spark stages of a window operator: partials before the shuffle, a bucket's state after it, then result rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.spark.dead_letters.column import LATE as LATE_PORT
 from penstock.spark.python_worker import coordinator, freeze, hinted, link
 from penstock.spark.source.arrow import SegmentBatches, lost, read_events, stream_names
 from penstock.windows.engine import TIME, advance, prepare
-from penstock.windows.operator import CARRIED, PLACE, Kind, Operator, as_batch, distinct, parted, read, written
+from penstock.windows.operator import CARRIED, PLACE, Kind, Operator, as_batch, distinct, parts_by_event, read, written
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
         ValueState,
     )
 
-# A bucket's state in Spark's state store: blobs in parts that it can bear.
+# A bucket's state in Spark's state store: blobs, split into parts of limited size.
 
 PART_BYTES = 4 << 20
-"""Of a blob in one value: the state server and RocksDB hold several copies of a value, each in one piece."""
+"""Bytes of a blob in one value: the state server and RocksDB make several contiguous copies of a value."""
 
 _PARTS = struct.Struct("<I")
 
 
 class SparkState:
-    """The state of whichever bucket is being handled: Spark knows which."""
+    """The state of the bucket that Spark is currently processing."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._index: ValueState = handle.getValueState("index", "data binary")
@@ -83,7 +83,7 @@ class SparkState:
         self._remove_from(window, 1)
 
     def _remove_from(self, window: int, part: int) -> None:
-        """What a longer blob has left."""
+        """Remove the remaining parts of a longer blob."""
         while self._blobs.containsKey((window, part)):
             self._blobs.removeKey((window, part))
             part += 1
@@ -92,10 +92,10 @@ class SparkState:
 log = logging.getLogger(__name__)
 
 _REPORT_SECONDS_MAX = 2.0
-"""How long a task waits for a worker that does not accept its numbers: the next epoch reports them again."""
+"""How long a task waits for a worker that does not accept its numbers. The next epoch reports them again."""
 
 _RETRY_SECONDS = 1.0
-"""A connection that was closed because it was not used for long is made again."""
+"""For reconnecting after an idle connection was closed."""
 
 _TWO_QUERIES = "Only one query of a pipeline may run at a time: stop the others, and start it again."
 
@@ -106,15 +106,15 @@ class _Received:
 
     partials: list[bytes] = field(default_factory=list)
     passing: list[tuple[Kind, bytes]] = field(default_factory=list)
-    """Letters and rows without an event time, which leave as they came."""
+    """Dead letters and rows without an event time, which pass through unchanged."""
     control: tuple[int, int | None, int | None] | None = None
-    """The last epoch of the batch, and the watermarks at its two ends."""
+    """The last epoch of the batch, and the watermarks at its start and end."""
     judged: set[int | None] = field(default_factory=set)
-    """The watermarks that the tasks before the shuffle have taken for the first of them."""
+    """The start watermarks that the tasks before the shuffle have used."""
 
 
 class WindowProcessor(StatefulProcessor):
-    """Spark makes one for each task; groups come one after the other."""
+    """Spark creates one per task and processes groups one after the other."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
@@ -132,7 +132,7 @@ class WindowProcessor(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: TimerValues,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
-        """Applies the batch's partials, fires and purges by its watermarks; returns rows for `unpack`."""
+        """Apply the batch's partials, then fire and purge by its watermarks; returns rows for `unpack`."""
         with hinted():
             bucket, received = self._numbers[int(key[0])], _read(rows)
             epoch, before, after = _checked(received)
@@ -141,7 +141,7 @@ class WindowProcessor(StatefulProcessor):
             self._reported.append(BucketNumbers(bucket=bucket, **asdict(advanced.stats)))
         yield from (_leaving(kind, data, bucket) for kind, data in received.passing)
         yield from (_leaving(Kind.PANES, data, bucket) for data in written(advanced.panes))
-        for part, table in parted(self._operator, advanced.late, bucket):
+        for part, table in parts_by_event(self._operator, advanced.late, bucket):
             yield from (_leaving(Kind.LATE, data, part) for data in written(table))
 
     def handleExpiredTimer(  # noqa: N802
@@ -159,7 +159,7 @@ class WindowProcessor(StatefulProcessor):
 
 
 def report(operator: Operator, epoch: int, buckets: list[BucketNumbers]) -> None:
-    """Once for each task. A report that fails is logged: it is not worth failing the batch."""
+    """Called once per task. A failed report is only logged: it is not worth failing the batch."""
     try:
         worker = _reporter(operator.worker)
         worker.report_windows(operator.pipeline, operator.name, epoch, buckets, generation=operator.generation)
@@ -169,7 +169,7 @@ def report(operator: Operator, epoch: int, buckets: list[BucketNumbers]) -> None
 
 @cache
 def _reporter(worker: str) -> CoordinatorClient:
-    """A client of its own, since it gives up sooner than others; its connection is kept."""
+    """A separate client, since it times out sooner than others. Its connection stays open."""
     return CoordinatorClient(worker, _RETRY_SECONDS, timeout_seconds=_REPORT_SECONDS_MAX)
 
 
@@ -190,7 +190,7 @@ def _read(rows: Iterator[Row]) -> _Received:
 
 
 def _checked(received: _Received) -> tuple[int, int | None, int | None]:
-    """The batch's epoch and watermarks. Raises PipelineError unless all of its tasks go by the same ones."""
+    """The batch's epoch and watermarks. Raises PipelineError unless all of its tasks used the same ones."""
     if received.control is None:
         raise PipelineError("a batch without control rows", _TWO_QUERIES)
     _, before, _ = received.control
@@ -203,13 +203,13 @@ def _leaving(kind: Kind, data: bytes, part: int) -> Row:
     return Row(kind=int(kind), data=data, part=part)
 
 
-# The stage before the shuffle: rows become partials, one for each key and slice of time.
+# The stage before the shuffle: rows are reduced to partials, one per key and slice of time.
 
 ROWS_AT_ONCE = 1 << 20
-"""Rows that are brought down to partials together: the more of them, the fewer partials a key has."""
+"""Rows that are reduced to partials together: the more of them, the fewer partials per key."""
 
 BYTES_AT_ONCE = 128 << 20
-"""The same for wide rows: a task holds a few copies of them."""
+"""The same limit for wide rows: a task has a few copies of them in memory."""
 
 _ENTERING = pa.schema(
     [
@@ -224,7 +224,7 @@ _ENTERING = pa.schema(
 
 
 def map_rows(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What one task reads, as rows for the state."""
+    """The rows that one task reads, as rows for the state."""
     freeze()
     with hinted():
         mapper = _Mapper(operator)
@@ -252,11 +252,11 @@ class _Mapper:
 
     def entering(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         if LETTER in table.column_names:
-            letters, table = _parted(table, table.column(LETTER).is_valid())
-            passing = letters.column(LETTER).cast(letter_arrow())
-            yield from self._passing(Kind.LETTERS, pa.table({LETTER: passing}))
+            dead_letters, table = _split(table, table.column(LETTER).is_valid())
+            passing = dead_letters.column(LETTER).cast(letter_arrow())
+            yield from self._passing(Kind.DEAD_LETTERS, pa.table({LETTER: passing}))
         if table.column(TIME).null_count:
-            timeless, table = _parted(table, table.column(TIME).is_null())
+            timeless, table = _split(table, table.column(TIME).is_null())
             names = [f"{CARRIED}{number}" for number in range(len(self._operator.carried))]
             yield from self._timeless(timeless.select(names))
         if table.num_rows:
@@ -265,7 +265,7 @@ class _Mapper:
                 yield self._row(bucket, Kind.PARTIALS, blob)
 
     def _passing(self, kind: Kind, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Through whichever bucket: with the state's rows they are part of the batch once, however often it is run."""
+        """Through any bucket: like the state's rows, they are then in the batch once, however often it is run."""
         for number, data in enumerate(written(table.combine_chunks())):
             yield self._row(number % self._operator.plan.buckets, kind, data)
 
@@ -273,33 +273,33 @@ class _Mapper:
         if not self._operator.repeats:
             yield from self._passing(Kind.TIMELESS, table)
             return
-        for bucket, piece in parted(self._operator, table, 0):
+        for bucket, piece in parts_by_event(self._operator, table, 0):
             yield from (self._row(bucket, Kind.TIMELESS, data) for data in written(piece))
 
     def _row(self, bucket: int, kind: Kind, data: bytes) -> pa.RecordBatch:
         return as_batch(_ENTERING, [(self._operator.ids[bucket], int(kind), data, None, self._before, None)])
 
 
-def _parted(table: pa.Table, chosen: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
-    """Those rows, and the others."""
+def _split(table: pa.Table, chosen: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
+    """The chosen rows, and the others."""
     return table.filter(chosen), table.filter(pc.invert(chosen))
 
 
-# The stage behind the state: what it emits, as rows of the result; late rows become dead letters.
+# The stage after the state: turns what the state emits into result rows; late rows become dead letters.
 
-# Late events as they are stored, read again from their place in the journal.
+# Late events in their stored form, read again from their position in the journal.
 
 COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "offset")
-"""The columns of an event that a letter has."""
+"""The columns of an event that a dead letter contains."""
 
 GAP_BYTES = 64 << 10
-"""What lies between two events that are wanted is read with them: a request costs more than so many bytes."""
+"""Gaps up to this size between wanted events are read too: a separate request would cost more than these bytes."""
 
 _HEADER = struct.Struct(">ii")
 
 
 def originals(worker: str, link: Connected, places: pa.Table) -> pa.Table:
-    """COLUMNS of the events at `segment` and `offset`, row by row. Raises DataLoss for one that is gone."""
+    """COLUMNS of the events at `segment` and `offset`, row by row. Raises DataLoss for one that no longer exists."""
     segments = places.column("segment").combine_chunks().dictionary_encode()
     offsets = places.column("offset").to_numpy()
     numbers = segments.indices.to_numpy()
@@ -317,7 +317,7 @@ def originals(worker: str, link: Connected, places: pa.Table) -> pa.Table:
 
 
 def _of_segment(worker: str, link: Connected, segment: str, offsets: NDArray[np.int64]) -> pa.Table:
-    """`offsets` ascend; one may be there several times."""
+    """`offsets` are ascending and may repeat."""
     batches = SegmentBatches(segment, COLUMNS, lambda name: stream_names(worker, name))
     wanted = np.unique(offsets)
     found = []
@@ -333,7 +333,7 @@ def _of_segment(worker: str, link: Connected, segment: str, offsets: NDArray[np.
 
 
 def _stretches(wanted: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Where to read: from one event to another, with no long gap between those that are wanted."""
+    """The ranges to read, from one event to another, without long gaps between wanted events."""
     starts = np.flatnonzero(np.concatenate(([True], np.diff(wanted) > GAP_BYTES)))
     ends = [*(starts[1:] - 1), len(wanted) - 1]
     for start, end in zip(starts, ends, strict=True):
@@ -356,7 +356,7 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 def unpack(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One task's rows from the state, as rows of the operator's result."""
+    """Turn one task's rows from the state into rows of the operator's result."""
     freeze()
     with hinted():
         for kind, table in _once(operator, _tables(batches)):
@@ -370,7 +370,9 @@ def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]
 
 
 def _once(operator: Operator, tables: Iterator[tuple[Kind, pa.Table]]) -> Iterator[tuple[Kind, pa.Table]]:
-    """Late and timeless events once each, at the end, if an event may have several rows: all are in this task."""
+    """If an event may have several rows, emits late and timeless events at the end, once each: this task has all rows
+    of an event.
+    """
     waiting: dict[Kind, list[pa.Table]] = {}
     for kind, table in tables:
         if operator.repeats and kind in (Kind.LATE, Kind.TIMELESS):
@@ -385,12 +387,14 @@ def _unpacked(operator: Operator, kind: Kind, table: pa.Table) -> pa.Table:
     match kind:
         case Kind.PANES:
             return _panes(operator, table)
-        case Kind.LETTERS:
-            return _lettered(operator, table.column(LETTER).combine_chunks())
+        case Kind.DEAD_LETTERS:
+            return _dead_letter_rows(operator, table.column(LETTER).combine_chunks())
         case Kind.LATE:
-            return _lettered(operator, _late(operator, table))
+            return _dead_letter_rows(operator, _late(operator, table))
         case Kind.TIMELESS:
-            return _lettered(operator, _letters(table.num_rows, _carried(operator, table), ERR, NO_EVENT_TIME))
+            return _dead_letter_rows(
+                operator, _dead_letters(table.num_rows, _carried(operator, table), ERR, NO_EVENT_TIME)
+            )
     raise AssertionError(f"the state emits no rows of kind {kind.name}")
 
 
@@ -407,11 +411,11 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
     return column if column.type == kind else column.cast(kind)
 
 
-def _lettered(operator: Operator, letters: pa.StructArray) -> pa.Table:
-    """Rows that are nothing else."""
+def _dead_letter_rows(operator: Operator, dead_letters: pa.StructArray) -> pa.Table:
+    """Rows with a dead letter and no other column set."""
     *others, _ = operator.output
-    columns = [pa.nulls(len(letters), field.type) for field in others]
-    return pa.Table.from_arrays([*columns, letters], schema=operator.output)
+    columns = [pa.nulls(len(dead_letters), field.type) for field in others]
+    return pa.Table.from_arrays([*columns, dead_letters], schema=operator.output)
 
 
 def _late(operator: Operator, table: pa.Table) -> pa.StructArray:
@@ -426,11 +430,11 @@ def _late(operator: Operator, table: pa.Table) -> pa.StructArray:
     carried = _carried(operator, table)
     if "event_time" in carried:
         carried["event_time"] = pc.coalesce(carried["event_time"], missed["event_time"])
-    return _letters(table.num_rows, missed | carried, LATE_PORT, reason)
+    return _dead_letters(table.num_rows, missed | carried, LATE_PORT, reason)
 
 
 def _carried(operator: Operator, table: pa.Table) -> dict[str, Any]:
-    """Fields of letters: those that the rows have brought along, or what is stored where they say."""
+    """Fields of dead letters: carried by the rows themselves, or read from the stored event that they refer to."""
     fields = {name: table.column(f"{CARRIED}{number}") for number, name in enumerate(operator.carried)}
     if not set(PLACE) <= fields.keys():
         return fields
@@ -442,7 +446,7 @@ def _carried(operator: Operator, table: pa.Table) -> dict[str, Any]:
 
 
 def _stored(operator: Operator, places: pa.Table) -> pa.Table:
-    """The events at these places; nulls where a row names none."""
+    """The events at these positions; nulls where a row has none."""
     known = pc.and_(*(column.is_valid() for column in places.columns)).to_numpy()
     if not known.any():
         return pa.table({})
@@ -450,11 +454,11 @@ def _stored(operator: Operator, places: pa.Table) -> pa.Table:
     return found if known.all() else found.take(pa.array(np.cumsum(known) - 1, mask=~known))
 
 
-def _letters(count: int, fields: dict[str, Any], port: str, reason: str) -> pa.StructArray:
-    given = fields | {"port": pa.repeat(port, count), "reason": pa.repeat(reason, count)}
+def _dead_letters(count: int, fields: dict[str, Any], port: str, reason: str) -> pa.StructArray:
+    values = fields | {"port": pa.repeat(port, count), "reason": pa.repeat(reason, count)}
     kinds = letter_arrow()
     columns = [
-        _one(given[name]).cast(kinds.field(name).type) if name in given else pa.nulls(count, kinds.field(name).type)
+        _one(values[name]).cast(kinds.field(name).type) if name in values else pa.nulls(count, kinds.field(name).type)
         for name in LETTER_FIELDS
     ]
     return pa.StructArray.from_arrays(columns, fields=[*kinds])

@@ -10,7 +10,7 @@ import pytest
 from penstock import dead_letters, windows
 from penstock.spark import pipeline
 from penstock.windows.builder import one_row_each, row_by_row
-from penstock.windows.operator import tells_events_apart
+from penstock.windows.operator import identifies_events
 from tests.windows.spark.pretending import pretended
 from tests.windows.spark.running import Bench
 
@@ -87,4 +87,4 @@ def test_only_frames_that_may_have_several_rows_of_an_event_are_shuffled_again(s
         events.mapInPandas(lambda frames: frames, events.schema),
     ]
     assert [one_row_each(frame) or row_by_row(frame) for frame in repeating] == [False] * 4
-    assert [tells_events_apart(names) for names in (PLACED, NAMED, ("value",))] == [True, True, False]
+    assert [identifies_events(names) for names in (PLACED, NAMED, ("value",))] == [True, True, False]

@@ -1,6 +1,6 @@
 """The window engine: pure functions on Arrow tables. `prepare` runs where events are read, `advance` where state is.
 
-A batch covers the events between two cuts. They are judged against `before`, the watermark of the first cut, and
+A batch covers the events between two cuts. They are compared with `before`, the watermark of the first cut, and
 applied; then `after`, the watermark of the second, fires and purges. A batch that is run again from the same state
 produces the same results.
 """

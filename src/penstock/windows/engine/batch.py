@@ -9,9 +9,9 @@ from penstock.core.errors import LimitExceeded, RequestError
 from penstock.windows.engine import bucket as indices
 from penstock.windows.engine.bucket import (
     Advanced,
+    BlobInfo,
     BucketState,
     Changes,
-    Held,
     Index,
     Prepared,
     Stats,
@@ -28,10 +28,10 @@ from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Session
 def advance(
     plan: Plan, bucket: int, state: BucketState, partials: Iterable[bytes], before: int | None, after: int | None
 ) -> Advanced:
-    """Applies the blobs that `prepare` made for this bucket in this batch, in any order, then fires and purges.
+    """Apply the blobs that `prepare` returned for this bucket in this batch, in any order, then fire and purge.
 
-    To be called once for each batch, also without blobs. The state changes only if nothing is raised: LimitExceeded
-    for a bucket that outgrows the plan's limit, or a sum its type; RequestError for a state that this plan or this
+    Call it once per batch, even without blobs. If it raises, the state is unchanged: LimitExceeded for a bucket that
+    exceeds the plan's limit or a sum that does not fit its type; RequestError for a state that this plan or this
     batch does not continue.
     """
     index = indices.load(plan, state, before)
@@ -42,7 +42,7 @@ def advance(
     rows = sum(table.num_rows for table in late)
     kept, dropped = (rows, batch.dropped) if plan.late == "keep" else (0, batch.dropped + rows)
     following = Index(
-        held=_held(index, changes),
+        blobs=_blobs(index, changes),
         watermark=after,
         late_kept=index.late_kept + kept,
         late_dropped=index.late_dropped + dropped,
@@ -54,9 +54,9 @@ def advance(
     return Advanced(panes=panes, late=_late(plan, late if kept else [], before), stats=stats)
 
 
-def _held(index: Index, changes: Changes) -> Mapping[int, Held]:
-    held = {number: each for number, each in index.held.items() if number not in changes.removed}
-    return held | {number: written.held for number, written in changes.puts.items()}
+def _blobs(index: Index, changes: Changes) -> Mapping[int, BlobInfo]:
+    blobs = {number: each for number, each in index.blobs.items() if number not in changes.removed}
+    return blobs | {number: written.info for number, written in changes.puts.items()}
 
 
 def _check_size(plan: Plan, bucket: int, index: Index) -> None:
@@ -87,10 +87,10 @@ def _late(plan: Plan, tables: list[pa.Table], before: int | None) -> pa.Table:
 
 
 def _stats(plan: Plan, index: Index, waiting: Waiting) -> Stats:
-    fired = [each.last_end for each in index.held.values() if reached(each.last_end, index.watermark)]
+    fired = [each.last_end for each in index.blobs.values() if reached(each.last_end, index.watermark)]
     times = [end + plan.lateness_us for end in fired] + ([] if waiting.first_end is None else [waiting.first_end])
     return Stats(
-        open_windows=index.rows if isinstance(plan.window, Session) else len(index.held),
+        open_windows=index.rows if isinstance(plan.window, Session) else len(index.blobs),
         keys=index.rows,
         state_bytes=index.size,
         late_kept=index.late_kept,
@@ -101,13 +101,13 @@ def _stats(plan: Plan, index: Index, waiting: Waiting) -> Stats:
     )
 
 
-# The mapper's part: rows become one partial for each key and slice of time, before they are shuffled.
+# The mapper's side: rows are reduced to one partial per key and slice of time before the shuffle.
 
 
 def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) -> Prepared:
     """Blobs for `advance`. The table's columns: t (int64 µs, not null), b (int32), and those of `plan.schema`.
 
-    Late rows are in the blobs, too, so that they pass through the state with the rest of their batch, once. Raises
+    The blobs include late rows, so that these pass through the state once, with the rest of their batch. Raises
     RequestError for times that cannot be written as dates.
     """
     rows = Rows.of(plan, table)
@@ -130,7 +130,7 @@ def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) ->
 
 
 def _behind_below(plan: Plan, before: int) -> int:
-    """Rows before this time are late, or may be: all of them at the end of time."""
+    """Rows before this time are late or may be; at the end of time, that is all of them."""
     if before >= TIME_MAX_US:
         return TIME_MAX_US + 1
     if plan.late_rule == "strict":
@@ -139,7 +139,7 @@ def _behind_below(plan: Plan, before: int) -> int:
 
 
 def _judged_later(plan: Plan) -> tuple[str, tuple[str, ...]]:
-    """How rows that are behind travel: as late ones, or whole, if the state must judge them."""
+    """How rows behind the watermark are sent: as late rows, or whole if the state must decide whether they are late."""
     if isinstance(plan.window, Session) and plan.late_rule == "window":
         return RAW, (*plan.columns, TIME)
     return LATE, (*plan.carry, TIME)

@@ -17,7 +17,7 @@ from penstock.windows.kinds import TIME_MAX_US
 
 
 class BucketState(Protocol):
-    """Where a bucket's state lies: an index, and blobs by number. What a batch puts only the next one reads."""
+    """A bucket's storage: an index, and blobs by number. A batch never reads what it put itself; the next one does."""
 
     def index(self) -> bytes | None:
         """None for a new bucket."""
@@ -29,15 +29,15 @@ class BucketState(Protocol):
         """None if there is none."""
 
     def put(self, window: int, data: bytes) -> None:
-        """Makes or replaces it."""
+        """Creates or replaces it."""
 
     def remove(self, window: int) -> None:
-        """It is there."""
+        """The blob exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """A bucket after a batch. `keys` counts a key in each window that holds it; late rows since the state began."""
+    """A bucket after a batch. `keys` counts a key once per window; late rows count since the state was created."""
 
     open_windows: int
     keys: int
@@ -45,11 +45,11 @@ class Stats:
     late_kept: int
     late_dropped: int
     waiting: int
-    """Windows that have not fired, one for each key and window."""
+    """Windows that have not fired, counted per key and window."""
     first_end: int | None
-    """When the first of them ends, in microseconds; None: there is none."""
+    """When the first of them ends, in microseconds; None if there is none."""
     next_time: int | None
-    """The watermark at which something fires or is removed next; None: there is nothing."""
+    """The watermark at which something fires or is removed next; None if nothing will."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +63,19 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Blobs for `advance`, by bucket; a bucket has none if no row was its own."""
+    """Blobs for `advance`, by bucket; a bucket without rows has none."""
 
     partials: dict[int, bytes]
 
 
-# The index of a bucket's state: which blobs there are, and how far the bucket has come.
+# The index of a bucket's state: its blobs, and the watermark the bucket has reached.
 
 _VERSION = 1
 _RESET = "Start from scratch: penstock pipeline reset NAME"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BlobInfo:
     """A blob of the state: its rows, its size, and the bounds of the windows in it."""
 
     rows: int
@@ -87,9 +87,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """Blobs by number; the watermark that the last batch ended with; late rows since the state began."""
+    """Blobs by number; the watermark at the end of the last batch; late rows since the state was created."""
 
-    held: Mapping[int, Held] = field(default_factory=dict)
+    blobs: Mapping[int, BlobInfo] = field(default_factory=dict)
     watermark: int | None = None
     late_kept: int = 0
     late_dropped: int = 0
@@ -97,41 +97,41 @@ class Index:
     @property
     def rows(self) -> int:
         """Of all blobs."""
-        return sum(each.rows for each in self.held.values())
+        return sum(each.rows for each in self.blobs.values())
 
     @property
     def size(self) -> int:
         """Of all blobs, in bytes."""
-        return sum(each.size for each in self.held.values())
+        return sum(each.size for each in self.blobs.values())
 
 
 def load(plan: Plan, state: BucketState, before: int | None) -> Index:
-    """Raises RequestError if the state was made by another plan, or does not end where the batch begins."""
+    """Raises RequestError if another plan wrote the state, or if it does not end where the batch starts."""
     data = state.index()
     if data is None:
         return Index(watermark=before)
-    version, fingerprint, watermark, kept, dropped, held = msgpack.unpackb(data, strict_map_key=False)
+    version, fingerprint, watermark, kept, dropped, blobs = msgpack.unpackb(data, strict_map_key=False)
     if (version, fingerprint) != (_VERSION, plan.fingerprint):
         raise RequestError("the state of these windows was written by other windows, keys or aggregates", _RESET)
     if watermark != before:
         raise RequestError(f"the windows' state ends at watermark {watermark}, the batch starts at {before}", _RESET)
-    entries = {int(number): Held(*each) for number, each in held.items()}
-    return Index(held=entries, watermark=watermark, late_kept=kept, late_dropped=dropped)
+    entries = {int(number): BlobInfo(*each) for number, each in blobs.items()}
+    return Index(blobs=entries, watermark=watermark, late_kept=kept, late_dropped=dropped)
 
 
 def dump(plan: Plan, index: Index) -> bytes:
     """As `load` reads it."""
-    held = {number: (e.rows, e.size, e.first_start, e.first_end, e.last_end) for number, e in index.held.items()}
-    fields = (_VERSION, plan.fingerprint, index.watermark, index.late_kept, index.late_dropped, held)
+    blobs = {number: (e.rows, e.size, e.first_start, e.first_end, e.last_end) for number, e in index.blobs.items()}
+    fields = (_VERSION, plan.fingerprint, index.watermark, index.late_kept, index.late_dropped, blobs)
     data: bytes = msgpack.packb(fields)
     return data
 
 
-# State as bytes: a table of partials. Most of it is never updated after it fired: then no revision is stored.
+# State as bytes: a table of partials. Most windows are never updated after they fire; then no revision is stored.
 
 _STATE = "state"
 _COMPRESSION = "lz4"
-"""Half the bytes of a count by key, for 30 ns a key: to move them to the state store and into its log costs more."""
+"""Halves the bytes of a count by key, for 30 ns a key; moving them to the state store and its log would cost more."""
 
 
 def write_state(table: pa.Table) -> bytes:
@@ -142,7 +142,7 @@ def write_state(table: pa.Table) -> bytes:
 
 
 def read_state(state: BucketState, number: int) -> pa.Table:
-    """Raises Damaged if the blob that the index names is not there."""
+    """Raises Damaged if a blob named in the index is missing."""
     data = state.get(number)
     if data is None:
         raise Damaged(
@@ -167,7 +167,7 @@ class Runs:
 
 
 def runs_of(codes: Codes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
-    """Connected intervals of equal codes: they overlap; one that begins where another ends does not touch it."""
+    """Connected intervals of equal codes: they overlap. One that starts where another ends is not connected to it."""
     if not len(starts):
         none = np.empty(0, np.int64)
         return Runs(Grouping(none, none), none, none)
@@ -193,7 +193,7 @@ def _by_key_and_time(codes: Codes, times: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _running_maximum(new_key: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the ends so far of the same key. They rise by themselves unless one interval lies within another."""
+    """The maximum of the key's ends so far: the end itself, unless an earlier interval contains this one."""
     if np.all((ends[1:] >= ends[:-1]) | new_key[1:]):
         return ends
     distinct, ranks = np.unique(ends, return_inverse=True)
@@ -202,10 +202,8 @@ def _running_maximum(new_key: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDA
     return highest
 
 
-# Comparisons with a watermark that may be unknown, and so has reached nothing, or at the end of time.
-#
-# All sources have ended then: it has reached everything, also windows of the last times there are, which end behind
-# it.
+# Comparisons with a watermark. An unknown watermark has reached nothing. At the end of time (all sources have ended)
+# it has reached everything, including windows of the last possible times, which end after it.
 
 
 @overload
@@ -213,27 +211,27 @@ def reached(times: int, watermark: int | None) -> bool: ...
 @overload
 def reached(times: NDArray[np.int64], watermark: int | None) -> NDArray[np.bool_]: ...
 def reached(times: int | NDArray[np.int64], watermark: int | None) -> bool | NDArray[np.bool_]:
-    """Whether the watermark is at these times, or beyond."""
+    """Whether the watermark is at or past these times."""
     if watermark is not None and watermark < TIME_MAX_US:
         return times <= watermark
     everything = watermark is not None
     return everything if isinstance(times, int) else np.full(len(times), everything)
 
 
-# What a batch does to a bucket: decided first, done by `advance` when nothing can go wrong any more.
+# A batch's changes to a bucket: decided first, then written by `advance` once nothing can fail any more.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A blob, and what the index says of it."""
+    """A blob and its entry in the index."""
 
     data: bytes
-    held: Held
+    info: BlobInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Windows that have not fired, one for each key and window; and when the first of them ends, if there is one."""
+    """Windows that have not fired, counted per key and window; and when the first of them ends, if there is one."""
 
     count: int = 0
     first_end: int | None = None
@@ -243,16 +241,16 @@ class Waiting:
         return Waiting(self.count + other.count, min(ends, default=None))
 
 
-def waiting_in(held: Iterable[Held], watermark: int | None) -> Waiting:
-    """Of blobs whose windows have all fired at this watermark, or none of them."""
-    open_ones = [each for each in held if not reached(each.first_end, watermark)]
+def waiting_in(blobs: Iterable[BlobInfo], watermark: int | None) -> Waiting:
+    """For blobs in which either all windows have fired at this watermark, or none."""
+    open_ones = [each for each in blobs if not reached(each.first_end, watermark)]
     return Waiting(sum(each.rows for each in open_ones), min((each.first_end for each in open_ones), default=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Panes as the plan's schema has them; rows that are late after all (t, carried); blobs to put and to remove; what
-    waits to be fired afterwards.
+    """Panes in the plan's schema; rows that turned out to be late (t, carried); blobs to put and to remove; and the
+    windows that are still waiting to fire.
     """
 
     panes: list[pa.Table]
@@ -262,13 +260,13 @@ class Changes:
     waiting: Waiting
 
 
-# Panes: what leaves when windows fire.
+# Panes: the rows that windows emit when they fire.
 
 ON_TIME, UPDATE = "on_time", "update"
 
 
 def panes_of(plan: Plan, table: pa.Table) -> pa.Table:
-    """Of a table of partials with bounds and revisions; revision 0 is the window's first pane, on time."""
+    """The panes of a table of partials with bounds and revisions; revision 0 is the window's first pane, on time."""
     keys = [one_array(table.column(name)) for name in key_names(plan)]
     revisions = one_array(table.column(REVISION))
     pane = _names(revisions.to_numpy())

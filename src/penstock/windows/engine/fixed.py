@@ -1,4 +1,4 @@
-"""Tumbling and sliding windows, the reducer's part: a blob of state for each window, numbered by its start."""
+"""Tumbling and sliding windows. The reducer stores one blob of state per window, numbered by the window's start."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.windows.engine.bucket import (
+    BlobInfo,
     BucketState,
     Changes,
-    Held,
     Index,
     Written,
     panes_of,
@@ -41,17 +41,17 @@ def advance_fixed(plan: Plan, index: Index, state: BucketState, batch: Batch, af
     touched = _Touched.by(plan, index, state, batch.partials)
     panes = [*touched.panes(plan, index.watermark, after), *_silent_panes(plan, index, state, touched.windows, after)]
     size, lateness = _size(plan), plan.lateness_us
-    closed = {start for start in {*index.held, *touched.windows} if reached(start + size + lateness, after)}
+    closed = {start for start in {*index.blobs, *touched.windows} if reached(start + size + lateness, after)}
     puts = {start: _written(plan, start, piece) for start, piece in touched.windows.items() if start not in closed}
-    removed = frozenset(closed & index.held.keys())
-    left = [each for start, each in index.held.items() if start not in removed and start not in puts]
-    waiting = waiting_in([*left, *(written.held for written in puts.values())], after)
+    removed = frozenset(closed & index.blobs.keys())
+    left = [each for start, each in index.blobs.items() if start not in removed and start not in puts]
+    waiting = waiting_in([*left, *(written.info for written in puts.values())], after)
     return Changes(panes=panes, late=[], puts=puts, removed=removed, waiting=waiting)
 
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """The windows that the batch has rows for: keys, partials, revisions, bounds; rows of a window stand together."""
+    """The windows that the batch has rows for: keys, partials, revisions, bounds; rows of a window are adjacent."""
 
     table: pa.Table | None
     changed: NDArray[np.bool_]
@@ -69,7 +69,7 @@ class _Touched:
         return _Touched(table, changed, {n: table.slice(rows.start, rows.stop - rows.start) for n, rows in pieces})
 
     def panes(self, plan: Plan, before: int | None, after: int | None) -> list[pa.Table]:
-        """On time where `after` has just reached the end, an update where a window has changed that had fired."""
+        """`on_time` where `after` has just reached the end, `update` where a window changed that had already fired."""
         if self.table is None:
             return []
         ends = self.table.column(END).to_numpy()
@@ -79,46 +79,46 @@ class _Touched:
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """Rows of windows: `held` of the state, then new ones. A row of the table may be chosen for several windows."""
+    """Rows of windows: first `stored` rows of the state, then new ones. A row may be chosen for several windows."""
 
     table: pa.Table
     chosen: NDArray[np.int64]
     starts: NDArray[np.int64]
     revisions: NDArray[np.int32]
-    held: int
+    stored: int
 
     @staticmethod
     def of(plan: Plan, index: Index, state: BucketState, partials: list[pa.Table]) -> "_Stack":
-        """New partials, above them the state of the windows that they belong to."""
+        """The state of the windows that the new partials belong to, followed by the partials."""
         new = pa.concat_tables(partials).combine_chunks()
         rows, new_starts = _expanded(plan, one_array(new.column(START)).to_numpy(), index.watermark)
-        old = {number: read_state(state, number) for number in pd.unique(new_starts).tolist() if number in index.held}
+        old = {number: read_state(state, number) for number in pd.unique(new_starts).tolist() if number in index.blobs}
         names = [*key_names(plan), *partial_names(plan)]
         table = pa.concat_tables([each.select(names) for each in (*old.values(), new)]).combine_chunks()
-        held = table.num_rows - new.num_rows
+        stored = table.num_rows - new.num_rows
         starts = np.repeat(np.array([*old], np.int64), [each.num_rows for each in old.values()])
         revisions = [each.column(REVISION).to_numpy() for each in old.values()]
         return _Stack(
             table=table,
-            chosen=np.concatenate((np.arange(held), rows + held)),
+            chosen=np.concatenate((np.arange(stored), rows + stored)),
             starts=np.concatenate((starts, new_starts)),
             revisions=np.concatenate([np.empty(0, np.int32), *revisions]),
-            held=held,
+            stored=stored,
         )
 
 
 def _merged(plan: Plan, stack: _Stack, before: int | None) -> tuple[pa.Table, NDArray[np.bool_]]:
-    """One row for each key and window, and whether the batch has changed it."""
+    """One row per key and window, and whether the batch has changed it."""
     keys = [one_array(stack.table.column(name)) for name in key_names(plan)]
     codes = codes_of(keys, stack.table.num_rows)
     windows = codes_of_integers(np.floor_divide(stack.starts, _slide(plan)))
     grouping = grouped(combined(windows, Codes(codes.of_rows[stack.chosen], codes.bound)))
     changed = np.zeros(grouping.count, bool)
-    changed[grouping.groups[stack.held :]] = True
+    changed[grouping.groups[stack.stored :]] = True
     starts = stack.starts[grouping.example]
     ends = starts + _size(plan)
     revisions = np.zeros(grouping.count, np.int32)
-    revisions[grouping.groups[: stack.held]] = stack.revisions
+    revisions[grouping.groups[: stack.stored]] = stack.revisions
     revisions += changed & reached(ends, before)
     example = pa.array(stack.chosen[grouping.example])
     columns = {name: column.take(example) for name, column in zip(key_names(plan), keys, strict=True)}
@@ -128,7 +128,7 @@ def _merged(plan: Plan, stack: _Stack, before: int | None) -> tuple[pa.Table, ND
 
 
 def _expanded(plan: Plan, slices: NDArray[np.int64], before: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each slice and each open window that holds it, the slice's row and the window's start."""
+    """For each slice and each open window that contains it: the slice's row and the window's start."""
     window = plan.window
     assert not isinstance(window, Session)
     last = np.floor_divide(slices - window.offset_us, window.slide_us) * window.slide_us + window.offset_us
@@ -146,9 +146,9 @@ def _expanded(plan: Plan, slices: NDArray[np.int64], before: int | None) -> tupl
 def _silent_panes(
     plan: Plan, index: Index, state: BucketState, touched: dict[int, pa.Table], after: int | None
 ) -> list[pa.Table]:
-    """Of windows that fire without having changed."""
+    """The panes of windows that fire without having changed."""
     size = _size(plan)
-    due = [n for n in index.held if reached(n + size, after) and not reached(n + size, index.watermark)]
+    due = [n for n in index.blobs if reached(n + size, after) and not reached(n + size, index.watermark)]
     return [panes_of(plan, _bounded(plan, read_state(state, n), n)) for n in due if n not in touched]
 
 
@@ -162,7 +162,7 @@ def _bounded(plan: Plan, table: pa.Table, start: int) -> pa.Table:
 def _written(plan: Plan, start: int, table: pa.Table) -> Written:
     data = write_state(table.select([*key_names(plan), REVISION, *partial_names(plan)]))
     end = start + _size(plan)
-    return Written(data=data, held=Held(table.num_rows, len(data), start, end, end))
+    return Written(data=data, info=BlobInfo(table.num_rows, len(data), start, end, end))
 
 
 def _slide(plan: Plan) -> int:
@@ -175,11 +175,11 @@ def _size(plan: Plan) -> int:
     return plan.window.size_us
 
 
-# Tumbling and sliding windows, the mapper's part: a partial for each key and slice.
+# The mapper's side: one partial per key and slice.
 
 
 def late_below(plan: Plan, before: int) -> int:
-    """The start of the first window that is open: an event before it has none."""
+    """The start of the first open window: an event before it belongs to no open window."""
     window = plan.window
     assert not isinstance(window, Session)
     closed = (before - plan.lateness_us - window.size_us - window.offset_us) // window.slide_us
@@ -187,7 +187,7 @@ def late_below(plan: Plan, before: int) -> int:
 
 
 def slice_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, np.ndarray]:
-    """Of rows that are not late: keys, start of the slice, partials; and their buckets."""
+    """For rows that are not late: keys, start of the slice and partials, and their buckets."""
     window = plan.window
     assert not isinstance(window, Session)
     slices = np.floor_divide(rows.times - window.offset_us, window.slice_us)

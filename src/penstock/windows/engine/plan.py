@@ -1,4 +1,4 @@
-"""What is computed: fixed for the life of a pipeline's state."""
+"""What a window operator computes; it is fixed for the life of a pipeline's state."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from penstock.windows.kinds import LENGTH_MAX_US, Late, LateRule, Session, Windo
 # Rows to groups of equal keys. Null is a key like any other, and so is NaN; -0.0 is 0.0: as in Spark's grouping.
 
 DENSE_ROOM = 1 << 16
-"""So many codes may be unused before a table of all codes costs more than a hash table of those in use."""
+"""With more unused codes than this, a table of all codes costs more than a hash table of those in use."""
 
 CODES_MAX = 1 << 62
 """Codes of several columns are multiplied: beyond this they are renumbered."""
@@ -42,7 +42,7 @@ class Grouping:
 
     @property
     def count(self) -> int:
-        """Of groups."""
+        """The number of groups."""
         return len(self.example)
 
 
@@ -55,7 +55,7 @@ def normalized(column: pa.Array) -> pa.Array:
 
 
 def codes_of(columns: Sequence[pa.Array], rows: int) -> Codes:
-    """Of keys whose columns are `normalized`. Raises RequestError for types that cannot be keys."""
+    """The codes of keys whose columns are `normalized`. Raises RequestError for types that cannot be keys."""
     codes = Codes(np.zeros(rows, np.int64), 1)
     for column in columns:
         codes = combined(codes, _encoded(column))
@@ -63,7 +63,7 @@ def codes_of(columns: Sequence[pa.Array], rows: int) -> Codes:
 
 
 def combined(left: Codes, right: Codes) -> Codes:
-    """Of pairs."""
+    """The codes of pairs."""
     if left.bound == 1:
         return right
     if left.bound > CODES_MAX // max(right.bound, 1):
@@ -73,7 +73,7 @@ def combined(left: Codes, right: Codes) -> Codes:
 
 
 def codes_of_integers(values: NDArray[np.int64]) -> Codes:
-    """Of numbers that lie close together, such as those of windows; any others are right as well, and slower."""
+    """Fast for numbers that are close together, such as window numbers; correct but slower for others."""
     if not len(values):
         return Codes(values, 1)
     low, high = int(values.min()), int(values.max())
@@ -98,7 +98,7 @@ def grouped(codes: Codes) -> Grouping:
 
 
 def _without_gaps(codes: Codes) -> Codes:
-    """By a table of all codes."""
+    """Renumbered through a table of all codes."""
     present = np.zeros(codes.bound, bool)
     present[codes.of_rows] = True
     count = int(np.count_nonzero(present))
@@ -119,7 +119,7 @@ def _encoded(column: pa.Array) -> Codes:
 
 
 def _as_plain(column: pa.Array) -> pa.Array:
-    """The same bits as a type that Arrow's hash table takes as it is."""
+    """The same bits as a type that Arrow's hash table accepts."""
     kind = column.type
     if pa.types.is_null(kind) or pa.types.is_nested(kind):
         raise RequestError(f"a column of type {kind} cannot be a key", "Use columns of plain types.")
@@ -136,7 +136,7 @@ TIME, BUCKET = "t", "b"
 """The columns of a prepared table that are not the user's: event time (int64 µs, never null), bucket (int32)."""
 
 BUCKET_BYTES_MAX = 256 << 20
-"""A task holds a few copies of the windows that it changes: this is what an executor of 1 GB bears."""
+"""A task needs memory for a few copies of the windows it changes; an executor with 1 GB can afford this much."""
 
 BOUNDS = pa.struct([pa.field("window_start", pa.int64()), pa.field("window_end", pa.int64())])
 
@@ -147,7 +147,7 @@ class Plan:
 
     `schema` has the types of the keys, of the aggregates' inputs and of the carried columns, by their names in the
     table that is prepared. Keys and inputs may be the same columns. `carry` are columns that only late rows keep.
-    `meaning` is whatever else state depends on, such as what those names stand for.
+    `meaning` is whatever else the state depends on, such as what those names refer to.
     """
 
     window: Window
@@ -177,27 +177,27 @@ class Plan:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Of the user, in the table that is prepared."""
+        """The user's columns in the table that is prepared."""
         names = (*self.keys, *(name for each in self.aggregates.values() for name in each.inputs), *self.carry)
         return tuple(dict.fromkeys(name for name in names if name != TIME))
 
     def types_of(self, aggregate: Aggregate) -> list[pa.DataType]:
-        """Of its inputs."""
+        """The types of its inputs."""
         return [pa.int64() if name == TIME else self.schema.field(name).type for name in aggregate.inputs]
 
     @cached_property
     def partial_types(self) -> Mapping[str, pa.DataType]:
-        """Of what state holds of each aggregate."""
+        """The type of each aggregate's partials in the state."""
         return {name: each.partial_type(self.types_of(each)) for name, each in self.aggregates.items()}
 
     @cached_property
     def key_fields(self) -> list[pa.Field]:
-        """As they stand in state and results."""
+        """As they are in state and results."""
         return [self.schema.field(name).with_nullable(True).remove_metadata() for name in self.keys]
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
-        """Of panes: keys, window_start, window_end, pane, revision, results, and replaces for sessions."""
+        """The schema of panes: keys, window_start, window_end, pane, revision, results, and replaces for sessions."""
         bounds = [pa.field("window_start", pa.int64()), pa.field("window_end", pa.int64())]
         kind = [pa.field("pane", pa.string()), pa.field("revision", pa.int32())]
         results = [pa.field(name, each.result_type(self.types_of(each))) for name, each in self.aggregates.items()]
@@ -206,15 +206,15 @@ class Plan:
 
     @cached_property
     def late_schema(self) -> pa.Schema:
-        """Of late rows: carried columns, t, watermark, behind (µs)."""
+        """The schema of late rows: carried columns, t, watermark, behind (µs)."""
         carried = [self.schema.field(name).remove_metadata() for name in self.carry]
         return pa.schema([*carried, *(pa.field(name, pa.int64()) for name in (TIME, "watermark", "behind"))])
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all that decides what state means: with another one, state cannot be read.
+        """A hash of everything that decides what the state means; state with another fingerprint cannot be read.
 
-        Lateness is part of it: windows that were purged too early for a longer one would come back without their past.
+        Lateness is part of it: with a longer one, windows that were already purged would reappear without their past.
         """
         aggregates = [
             (name, type(each).__qualname__, each.inputs, str(self.partial_types[name]), repr(each.parameters()))

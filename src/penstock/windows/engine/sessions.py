@@ -1,4 +1,4 @@
-"""Sessions, the reducer's part."""
+"""Session windows: the reducer's side, then the mapper's, then their state."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.windows.engine.bucket import (
+    BlobInfo,
     BucketState,
     Changes,
-    Held,
     Index,
     Runs,
     Waiting,
@@ -39,12 +39,12 @@ from penstock.windows.engine.tables import (
 )
 from penstock.windows.kinds import Session
 
-# Sessions of the state and new ones become one where they overlap.
+# Stored and new sessions are merged where they overlap.
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Sessions after a batch. `of_rows`: the session that each row of the merged tables went into."""
+    """Sessions after a batch. `of_rows`: the session that each input row was merged into."""
 
     table: pa.Table
     changed: NDArray[np.bool_]
@@ -52,36 +52,36 @@ class Merged:
     of_rows: NDArray[np.int64]
 
 
-def merge_sessions(plan: Plan, table: pa.Table, held: int, before: int | None) -> Merged:
-    """Of a table whose first `held` rows are open sessions of the state, the rest new ones.
+def merge_sessions(plan: Plan, table: pa.Table, stored: int, before: int | None) -> Merged:
+    """Merge a table whose first `stored` rows are open sessions of the state, and the rest new ones.
 
-    A session of new rows alone that is closed at `before` is late. One that has changed fires with a revision above
-    those that its parts have fired with, not on time if `before` is at its end, and replaces their panes where bounds
-    differ.
+    A session of new rows only that is already closed at `before` is late. A changed session fires with a higher
+    revision than its parts did, is not on time if `before` has reached its end, and replaces their panes where the
+    bounds differ.
     """
     keys = [one_array(table.column(name)) for name in key_names(plan)]
     starts, ends = table.column(START).to_numpy(), table.column(END).to_numpy()
     runs = runs_of(codes_of(keys, table.num_rows), starts, ends)
     groups, count = runs.grouping.groups, runs.grouping.count
     changed, known = np.zeros(count, bool), np.zeros(count, bool)
-    changed[groups[held:]] = True
-    known[groups[:held]] = True
-    fired = reached(ends[:held], before)
+    changed[groups[stored:]] = True
+    known[groups[:stored]] = True
+    fired = reached(ends[:stored], before)
     revisions = np.zeros(count, np.int32)
-    parts = one_array(table.column(REVISION)).to_numpy()[:held] + (fired & changed[groups[:held]])
-    np.maximum.at(revisions, groups[:held], parts.astype(np.int32))
+    parts = one_array(table.column(REVISION)).to_numpy()[:stored] + (fired & changed[groups[:stored]])
+    np.maximum.at(revisions, groups[:stored], parts.astype(np.int32))
     revisions = np.maximum(revisions, changed & reached(runs.ends, before))
     example = pa.array(runs.grouping.example)
     columns = {name: column.take(example) for name, column in zip(key_names(plan), keys, strict=True)}
     columns |= {START: pa.array(runs.starts), END: pa.array(runs.ends), REVISION: pa.array(revisions)}
-    columns[REPLACES] = _replaced(table.slice(0, held), runs, fired)
+    columns[REPLACES] = _replaced(table.slice(0, stored), runs, fired)
     columns |= merged(plan, table, runs.grouping, None)
     late = ~known & reached(runs.ends + plan.lateness_us, before)
     return Merged(pa.table(columns), changed, late, groups)
 
 
 def _replaced(parts: pa.Table, runs: Runs, fired: NDArray[np.bool_]) -> pa.Array:
-    """For each session the panes that it replaces when it fires: of parts that have fired, or that parts replace."""
+    """For each session, the panes it replaces when it fires: those its parts fired, and those its parts replace."""
     lists = one_array(parts.column(REPLACES))
     groups = runs.grouping.groups[: parts.num_rows]
     lengths = np.where(fired, 0, np.diff(lists.offsets.to_numpy()))
@@ -98,17 +98,17 @@ def _replaced(parts: pa.Table, runs: Runs, fired: NDArray[np.bool_]) -> pa.Array
     return pa.ListArray.from_arrays(pa.array(offsets), bounds)
 
 
-# Sessions, the mapper's part: partial sessions. Only the state knows whether an old event joins an open one.
+# The mapper's side: partial sessions. Only the state can decide whether an old event joins an open session.
 
 
 def open_below(plan: Plan, before: int) -> int:
-    """An event before this time, alone, would make a session that is closed."""
+    """An event before this time would, on its own, be a closed session."""
     assert isinstance(plan.window, Session)
     return before - plan.window.gap_us - plan.lateness_us + 1
 
 
 def session_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, NDArray[np.int32]]:
-    """Of rows that are not late: keys, bounds, partials; and their buckets."""
+    """For rows that are not late: keys, bounds and partials, and their buckets."""
     assert isinstance(plan.window, Session)
     keys = [rows.columns[name] for name in plan.keys]
     runs = runs_of(codes_of(keys, len(rows)), rows.times, rows.times + plan.window.gap_us)
@@ -118,13 +118,13 @@ def session_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, NDArray[np.int32
     return pa.table(columns | added(plan, rows, runs.grouping)), rows.buckets[runs.grouping.example]
 
 
-# Open sessions in state: a blob for each stretch of time that they end in, so that old ones need not be touched.
+# Open sessions in state: one blob per stretch of time that they end in, so that old ones need not be rewritten.
 
 STRETCHES_OF_LATENESS = 16
-"""Sessions that wait for late events lie in about so many blobs: fewer would be rewritten more often than need be."""
+"""Sessions that wait for late events are spread over about this many blobs; with fewer, each is rewritten too often."""
 
 STRETCH_US_MIN = 60_000_000
-"""A blob is a call to the state store, however small: a watermark that is an hour behind leaves sixty of them."""
+"""Each blob costs a call to the state store, however small it is: a watermark lag of one hour makes sixty of them."""
 
 
 def numbers_of(plan: Plan, ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -134,24 +134,24 @@ def numbers_of(plan: Plan, ends: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def columns_of(plan: Plan) -> list[str]:
-    """Of a table of sessions."""
+    """The columns of a table of sessions."""
     return [*key_names(plan), START, END, REVISION, REPLACES, *partial_names(plan)]
 
 
 def wanted(index: Index, starts: NDArray[np.int64], ends: NDArray[np.int64], after: int | None) -> list[int]:
-    """The blobs that hold sessions which these intervals may join, or which `after` may fire."""
+    """The blobs with sessions that these intervals may join, or that `after` may fire."""
     order = np.argsort(starts)
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     return [
         number
-        for number, held in index.held.items()
-        if ((before_end := np.searchsorted(starts, held.last_end)) and ends[before_end - 1] > held.first_start)
-        or (reached(held.first_end, after) and not reached(held.last_end, index.watermark))
+        for number, info in index.blobs.items()
+        if ((before_end := np.searchsorted(starts, info.last_end)) and ends[before_end - 1] > info.first_start)
+        or (reached(info.first_end, after) and not reached(info.last_end, index.watermark))
     ]
 
 
 def read_sessions(plan: Plan, state: BucketState, number: int, before: int | None) -> pa.Table:
-    """Those of a blob that are still open."""
+    """The sessions of a blob that are still open."""
     table = read_state(state, number)
     if REPLACES not in table.column_names:
         table = table.append_column(REPLACES, no_bounds(table.num_rows))
@@ -174,8 +174,8 @@ def write_sessions(plan: Plan, pieces: Iterable[pa.Table]) -> Written | None:
     if not len(table.column(REPLACES).chunk(0).flatten()):
         table = table.drop_columns([REPLACES])
     data = write_state(table)
-    held = Held(table.num_rows, len(data), int(starts.min()), int(ends.min()), int(ends.max()))
-    return Written(data=data, held=held)
+    info = BlobInfo(table.num_rows, len(data), int(starts.min()), int(ends.min()), int(ends.max()))
+    return Written(data=data, info=info)
 
 
 def advance_sessions(plan: Plan, index: Index, state: BucketState, batch: Batch, after: int | None) -> Changes:
@@ -183,13 +183,13 @@ def advance_sessions(plan: Plan, index: Index, state: BucketState, batch: Batch,
     raw = pa.concat_tables(batch.raw).combine_chunks() if batch.raw else None
     new = [*batch.partials, *([] if raw is None else [_single_events(plan, raw)])]
     read = _read(plan, index, state, new, after)
-    # A blob that is not read has sessions that have all fired, or none of which is due yet.
-    waiting = waiting_in((each for number, each in index.held.items() if number not in read), after)
+    # In a blob that was not read, either all sessions have fired or none is due yet.
+    waiting = waiting_in((each for number, each in index.blobs.items() if number not in read), after)
     if not read and not new:
         return Changes(panes=[], late=[], puts={}, removed=_closed(plan, index, after), waiting=waiting)
     tables = [*read.values(), *(_unfired(plan, each) for each in new)]
-    held = sum(each.num_rows for each in read.values())
-    sessions = merge_sessions(plan, pa.concat_tables(tables).combine_chunks(), held, index.watermark)
+    stored = sum(each.num_rows for each in read.values())
+    sessions = merge_sessions(plan, pa.concat_tables(tables).combine_chunks(), stored, index.watermark)
     puts, emptied = _Rewriting(plan, index, state, read, sessions).result(after)
     return Changes(
         panes=_panes(plan, sessions, index.watermark, after),
@@ -201,7 +201,7 @@ def advance_sessions(plan: Plan, index: Index, state: BucketState, batch: Batch,
 
 
 def _single_events(plan: Plan, raw: pa.Table) -> pa.Table:
-    """Each row a session of its own: they are joined with the others."""
+    """Each row as a session of its own, to be merged with the others."""
     assert isinstance(plan.window, Session)
     columns = {name: raw.column(name).combine_chunks() for name in raw.column_names}
     times = columns[TIME].to_numpy()
@@ -239,19 +239,19 @@ def _waiting(sessions: Merged, after: int | None) -> Waiting:
 
 
 def _late(plan: Plan, raw: pa.Table, sessions: Merged) -> list[pa.Table]:
-    """The raw rows are the last of those that were merged."""
+    """The raw rows were the last in the merged table."""
     late = sessions.late[sessions.of_rows[len(sessions.of_rows) - raw.num_rows :]]
     return [raw.select([*plan.carry, TIME]).filter(pa.array(late))] if late.any() else []
 
 
 def _closed(plan: Plan, index: Index, after: int | None) -> frozenset[int]:
-    held = index.held.items()
-    return frozenset(number for number, each in held if reached(each.last_end + plan.lateness_us, after))
+    blobs = index.blobs.items()
+    return frozenset(number for number, each in blobs if reached(each.last_end + plan.lateness_us, after))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rewriting:
-    """Which blobs change: those that lose a session to a merge, and those that get one."""
+    """The blobs that change: those that lose a session to a merge, and those that get one."""
 
     plan: Plan
     index: Index
@@ -275,10 +275,10 @@ class _Rewriting:
             written = write_sessions(self.plan, [*self._others(number), pieces.get(number, table.slice(0, 0))])
             if written is not None:
                 puts[number] = written
-        return puts, frozenset((dirty & self.index.held.keys()) - puts.keys())
+        return puts, frozenset((dirty & self.index.blobs.keys()) - puts.keys())
 
     def _others(self, number: int) -> list[pa.Table]:
-        """Sessions of a blob that was not read, because none of them was concerned."""
-        if number in self.read or number not in self.index.held:
+        """Sessions of a blob that was not read because the batch does not affect them."""
+        if number in self.read or number not in self.index.blobs:
             return []
         return [read_sessions(self.plan, self.state, number, self.index.watermark)]

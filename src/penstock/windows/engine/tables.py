@@ -1,4 +1,4 @@
-"""The engine's tables: the rows of a batch, partials of keys and windows, and both as bytes."""
+"""The engine's tables: the rows of a batch, partials by key and window, and both as bytes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Blob:
 
 
 def pack(tables: Mapping[str, pa.Table], facts: Mapping[str, Any], compression: str | None = None) -> bytes:
-    """As `unpack` reads it."""
+    """Bytes for `unpack`."""
     header = msgpack.packb({"tables": list(tables), "facts": dict(facts)})
     sink = pa.BufferOutputStream()
     sink.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
@@ -40,7 +40,7 @@ def pack(tables: Mapping[str, pa.Table], facts: Mapping[str, Any], compression: 
 
 
 def unpack(data: bytes) -> Blob:
-    """Without copying: the tables refer to `data` unless they were compressed."""
+    """Does not copy: the tables refer to `data` unless they were compressed."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     header = msgpack.unpackb(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
     reader = pa.BufferReader(data)
@@ -62,7 +62,7 @@ class Rows:
 
     @staticmethod
     def of(plan: Plan, table: pa.Table | pa.RecordBatch) -> "Rows":
-        """Of a table as `prepare` takes it."""
+        """From a table as `prepare` takes it."""
         columns = {name: one_array(table.column(name)).cast(plan.schema.field(name).type) for name in plan.columns}
         columns |= {name: normalized(columns[name]) for name in plan.keys}
         times, buckets = one_array(table.column(TIME)), one_array(table.column(BUCKET))
@@ -72,7 +72,7 @@ class Rows:
         return len(self.times)
 
     def where(self, mask: NDArray[np.bool_]) -> "Rows":
-        """Those rows alone."""
+        """Only those rows."""
         if mask.all():
             return self
         chosen = np.flatnonzero(mask)
@@ -80,12 +80,12 @@ class Rows:
         return Rows(columns, self.times[chosen], self.buckets[chosen])
 
     def table(self, names: tuple[str, ...]) -> pa.Table:
-        """Those columns alone."""
+        """Only those columns."""
         return pa.table([self.columns[name] for name in names], names=list(names))
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Without chunks."""
+    """The column as a single array, without chunks."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -94,19 +94,19 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 # Tables of partials, in blobs and in state: keys, bounds in time, and a partial of each aggregate.
 
 START, END, REVISION, REPLACES = "start", "end", "revision", "replaces"
-"""A slice's or window's bounds; the revision that it fires with, or has fired with once the watermark is at its end."""
+"""A slice's or window's bounds; the revision it will fire with, or has fired with once the watermark is at its end."""
 
 BUCKETS_SORTED_FAST = 1 << 16
 """NumPy sorts numbers of 16 bits by radix."""
 
 
 def key_names(plan: Plan) -> list[str]:
-    """Of a table of partials."""
+    """The key columns of a table of partials."""
     return [f"k{number}" for number in range(len(plan.keys))]
 
 
 def partial_names(plan: Plan) -> list[str]:
-    """Of a table of partials."""
+    """The partial columns of a table of partials."""
     return [f"a{number}" for number in range(len(plan.aggregates))]
 
 
@@ -131,7 +131,7 @@ def merged(plan: Plan, table: pa.Table, grouping: Grouping, chosen: NDArray[np.i
 
 
 def results(plan: Plan, table: pa.Table) -> list[pa.Array]:
-    """Of a table of partials."""
+    """The results of a table of partials."""
     return [
         _checked(name, each.result(one_array(table.column(column))), table.num_rows, plan.pane_schema.field(name).type)
         for column, (name, each) in zip(partial_names(plan), plan.aggregates.items(), strict=True)
@@ -139,7 +139,7 @@ def results(plan: Plan, table: pa.Table) -> list[pa.Array]:
 
 
 def _checked(name: str, array: pa.Array | pa.ChunkedArray, count: int, kind: pa.DataType) -> pa.Array:
-    """What an aggregate returned. Raises RequestError: one that a user wrote may return anything."""
+    """An aggregate's return value. Raises RequestError: one that a user wrote may return anything."""
     given = array.type if isinstance(array, pa.Array | pa.ChunkedArray) else type(array).__name__
     if given != kind or len(array) != count:
         number = f"{len(array)} values of {given}" if hasattr(array, "__len__") else given
@@ -151,7 +151,7 @@ def _checked(name: str, array: pa.Array | pa.ChunkedArray, count: int, kind: pa.
 
 
 def by_number(numbers: NDArray[np.integer]) -> tuple[NDArray[np.int64], list[tuple[int, slice]]]:
-    """An order of rows in which equal numbers stand together, and for each number its slice of that order."""
+    """An order of rows in which equal numbers are adjacent, and for each number its slice of that order."""
     if not len(numbers):
         return np.empty(0, np.int64), []
     low, high = int(numbers.min()), int(numbers.max())
@@ -172,15 +172,15 @@ def pieces_of(table: pa.Table, numbers: NDArray[np.integer]) -> Iterator[tuple[i
         yield number, ordered.slice(piece.start, piece.stop - piece.start)
 
 
-# What a batch brings to a bucket: prepared blobs, read.
+# The prepared blobs of a batch for one bucket, decoded.
 
 PARTIALS, LATE, RAW = "partials", "late", "raw"
-"""The tables of a prepared blob: partials of slices or sessions, late rows, rows that only the state can judge."""
+"""The tables of a prepared blob: partials of slices or sessions, late rows, rows for the state to decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tables of partials, of late rows and of rows to be judged; and how many late rows were dropped by mappers."""
+    """Tables of partials, of late rows and of undecided rows; and how many late rows the mappers dropped."""
 
     partials: list[pa.Table]
     late: list[pa.Table]
@@ -189,7 +189,7 @@ class Batch:
 
 
 def read_batch(blobs: Iterable[bytes], before: int | None) -> Batch:
-    """Raises RequestError if they were judged against another watermark."""
+    """Raises RequestError if they were prepared with another watermark."""
     read = [unpack(data) for data in blobs]
     for each in read:
         if each.facts["before"] != before:
