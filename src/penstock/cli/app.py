@@ -1,4 +1,4 @@
-"""Puts the verbs together, and turns errors into one sentence and a hint."""
+"""Combines the commands, and turns errors into one sentence and a hint."""
 
 import sys
 

@@ -19,7 +19,7 @@ from penstock.core.errors import RequestError
 
 _LOOK_SECONDS = 0.2
 _RETRY_SECONDS = 10.0
-"""For a worker that is just being started again."""
+"""How long to wait for a worker that is just restarting."""
 
 StreamOption = Annotated[
     str | None,
@@ -103,7 +103,7 @@ def stop(
 
 
 def _wait(client: ApplicationClient) -> None:
-    """Prints what it waits for, whenever that changes."""
+    """Print what the drain waits for, whenever that changes."""
     console = Console(stderr=True, highlight=False)
     shown: list[str] = []
     while (found := (status := client.status())["application"])["state"] == "draining":

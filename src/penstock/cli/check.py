@@ -1,4 +1,4 @@
-"""`penstock check`: what pipelines read, where they go, and all that is wrong; nothing is started."""
+"""`penstock check`: what pipelines read, where their output goes, and all mistakes; starts nothing."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +57,7 @@ def _watermark(spec: "ConnectorSpec", *, own_event_times: bool | None) -> str:
 
 
 def watermarks_of_programs(inputs: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Of the sources of a Python file's pipeline, in one sentence: the worker that it will run with decides."""
+    """One sentence for the sources of a Python file's pipeline: the settings depend on the worker it will run with."""
     sources = [*filter(_is_connector, dict.fromkeys(source for sources in inputs for source in sources))]
     if sources:
         yield (
@@ -69,20 +69,20 @@ def watermarks_of_programs(inputs: Iterable[Sequence[str]]) -> Iterator[str]:
 def _is_connector(source: str) -> bool:
     try:
         return Source.parse(source).form is Form.CONNECTOR
-    except RequestError:  # it is reported where the pipeline is started
+    except RequestError:  # reported when the pipeline is started
         return False
 
 
-# `penstock check app.yaml`: what would be deployed, or all that is wrong with the file.
+# `penstock check app.yaml`: what would be deployed, or all mistakes in the file.
 
 _WIDTH = 140
-"""Of what goes to a file or a pipe: no column is cut short."""
+"""For output to a file or a pipe, so that no column is cut short."""
 SUFFIXES = (".yaml", ".yml")
-"""Of files that hold an application."""
+"""Suffixes of application files."""
 
 
 def check_application(file: Path) -> None:
-    """Raises ConfigErrors. Nothing of what stands in a `config` is printed: it may be secret."""
+    """Raises ConfigErrors. Nothing in a `config` is printed: it may be secret."""
     from penstock.application.config import load
     from penstock.application.config.types import KnownTypes
 

@@ -23,13 +23,13 @@ HTTP_SECONDS_MAX = 10
 
 DEFAULT_WORKER = "127.0.0.1:7102"
 OWN_DATA = Path("penstock-data")
-"""Where `penstock run` and `penstock worker` keep their data unless they are given another directory."""
+"""Where `penstock run` and `penstock worker` store their data by default."""
 
 _RETRY_SECONDS = 3.0
-"""For a worker that is just being started; a person waits for the answer."""
+"""How long to wait for a worker that is just being started: a person is waiting."""
 
 _NAMED_MAX = 3
-"""Pipelines that are named when a worker has no application."""
+"""At most this many pipelines are named when a worker has no application."""
 
 WorkerOption = Annotated[
     str | None,
@@ -52,7 +52,7 @@ TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
 
 
 def get_json(worker: str, path: str) -> Any:
-    """What the worker's HTTP side says. Raises Unavailable."""
+    """The worker's HTTP response. Raises Unavailable."""
     try:
         with urllib.request.urlopen(f"http://{worker}{path}", timeout=HTTP_SECONDS_MAX) as response:
             return json.load(response)
@@ -65,7 +65,7 @@ def get_json(worker: str, path: str) -> Any:
 
 
 def worker_status(address: str) -> dict[str, Any]:
-    """Its /status. Raises Unavailable, also where something else answers."""
+    """The worker's /status. Raises Unavailable, also if something else answers at this address."""
     status = get_json(address, "/status")
     if not isinstance(status, dict) or "ports" not in status:
         raise Unavailable(f"what answers on {address} is not a worker", "Use --worker HOST:PORT, or --data DIR.")
@@ -73,7 +73,7 @@ def worker_status(address: str) -> dict[str, Any]:
 
 
 def worker_to_read(worker: str | None, data: Path | None) -> str:
-    """The HTTP address of the worker that a command only looks at. Raises Unavailable."""
+    """The HTTP address of the worker, for a command that only reads. Raises Unavailable."""
     address, is_chosen = _found(worker, data)
     if not is_chosen:
         status = worker_status(address)
@@ -83,8 +83,8 @@ def worker_to_read(worker: str | None, data: Path | None) -> str:
 
 
 def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_seconds: float = _RETRY_SECONDS) -> str:
-    """The HTTP address of the worker that a command is about to change, after naming it. One that nobody has chosen,
-    and that is not this directory's, is changed only if the user agrees. Raises Unavailable, RequestError.
+    """The HTTP address of the worker that a command is about to change; it is reported first. A worker that was not
+    named and is not this directory's is changed only if the user agrees. Raises Unavailable, RequestError.
     """
     address, is_chosen = _found(worker, data)
     status = _status(address, retry_seconds)
@@ -114,8 +114,8 @@ def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
 
 
 def ports_on(data: Path) -> dict[str, int]:
-    """Of the worker that runs on this directory. A killed worker leaves its ports behind, and another one may listen
-    there by now: its id tells. Raises Unavailable.
+    """The ports of the worker that runs on this directory. A killed worker leaves its ports file, and another may
+    listen on those ports by now, so its id is checked. Raises Unavailable.
     """
     file, start = data / "ports.json", f"Start it: penstock worker --data {data}"
     try:
@@ -156,7 +156,7 @@ def _described(address: str, status: dict[str, Any]) -> str:
 
 
 def _application(status: dict[str, Any]) -> str:
-    """What people call it: its file, or its pipelines where they come from Python files."""
+    """The name of the application: its file, or its pipelines if they come from Python files."""
     application = status.get("application") or {}
     if name := application.get("name"):
         return f"application {name}"
@@ -186,7 +186,7 @@ def segment_client(address: str) -> Iterator[SegmentClient]:
 
 
 def tls_context() -> SSLContext | None:
-    """From the variables that the group's options set; None: no TLS. Raises RequestError for unusable files."""
+    """From the variables that the group's options set; None without TLS. Raises RequestError for unusable files."""
     authority, cert, key = (os.environ.get(name) for name in TLS_VARIABLES)
     if not authority:
         return None

@@ -1,4 +1,4 @@
-"""`penstock connectors` and `penstock schema`: what an application's file may hold."""
+"""`penstock connectors` and `penstock schema`: what an application's file may contain."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.application.type_pages import TypePage
 
 _WIDTH = 140
-"""Of what goes to a file or a pipe: no column is cut short."""
+"""For output to a file or a pipe, so that no column is cut short."""
 
 
 def register(app: typer.Typer) -> None:

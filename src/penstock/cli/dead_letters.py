@@ -1,4 +1,4 @@
-"""`penstock dead-letters`: events that could not be processed, or came too late."""
+"""`penstock dead-letters`: events that could not be processed, or arrived too late."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
 
 _WIDTH = 160
-"""Of what goes to a file or a pipe: no column is cut short."""
+"""For output to a file or a pipe, so that no column is cut short."""
 
 _RETRY_SECONDS = 30.0
-"""For a worker that is about to start: an interrupted replay learns how it ended."""
+"""How long to wait for a worker that is about to start: an interrupted replay can then report how it ended."""
 
 _DUMP_BYTES = 16
-"""Of one line."""
+"""Bytes per line of a hex dump."""
 
 _REASON_LISTED = 200
 """Characters of a reason in a list; `show` prints all of it."""
@@ -124,7 +124,7 @@ def _lines(dead_letter: DeadLetter) -> Iterator[tuple[str, str]]:
 
 
 def shown(data: bytes) -> list[str]:
-    """Lines: the text if it is UTF-8 that a terminal can show, else a dump."""
+    """The lines of the text if it is UTF-8 that a terminal can show, else of a hex dump."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

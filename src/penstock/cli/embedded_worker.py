@@ -1,4 +1,4 @@
-"""The worker of `penstock run`: a process of its own, unless one serves the data already."""
+"""The worker of `penstock run`: a separate process, unless one already serves the data."""
 
 import ctypes
 import json
@@ -23,7 +23,7 @@ CPU, which a busy machine may stretch to a minute and more.
 """
 
 _STOP_SECONDS_MAX = 30.0
-"""It makes durable and acknowledges what it has received; then it is killed, which loses nothing acknowledged."""
+"""It makes durable and acknowledges what it has received. Killing it after that loses nothing acknowledged."""
 
 _LAST_WORDS_CHARS = 2000
 _DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
@@ -34,7 +34,7 @@ _RELAY_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class FoundWorker:
-    """`process` is None for a worker that was there before: it is not ours to stop."""
+    """`process` is None for a worker that was already running, which we must not stop."""
 
     http: str
     ports: dict[str, int]
@@ -48,15 +48,15 @@ class FoundWorker:
 
 @contextmanager
 def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = False) -> Iterator[FoundWorker]:
-    """The worker on this data, started if there is none, and then stopped again. `stdio`: one that is started gets our
-    own input and output; else both are closed to it. Raises Unavailable.
+    """The worker on this data; if there is none, one is started, and stopped at the end. `stdio`: a started worker gets
+    our input and output; otherwise it gets neither. Raises Unavailable.
     """
     ports = _running_on(data)
     if ports is not None:
         yield _local(ports, None)
         return
     data.mkdir(parents=True, exist_ok=True)
-    (data / "ports.json").unlink(missing_ok=True)  # a killed worker leaves its own behind
+    (data / "ports.json").unlink(missing_ok=True)  # a killed worker leaves its file
     found = _started(data, options, _ports(), stdio=stdio)
     try:
         yield found
@@ -88,7 +88,7 @@ def _running_on(data: Path) -> dict[str, int] | None:
 
 
 def _start(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> "subprocess.Popen[bytes]":
-    """In a process group of its own: Ctrl-C is for us, who stop it last."""
+    """In a process group of its own, so that Ctrl-C reaches only us; we stop the worker last."""
     given = [f"--{name}-port={port}" for name, port in ports.items()]
     command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *given, *options]
     relayed = stdio and sys.stdin.isatty()
@@ -107,7 +107,7 @@ def _start(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: 
 
 
 def _relay(process: "subprocess.Popen[bytes]") -> None:
-    """What is typed, to the worker: only the group in the foreground may read from a terminal, and that is ours."""
+    """Pass typed input on to the worker: only the foreground process group, ours, may read from a terminal."""
     assert process.stdin is not None
     with suppress(OSError, ValueError), process.stdin as typed:
         while data := os.read(sys.stdin.fileno(), _RELAY_BYTES):
@@ -116,7 +116,7 @@ def _relay(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _ports() -> dict[str, int]:
-    """The default ones, so that sources find them, if they are all free."""
+    """The default ports if all are free, so that sources find them."""
     for port in _DEFAULT_PORTS.values():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -128,7 +128,7 @@ def _ports() -> dict[str, int]:
 
 
 def _end_with_parent() -> None:
-    """A driver that is killed leaves no worker behind. Linux has this; elsewhere the next run finds the worker."""
+    """The worker ends even if the driver is killed. Linux only; elsewhere the next run finds the running worker."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

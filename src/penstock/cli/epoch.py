@@ -1,4 +1,4 @@
-"""`penstock epoch`: epochs that are on their way to sinks, and what to do when one does not get there."""
+"""`penstock epoch`: epochs that are not delivered yet, and what to do when one cannot be."""
 
 import json
 import math
@@ -16,13 +16,13 @@ from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
 
 _WIDTH = 140
-"""Of what goes to a file or a pipe: no column is cut short."""
+"""For output to a file or a pipe, so that no column is cut short."""
 
 _RETRY_SECONDS = 3.0
-"""For a worker that is about to start; a person waits for the answer."""
+"""How long to wait for a worker that is about to start: a person is waiting."""
 
 _SHOWN_MAX = 20
-"""Epochs of a pipeline in the table: those behind the first ones only wait. JSON has all."""
+"""Epochs per pipeline in the table: later ones only wait for the first ones. JSON has all."""
 
 _COLOURS = {"REFUSED": "red", "WAITING": "red", "DELIVERING": "green", "DECIDED": "green"}
 
@@ -106,7 +106,7 @@ def park(
             names = " and ".join(one.sink for one in sinks)
             what = f"epoch {epoch} of {pipeline} ({show_size(known.bytes)} in all ports)"
             typer.confirm(f"Park {what}? This is final: {names} will never get it.", abort=True)
-        for one in sinks:  # each by its name: what was shown is parked, and nothing else
+        for one in sinks:  # each by name, so that only what was shown is parked
             client.park(pipeline, epoch, one.sink)
     for one in sinks:
         typer.echo(f"parked epoch {epoch} of {pipeline}; its rows for {one.sink} are the source")

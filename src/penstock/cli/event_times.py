@@ -72,8 +72,8 @@ def with_event_times(
 
 
 def _check_idle_rules(default: SourceSettings, named: Mapping[str, SourceSettings], given: Sequence[str]) -> None:
-    """Raises RequestError for a source that is to follow the clock and has no timeout. Said of all sources, one with
-    a timeout is enough.
+    """Raises RequestError for a source that is to follow the clock and has no timeout. If the rule is set for all
+    sources, one with a timeout is enough.
     """
     asked = {text.rpartition("=")[0] for text in given}
     everywhere = [default, *named.values()]
@@ -89,7 +89,7 @@ def _check_idle_rules(default: SourceSettings, named: Mapping[str, SourceSetting
 
 
 def _by_name(option: str, given: Sequence[str], parse: Callable[[str], T]) -> dict[str, T]:
-    """`""` is for all."""
+    """The key `""` is for all sources."""
     found: dict[str, T] = {}
     for text in given:
         name, _, value = text.rpartition("=")
@@ -119,7 +119,7 @@ def _timeout_seconds(text: str) -> float | None:
 
 
 def parse_event_time(text: str) -> int:
-    """In microseconds since 1970: a number of them, or a time as ISO 8601 writes it, in UTC unless it says otherwise.
+    """In microseconds since 1970: a number of them, or a time as ISO 8601 writes it, in UTC unless it has an offset.
     Raises RequestError.
     """
     try:

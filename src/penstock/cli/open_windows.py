@@ -1,4 +1,4 @@
-"""Open windows as commands report them: what they wait for, and what becomes of them at the end."""
+"""Reports on open windows: what they wait for, and what happens to them when a command ends."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -8,7 +8,7 @@ from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import PenstockError
 
 _ANSWER_SECONDS_MAX = 2.0
-"""A command that ends waits no longer for the worker's word."""
+"""How long a command that is about to end waits for the worker's answer."""
 
 
 def open_window_notes(pipelines: Iterable[PipelineStatus]) -> list[str]:
@@ -17,7 +17,7 @@ def open_window_notes(pipelines: Iterable[PipelineStatus]) -> list[str]:
 
 
 def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
-    """Of pipelines that have stopped: how many windows they leave open, and what closes them."""
+    """For pipelines that have stopped: how many windows they leave open, and what closes them."""
     for each in pipelines:
         if each.open_windows:
             is_one = each.open_windows == 1
@@ -26,7 +26,7 @@ def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
 
 
 def _closing(pipeline: PipelineStatus, them: str) -> str:
-    """A command that ends a source is named only where no clock closes them: it cannot be undone."""
+    """Suggests the command that ends a source only where no clock closes the windows: it cannot be undone."""
     if pipeline.open_windows_by_clock:
         return f"; the next run closes {them}, by the worker's clock"
     ends = ", ".join(f"penstock source end {source}" for source in pipeline.open_windows_sources)
@@ -34,8 +34,8 @@ def _closing(pipeline: PipelineStatus, them: str) -> str:
     return f" until the next run{close}"
 
 
-def say_staying_open(worker: str, names: Collection[str], report: Callable[[str], None]) -> None:
-    """At the end of a command that has run these pipelines. A worker that does not answer is not waited for."""
+def report_staying_open(worker: str, names: Collection[str], report: Callable[[str], None]) -> None:
+    """At the end of a command that has run these pipelines. Reports nothing if the worker does not answer."""
     with (
         suppress(PenstockError),
         CoordinatorClient(worker, 0, timeout_seconds=_ANSWER_SECONDS_MAX) as client,

@@ -1,4 +1,4 @@
-"""`penstock pipeline`: look at the pipelines that a worker knows, let one start from scratch, or forget it."""
+"""`penstock pipeline`: list the pipelines that a worker knows, reset one, or drop it."""
 
 import json
 from collections.abc import Iterator
@@ -29,10 +29,10 @@ from penstock.core.errors import PipelineError, Unavailable
 from penstock.core.sizes import show_size
 
 _WIDTH = 140
-"""Of what goes to a file or a pipe: no column is cut short."""
+"""For output to a file or a pipe, so that no column is cut short."""
 
 _RETRY_SECONDS = 3.0
-"""For a worker that is about to start; a person waits for the answer."""
+"""How long to wait for a worker that is about to start: a person is waiting."""
 
 _STOP_FIRST = (
     "Stop it first: press Ctrl-C in its penstock run, or remove it from the application and run penstock apply. Then "
@@ -76,8 +76,8 @@ def _table(found: list[PipelineStatus]) -> Table:
 
 @contextmanager
 def _worker(worker: str | None, data: Path | None, *, yes: bool) -> Iterator[str]:
-    """The worker to change. Data that no worker serves gets one for as long as the command runs: Ctrl-C in `penstock
-    run` has ended its own.
+    """The worker to change. If no worker serves the data, one is started for the duration of the command: Ctrl-C in
+    `penstock run` also stops its worker.
     """
     place = data or OWN_DATA
     if worker is None and place.is_dir() and not _is_served(place):

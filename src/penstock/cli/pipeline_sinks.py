@@ -1,4 +1,4 @@
-"""The sinks of pipelines in a file: those that they are declared with, and those of the command line."""
+"""The sinks of pipelines in a file: those declared there, and those of the command line."""
 
 import re
 import time
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline
 
 _DELIVERY_SECONDS_MAX = 60.0
-"""Without any epoch delivered: then a sink will not take it soon, and the next run of the worker goes on with it."""
+"""Without any epoch delivered: then a sink will not accept it soon, and the worker's next run continues with it."""
 
 _LOOK_SECONDS = 0.1
 
@@ -46,7 +46,9 @@ class CheckedSink:
 
 
 def bound_to(pipelines: Sequence["Pipeline"], given: Sequence[str]) -> list["Pipeline"]:
-    """With the sinks of the command line: `URL`, `PORT=URL`, or, where there are several pipelines, `NAME/PORT=URL`."""
+    """The pipelines with the sinks of the command line added: `URL`, `PORT=URL`, or, where there are several
+    pipelines, `NAME/PORT=URL`.
+    """
     from penstock.protocol.api.delivery import SinkSpec
 
     added: dict[str, list[SinkSpec]] = {pipeline.name: [] for pipeline in pipelines}
@@ -70,7 +72,7 @@ def _placed(text: str, names: Sequence[str]) -> tuple[str, str, str]:
 
 
 def checked(pipeline: "Pipeline") -> list[CheckedSink]:
-    """All its sinks, each with all that is wrong with it."""
+    """All its sinks, each with all its mistakes."""
     return [_checked(name, spec, pipeline.outputs) for name, spec in pipeline.sinks.items()]
 
 
@@ -95,8 +97,8 @@ def _checked(name: str, spec: "SinkSpec", ports: Sequence[str] | None) -> Checke
 
 
 def check_sinks(pipelines: Sequence["Pipeline"], *, worker_is_here: bool) -> None:
-    """Raises RequestError with all that is wrong with any of them; what is not installed here is wrong where it is used
-    by a worker of ours.
+    """Raises RequestError with all mistakes in any of them. A type that is not installed here is a mistake only if the
+    worker runs here.
     """
     mistakes = [
         RequestError(f"pipeline {pipeline.name}, sink {sink.name}: {error}", error.hint)
@@ -111,7 +113,7 @@ def check_sinks(pipelines: Sequence["Pipeline"], *, worker_is_here: bool) -> Non
 
 
 def wait_for_delivery(worker: str, names: Sequence[str], report: Callable[[str], None]) -> None:
-    """Until all that the pipelines have put out is at their sinks, or nothing moves; then it says what is left."""
+    """Wait until the sinks have all output of the pipelines, or nothing moves; then report what is left."""
     with CoordinatorClient(worker) as client:
         for name in names:
             left = _left(client, name)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
-from penstock.cli.open_windows import say_staying_open
+from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.cli.run_setup import (
     Place,
@@ -20,8 +20,8 @@ from penstock.cli.run_setup import (
     end_by_sigterm,
     let_workers_import_from,
     milliseconds,
-    say,
-    say_drained,
+    print_line,
+    report_drained,
     stopped_by_signals,
     worker_of,
 )
@@ -117,7 +117,7 @@ def run(
 
 
 Run = Callable[[Path, Sequence[str], Sequence[str], RunOptions], int | None]
-"""Runs pipelines and sinks of a file, by name. Returns the number of the signal that ended it, if one did."""
+"""Runs pipelines and sinks of a file, by name. Returns the number of the signal that ended it, if any."""
 
 
 def _runner_of(file: Path, given: Mapping[str, object]) -> Run:
@@ -144,26 +144,26 @@ def _run_application(file: Path, _: Sequence[str], __: Sequence[str], options: R
 
 
 def _run_file(file: Path, names: Sequence[str], sinks: Sequence[str], options: RunOptions) -> int | None:
-    """The number of the signal that ended it, if one did."""
+    """Returns the number of the signal that ended it, if any."""
     pipelines = bound_to(_chosen(load_pipelines(file), names), sinks)
     check_sinks(pipelines, worker_is_here=options.worker is None)
     let_workers_import_from([file.absolute().parent])
     with worker_of(options) as found:
         number = _run(found, pipelines, _open_for_programs(found), options)
         if options.available_now and number is None:
-            wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
-            say_staying_open(found.http, [pipeline.name for pipeline in pipelines], say)
+            wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], print_line)
+            report_staying_open(found.http, [pipeline.name for pipeline in pipelines], print_line)
     return number
 
 
 def _open_for_programs(worker: FoundWorker) -> Deployed:
-    """What is deployed. After `penstock stop` no source may send, until something is run again: this is."""
+    """What is deployed. After `penstock stop`, sources may not send until something runs again, as now."""
     with ApplicationClient(worker.http) as client:
         found = client.application()
         if found.state != "drained":
             return found
         if found.deployment != Deployment():
-            say("the application deployed here is stopped and stays stopped; run its file to start it")
+            print_line("the application deployed here is stopped and stays stopped; run its file to start it")
         client.apply(Deployment())
         return client.application()
 
@@ -179,7 +179,7 @@ def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
 def _worker_options(
     retention: str | None, max_disorder: list[str], idle_timeout: list[str], when_all_idle: list[str]
 ) -> list[str]:
-    """Of the worker that is started. Raises RequestError."""
+    """Options of the worker to start. Raises RequestError."""
     with_event_times(SourceSettings(), max_disorder, idle_timeout, when_all_idle)
     options = [] if retention is None else [f"--retention={retention}"]
     options += [f"--max-disorder={given}" for given in max_disorder]
@@ -188,14 +188,14 @@ def _worker_options(
 
 
 def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed, options: RunOptions) -> int | None:
-    """The number of the signal that ended it, if one did."""
+    """Returns the number of the signal that ended it, if any."""
     from penstock.application.driver import Follower
     from penstock.cli.run_view import RunView, announced
     from penstock.spark.run.driver import spark_driver
     from penstock.spark.run.runner import Runner, RunningPipeline, carry_by_value
 
     carry_by_value(pipelines)
-    say(f"starting Spark, log in {options.spark_log} …")
+    print_line(f"starting Spark, log in {options.spark_log} …")
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,
@@ -208,13 +208,13 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
             announcement.look(running)
             view.show(running)
 
-        with closing(Follower(worker.http, deployed, say)) as follower:
+        with closing(Follower(worker.http, deployed, print_line)) as follower:
             runner = follower.runner = Runner(
                 session, pipelines, options.settings(worker.http, session), show, change=follower.follow
             )
             with stopped_by_signals(runner) as caught:
                 runner.run(options.seconds_max)
             if follower.is_drained:
-                say_drained(runner.pipelines)
-                say_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], say)
+                report_drained(runner.pipelines)
+                report_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], print_line)
         return caught[0] if caught else None

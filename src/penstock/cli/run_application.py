@@ -13,9 +13,16 @@ from penstock.application.config.types import KnownTypes
 from penstock.application.driver import Driver, carry_by_value
 from penstock.application.pipelines import pipelines_of
 from penstock.cli.embedded_worker import FoundWorker
-from penstock.cli.open_windows import say_staying_open
+from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import wait_for_delivery
-from penstock.cli.run_setup import RunOptions, let_workers_import_from, say, say_drained, stopped_by_signals, worker_of
+from penstock.cli.run_setup import (
+    RunOptions,
+    let_workers_import_from,
+    print_line,
+    report_drained,
+    stopped_by_signals,
+    worker_of,
+)
 from penstock.cli.run_view import announced
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import PASSTHROUGH, Deployed, Deployment
@@ -26,34 +33,34 @@ if TYPE_CHECKING:
 
 
 def run_application(file: Path, options: RunOptions) -> int | None:
-    """Check it, deploy it in the worker, run its pipelines, follow what is applied, until it is stopped. The number of
-    the signal that ended it, if one did.
+    """Check the file, deploy it in the worker, run its pipelines, and follow changes that are applied, until it is
+    stopped. Returns the number of the signal that ended it, if any.
     """
     loaded = load(file, KnownTypes(), os.environ)
     for note in loaded.notes:
-        say(f"note: {note}")
+        print_line(f"note: {note}")
     deployment = loaded.deployment
     pipelines = pipelines_of(deployment)
     let_workers_import_from([file.absolute().parent, *_folders(deployment)])
     stdio = any(spec.type == "stdio" for spec in deployment.connectors.values())
     with worker_of(options, stdio=stdio) as worker:
         if stdio and worker.process is None:
-            say("stdio is the input and output of the worker, which was there before: not of this command")
+            print_line("stdio is the input and output of the worker, which was there before: not of this command")
         with ApplicationClient(worker.http) as client:
             _report_replaced(client.status()["application"], file.name)
             client.apply(deployment, file.name)
             first = client.application()
         number = _run(worker, pipelines, first, options)
         if options.available_now and number is None:
-            wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], say)
-            say_staying_open(worker.http, [pipeline.name for pipeline in pipelines], say)
+            wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], print_line)
+            report_staying_open(worker.http, [pipeline.name for pipeline in pipelines], print_line)
     return number
 
 
 def _report_replaced(running: dict[str, Any] | None, name: str) -> None:
-    """A worker that runs already may run something else."""
+    """A worker that is already running may run another application."""
     if running is not None and running["revision"] and running["name"] not in ("", name):
-        say(f"{name} replaces {running['name']} (revision {running['revision']}), which is deployed there")
+        print_line(f"{name} replaces {running['name']} (revision {running['revision']}), which is deployed there")
 
 
 def _folders(deployment: Deployment) -> list[Path]:
@@ -68,7 +75,7 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
 
     for pipeline in pipelines:
         carry_by_value(pipeline)
-    say(f"starting Spark, log in {options.spark_log} …")
+    print_line(f"starting Spark, log in {options.spark_log} …")
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,
@@ -81,7 +88,7 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
             announcement.look(running)
             view.show(running)
 
-        with closing(Driver(worker.http, first, say)) as driver:
+        with closing(Driver(worker.http, first, print_line)) as driver:
             runner = driver.runner = Runner(
                 session,
                 pipelines,
@@ -93,6 +100,6 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
             with stopped_by_signals(runner) as caught:
                 runner.run(options.seconds_max)
             if driver.is_drained:
-                say_drained(runner.pipelines)
-                say_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], say)
+                report_drained(runner.pipelines)
+                report_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], print_line)
         return caught[0] if caught else None

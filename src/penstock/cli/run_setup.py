@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from penstock.spark.run.runner import Runner, RunningPipeline
 
 _WORKER_SECONDS_MAX = 10.0
-"""For a worker that is being started again, or together with us; a wrong address is still told soon."""
+"""Enough for a worker that is restarting, or starting together with us; a wrong address is still reported soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`data` is None when the worker is somebody else's. `folder` is ours to write logs to."""
+    """`data` is None if the worker was started by someone else. `folder` is where we write logs."""
 
     data: Path | None
     folder: Path
@@ -51,12 +51,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line says of a run, whatever is run."""
+    """The command-line options of a run, for both kinds of files."""
 
     place: Place
     worker: str | None
     worker_options: Sequence[str]
-    """Of the worker that is started."""
+    """Options of the worker to start."""
     trigger_ms: int | None
     available_now: bool
     seconds_max: float | None
@@ -92,7 +92,7 @@ def conf_of(settings: Sequence[str]) -> dict[str, str]:
 
 
 def let_workers_import_from(folders: Iterable[Path]) -> None:
-    """Python workers on this machine find the modules beside the file, as the driver does."""
+    """Python workers on this machine can then import the modules next to the file, as the driver does."""
     before = os.environ.get("PYTHONPATH")
     named = dict.fromkeys(str(folder.absolute()) for folder in folders)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*named, before)))
@@ -100,7 +100,9 @@ def let_workers_import_from(folders: Iterable[Path]) -> None:
 
 @contextmanager
 def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWorker]:
-    """The given one, or one on the data. `stdio`: one that is started gets our own input and output."""
+    """The worker that was named, or one on the data directory. `stdio`: a worker started here gets our input and
+    output.
+    """
     if options.place.data is None:
         assert options.worker is not None
         if options.worker_options:
@@ -113,20 +115,20 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
     with embedded_worker(options.place.data, options.worker_options, stdio=stdio) as found:
         how = "runs already" if found.process is None else "is started"
         ports = f"sources on port {found.ports['connector']}, http on {found.http}"
-        say(f"the worker on {options.place.data} {how}: {ports}")
+        print_line(f"the worker on {options.place.data} {how}: {ports}")
         if found.process is None and options.worker_options:
-            say(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is not for it")
+            print_line(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is not for it")
         yield found
 
 
 def end_by_sigterm(*_: object) -> NoReturn:
-    """While things are being started: what was started is ended, in order."""
+    """The handler during startup: exits, so that everything already started is stopped in order."""
     raise SystemExit(0)
 
 
 @contextmanager
 def stopped_by_signals(runner: "Runner") -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM stops in order; a second Ctrl-C does not wait for that."""
+    """The first Ctrl-C or SIGTERM stops in order; a second Ctrl-C stops without waiting for that."""
     caught: list[int] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -143,17 +145,17 @@ def stopped_by_signals(runner: "Runner") -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     report(Console(stderr=True, highlight=False), text)
 
 
 def report(console: Console, text: str, level: int = logging.INFO) -> None:
-    """As it is on a terminal; as a log line elsewhere."""
+    """Print plain text on a terminal, a log line elsewhere."""
     line = text if console.is_terminal else log_line(text, "penstock.run", level)
     console.print(line, markup=False, soft_wrap=True)
 
 
-def say_drained(pipelines: "Sequence[RunningPipeline]") -> None:
+def report_drained(pipelines: "Sequence[RunningPipeline]") -> None:
     """After `penstock stop`."""
     passed = ", ".join(f"{running.pipeline.name} {running.rows:,} events" for running in pipelines)
-    say(f"the application is stopped: all events were delivered ({passed or 'no pipeline ran'})")
+    print_line(f"the application is stopped: all events were delivered ({passed or 'no pipeline ran'})")

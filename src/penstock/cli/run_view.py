@@ -1,4 +1,4 @@
-"""What `penstock run` shows: a live table on a terminal, a line now and then elsewhere."""
+"""What `penstock run` shows: a live table on a terminal, otherwise a line every few seconds."""
 
 import logging
 import threading
@@ -25,18 +25,18 @@ from penstock.spark.run.runner import RunningPipeline
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline
 
-# What `penstock run` says when pipelines take events: what to do next, for each source.
+# What `penstock run` reports when pipelines accept events: what to do next, for each source.
 
 _REQUESTS = "http-server"
 _PROGRAMS = "connector-protocol"
 _ELSEWHERE = ("pipeline:", "segment:")
-"""How sources begin that nobody sends to directly."""
+"""Prefixes of sources that nobody sends to directly."""
 
 
 def ready_lines(
     names: Collection[str], known: Iterable[PipelineStatus], connectors: Iterable[Mapping[str, Any]]
 ) -> list[str]:
-    """Of these pipelines. A request is answered when every pipeline that reads it has it, so all of them must run."""
+    """For these pipelines. A request is answered once every pipeline that reads it has it, so all of them must run."""
     connector_of = {one["name"]: one for one in connectors}
     reads = {one.name: _sources(one) for one in known}
     running = {one.name for one in known if one.state == "RUNNING"}
@@ -57,7 +57,7 @@ def _sources(pipeline: PipelineStatus) -> list[str]:
 
 
 def _how(source: str, connector_of: Mapping[str, Mapping[str, Any]]) -> str:
-    """In parentheses: how events come into it."""
+    """In parentheses: how events reach the source."""
     if source.startswith(_ELSEWHERE):
         return ""
     connector = connector_of.get(source)
@@ -69,7 +69,7 @@ def _how(source: str, connector_of: Mapping[str, Mapping[str, Any]]) -> str:
 _LINE_SECONDS = 5.0
 _ASK_SECONDS = 1.0
 _ANSWER_SECONDS_MAX = 2.0
-"""The view waits no longer for the worker's word on the lag."""
+"""How long the view waits for the worker's status."""
 
 _IN_TROUBLE = ("REFUSED", "WAITING")
 
@@ -78,7 +78,7 @@ _RETURNED = "the changed {0} has failed before its first epoch: the {0} from bef
 
 
 class RunView:
-    """Shows pipelines, with what the worker says of them."""
+    """Shows pipelines with the worker's status of them."""
 
     def __init__(self, worker: str, console: Console) -> None:
         self._console = console
@@ -116,7 +116,7 @@ class RunView:
         elif time.monotonic() - self._printed >= _LINE_SECONDS or not any(p.is_running for p in pipelines):
             self._printed = time.monotonic()
             for pipeline in pipelines:
-                self._say(pipeline.pipeline.name, self._line(pipeline))
+                self._report(pipeline.pipeline.name, self._line(pipeline))
 
     def _ask(self) -> None:
         if time.monotonic() - self._asked >= _ASK_SECONDS:
@@ -128,8 +128,8 @@ class RunView:
                 self._is_stopping = (status.get("application") or {}).get("state", "running") != "running"
             self._asked = time.monotonic()
 
-    def _say(self, about: str, line: str, level: int = logging.INFO) -> None:
-        """Nothing twice."""
+    def _report(self, about: str, line: str, level: int = logging.INFO) -> None:
+        """Print a line, unless the last one about the same subject was identical."""
         if line and self._reported.get(about) != line:
             self._reported[about] = line
             report(self._console, line, level)
@@ -137,39 +137,41 @@ class RunView:
     def _report_start(self, running: RunningPipeline) -> None:
         if running.moved_aside is not None:
             text = f"{running.pipeline.name} was reset: its old checkpoint is now {running.moved_aside}"
-            self._say(f"reset of {running.pipeline.name}", text)
+            self._report(f"reset of {running.pipeline.name}", text)
         if running.ports is not None:
             name, inputs = running.pipeline.name, running.pipeline.inputs.values()
             reads = ", ".join(dict.fromkeys(source for sources in inputs for source in sources))
             puts = ", ".join(f"pipeline:{name}/{port}" for port in _shown(running)) or "a sink of Spark's"
-            self._say(f"start of {name}", f"{name}: {reads} → {puts}")
+            self._report(f"start of {name}", f"{name}: {reads} → {puts}")
 
     def _report_failure(self, running: RunningPipeline) -> None:
         if (error := running.given_up) is not None:
             name = running.pipeline.name
-            self._say(f"end of {name}", f"{error}\n{error.hint}\n{_STAYS.format(name)}", logging.ERROR)
+            self._report(f"end of {name}", f"{error}\n{error.hint}\n{_STAYS.format(name)}", logging.ERROR)
             return
         name, failure = running.pipeline.name, running.last_failure
         if (error := running.replaced) is not None:
-            self._say(f"return of {name}", f"{error}\n{error.hint}\n{_RETURNED.format(name)}", logging.ERROR)
-        if failure is not None and failure.cause is None:  # one in the user's code is reported when it fails again
-            self._say(f"failure of {name}", f"{name} failed, and is restarted: {failure.text}", logging.WARNING)
+            self._report(f"return of {name}", f"{error}\n{error.hint}\n{_RETURNED.format(name)}", logging.ERROR)
+        if failure is not None and failure.cause is None:  # an error in the user's code is reported when it fails again
+            self._report(f"failure of {name}", f"{name} failed, and is restarted: {failure.text}", logging.WARNING)
 
     def _report_sinks(self, name: str) -> None:
-        """Where it goes to, once; and what keeps a sink from taking it, until it does."""
+        """Where the output goes, once; and why a sink does not accept it, until it does."""
         for sink in self._sinks:
             if sink.pipeline == name:
                 what, trouble = f"{name}/{sink.port} → {sink.sink}", f"trouble of {sink.sink} of {name}"
-                where = "" if sink.url == sink.sink else f": {sink.url}"  # a connector of the application is its name
-                self._say(f"sink {sink.sink} of {name}", f"{what}{where} ({sink.guarantee})")
+                where = (
+                    "" if sink.url == sink.sink else f": {sink.url}"
+                )  # the URL of an application's connector is its name
+                self._report(f"sink {sink.sink} of {name}", f"{what}{where} ({sink.guarantee})")
                 if sink.state in _IN_TROUBLE:
-                    self._say(trouble, f"{what} {sink.state}: {sink.reason}", logging.WARNING)
+                    self._report(trouble, f"{what} {sink.state}: {sink.reason}", logging.WARNING)
                 elif sink.state == "READY" and trouble in self._reported:
-                    self._say(trouble, f"{what} READY again")
+                    self._report(trouble, f"{what} READY again")
                     del self._reported[trouble]
 
     def _report_ready(self, names: Collection[str]) -> None:
-        """Again after a restart: what was ready was not in between. Never after `penstock stop`."""
+        """Repeated after a restart, since the pipeline was not ready in between. Never after `penstock stop`."""
         lines = [] if self._is_stopping else ready_lines(names, self._known.values(), self._connectors)
         for line in lines:
             if line not in self._ready:
@@ -206,35 +208,35 @@ class RunView:
 
 
 def _open_windows(known: PipelineStatus) -> str:
-    """How many, and why."""
+    """How many windows are open, and what they wait for."""
     if not known.open_windows:
         return ""
     return printable(f"{known.open_windows:,}, {known.open_windows_wait}")
 
 
 def _shown(running: RunningPipeline) -> list[str]:
-    """Its ports, but for those in other codecs that no sink is bound to."""
+    """Its ports, except those in other codecs without a bound sink."""
     ports, bound = running.ports or (), {sink.port for sink in running.pipeline.sinks.values()}
     return [port for port in ports if port in bound or port.rpartition(".")[2] not in codecs.names() or "." not in port]
 
 
-# While `penstock run` starts Spark, the worker knows for which pipelines: whoever sends to them can be told.
+# While `penstock run` starts Spark, it announces its pipelines to the worker, which can then inform their senders.
 
-_AGAIN_SECONDS = 3.0
-"""A few may be lost before the worker takes the start for given up."""
+_REPEAT_SECONDS = 3.0
+"""Short enough that a few may be lost before the worker considers the start abandoned."""
 
 _ANNOUNCEMENT_SECONDS_MAX = 5.0
 
 
 class Announcement:
-    """Until `stop`, the worker hears again and again that Spark is being started for these pipelines."""
+    """Announces to the worker, repeatedly until `stop`, that Spark is being started for these pipelines."""
 
     def __init__(self, worker: str, pipelines: Mapping[str, Sequence[str]]) -> None:
         self._worker = worker
         self._pipelines = pipelines
         self._over = threading.Event()
-        self._say()  # at once: a program that is started right behind us finds it said
-        self._thread = threading.Thread(target=self._go_on, name="announcement of pipelines", daemon=True)
+        self._announce()  # now: a program that is started right after us must find the announcement
+        self._thread = threading.Thread(target=self._repeat, name="announcement of pipelines", daemon=True)
         self._thread.start()
 
     def look(self, pipelines: "Sequence[RunningPipeline]") -> None:
@@ -243,15 +245,15 @@ class Announcement:
             self.stop()
 
     def stop(self) -> None:
-        """The pipelines speak for themselves now, or will never. Idempotent."""
+        """To be called once the pipelines run and report themselves, or never will. Idempotent."""
         self._over.set()
 
-    def _go_on(self) -> None:
-        while not self._over.wait(_AGAIN_SECONDS):
-            self._say()
+    def _repeat(self) -> None:
+        while not self._over.wait(_REPEAT_SECONDS):
+            self._announce()
 
-    def _say(self) -> None:
-        """A worker that is away receives it the next time."""
+    def _announce(self) -> None:
+        """A worker that is unavailable receives the next one."""
         with (
             suppress(PenstockError),
             CoordinatorClient(self._worker, 0, timeout_seconds=_ANNOUNCEMENT_SECONDS_MAX) as coordinator,

@@ -120,7 +120,7 @@ _SKELETON = {
     "pyproject.toml.txt": "pyproject.toml",
     "README.md.txt": "README.md",
 }
-"""Of the skeleton, and how they are named in the new project."""
+"""Files of the skeleton, and their names in the new project."""
 
 app = typer.Typer(help="Create a project for a connector of your own.", no_args_is_help=True)
 
@@ -151,7 +151,7 @@ def connector(
 
 
 def write_connector(name: str, folder: Path) -> list[Path]:
-    """The files, which are new. Raises RequestError for a name that cannot be one, or a folder that is not empty."""
+    """Returns the new files. Raises RequestError for an invalid name, or a folder that is not empty."""
     words = _names(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(f"{folder} already exists", "Choose another place: --folder DIR")
@@ -169,7 +169,7 @@ def write_connector(name: str, folder: Path) -> list[Path]:
 
 
 def _names(name: str) -> dict[str, str]:
-    """By what the skeleton calls them."""
+    """By their names in the skeleton."""
     if not _NAME.fullmatch(name):
         raise RequestError(
             f"{name!r} is not a valid name for a type", "Lower-case words and digits with dashes, like my-queue."

@@ -39,7 +39,7 @@ from penstock.store.files import RealFiles
 from penstock.store.verify import VerifyReport
 from penstock.store.verify import verify as verify_files
 
-# `penstock segment append`: put lines into a segment, as events.
+# `penstock segment append`: append lines to a segment, as events.
 
 _LINE_BYTES_MAX = 1 << 20
 _WRITERS = uuid.UUID("7d0b0b0c-51a4-4f5e-9a29-8d3b1c1a6d11")
@@ -85,7 +85,7 @@ def _lines() -> Iterator[bytes]:
         yield line.rstrip(b"\r\n")
 
 
-# `penstock segment create`: make a segment.
+# `penstock segment create`: create a segment.
 
 
 def create(
@@ -122,7 +122,7 @@ def delete(
     typer.echo(f"deleted {name}")
 
 
-# `penstock segment list`: which segments there are.
+# `penstock segment list`: list segments.
 
 
 def list_segments(
@@ -160,13 +160,13 @@ def segments_of(address: str, prefix: str = "") -> Iterator[dict[str, Any]]:
         after = page["segments"][-1]["name"] if more else ""
 
 
-# What is said of a pipeline's output that is not there yet, or is still empty.
+# Why a pipeline's output does not exist yet, or is still empty.
 
 _PREFIX = "pipeline/"
 
 
 def missing(segment: str, status: Mapping[str, Any]) -> NoSuchSegment:
-    """Why there is no such segment, as far as a worker's /status tells."""
+    """Why there is no such segment, as far as a worker's /status shows."""
     pipeline, port = _parsed(segment)
     if not pipeline:
         return NoSuchSegment(f"segment {segment!r} not found")
@@ -197,7 +197,7 @@ def _next(state: str) -> str:
 
 
 def emptiness(segment: str, status: Mapping[str, Any]) -> str:
-    """Why an output that is there has nothing in it; "" where nothing can be said."""
+    """Why an existing output is empty; "" if that is not known."""
     pipeline, _ = _parsed(segment)
     for one in status.get("pipelines", ()):
         if one["name"] == pipeline and one["merged"] == NO_EPOCH:
@@ -206,7 +206,7 @@ def emptiness(segment: str, status: Mapping[str, Any]) -> str:
 
 
 def _parsed(segment: str) -> tuple[str, str]:
-    """Pipeline and port; nothing for segments that are no outputs."""
+    """Pipeline and port; both empty for segments that are not outputs."""
     name, _, port = segment.removeprefix(_PREFIX).partition("/") if segment.startswith(_PREFIX) else ("", "", "")
     return (name, port) if port else ("", "")
 
@@ -252,7 +252,7 @@ def cat(
 
 
 def _info(client: SegmentClient, name: str, address: str) -> SegmentInfo:
-    """Raises NoSuchSegment; of an output that is not there yet, with the reason."""
+    """Raises NoSuchSegment; for an output that does not exist yet, with the reason."""
     try:
         return client.info(name)
     except NoSuchSegment:
@@ -267,7 +267,7 @@ def _is_stored(name: str) -> bool:
 
 
 def _as_json(event: StoredEvent) -> bytes:
-    """Bytes that are no text are shown as well as it goes."""
+    """Bytes that are not valid text are shown as well as possible."""
     fields: dict[str, object] = {"stream_id": event.stream_id, "message_id": event.event_id}
     fields |= {"event_time": event.event_time, "key": event.key.decode(errors="replace"), **event.metadata}
     fields["value"] = event.payload.decode(errors="replace")
@@ -284,7 +284,7 @@ def _print_bytes(client: SegmentClient, name: str, start: int, follow: bool, out
             return
 
 
-# `penstock segment info`: one segment, whole.
+# `penstock segment info`: show one segment.
 
 
 def info(
@@ -317,12 +317,12 @@ def info(
 
 
 def _key(key: str) -> str:
-    """Our own attributes have names in their 16 bytes, others are numbers."""
+    """Our own attributes contain names in their 16 bytes, others are numbers."""
     text = bytes.fromhex(key).rstrip(b"\0")
     return text.decode() if text.isascii() and text.decode().isprintable() else key
 
 
-# `penstock segment seal`: let a segment take no more bytes.
+# `penstock segment seal`: stop accepting appends.
 
 
 def seal(name: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
@@ -332,7 +332,7 @@ def seal(name: str, worker: WorkerOption = None, data: DataOption = None, yes: Y
     typer.echo(f"sealed {name}")
 
 
-# `penstock segment truncate`: give up a segment's oldest bytes.
+# `penstock segment truncate`: delete a segment's oldest bytes.
 
 
 def truncate(

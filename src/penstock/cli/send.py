@@ -23,16 +23,16 @@ from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.protocol.connector import FRAME_SIZE_MAX
 from penstock.protocol.connector.frames import EventTimeUnit
 
-# What `penstock send` waits for: pipelines on its source that take no events yet, or no more.
+# What `penstock send` waits for: pipelines on its source that do not accept events yet, or no longer.
 
 _LOOK_SECONDS = 0.5
 
 _WATCH_SECONDS = 2.0
-"""Between two looks at a worker while acknowledgements are awaited."""
+"""Between two status requests while waiting for acknowledgements."""
 
 
 def starting_on(status: Mapping[str, Any], source: str) -> dict[str, str]:
-    """By name: the pipelines on a source whose Spark is starting, and what to say of each."""
+    """By name: the pipelines on a source whose Spark is starting, and the text to print for each."""
     return {
         one["name"]: f"waiting for {one['name']}: Spark is starting{_soon(one['ready_in_seconds'])}"
         for one in status.get("starting", ())
@@ -45,7 +45,7 @@ def _soon(seconds: float | None) -> str:
 
 
 def stalled_on(status: Mapping[str, Any], source: str) -> dict[str, str]:
-    """By name: the pipelines on a source that do not run, or that are held, and what to say of each."""
+    """By name: the pipelines on a source that are stopped or blocked, and the text to print for each."""
     return {
         one["name"]: sentence
         for one in status.get("pipelines", ())
@@ -63,7 +63,7 @@ def _stalled(pipeline: Mapping[str, Any]) -> str:
 
 
 def wait_for_start(http: str, source: str, report: Callable[[str], None]) -> None:
-    """Return when no pipeline on the source is starting any more. What is sent before one is registered would be
+    """Wait until no pipeline on the source is starting any more. Lines sent before a pipeline is registered would be
     acknowledged without its result. Returns at once where acknowledgements do not wait for pipelines. Raises
     Unavailable.
     """
@@ -92,7 +92,7 @@ def _report_unread(status: Mapping[str, Any], source: str, report: Callable[[str
 
 @contextmanager
 def watching(http: str | None, source: str, report: Callable[[str], None]) -> Iterator[None]:
-    """Meanwhile it is said what acknowledgements wait for, in a thread, whenever that is something new."""
+    """Meanwhile, a thread reports what acknowledgements wait for, whenever that changes."""
     over = threading.Event()
     thread = threading.Thread(target=_watch, args=(http, source, report, over), name="what send waits for", daemon=True)
     if http is not None:
@@ -110,7 +110,7 @@ def _watch(http: str, source: str, report: Callable[[str], None], over: threadin
     while not over.wait(_WATCH_SECONDS):
         try:
             status = get_json(http, "/status")
-        except Unavailable:  # the client says so itself, if it stays away
+        except Unavailable:  # the client itself reports a worker that stays away
             continue
         now = {} if _acks_at_once(status, source) else starting_on(status, source) | stalled_on(status, source)
         for name, sentence in now.items():
@@ -119,15 +119,15 @@ def _watch(http: str, source: str, report: Callable[[str], None], over: threadin
         reported = now
 
 
-# The event times of lines that `penstock send` sends: the time of sending, or a field of each line.
+# The event times of the lines: the time of sending, or a field of each line.
 
 LineTime: TypeAlias = Callable[[bytes, int], int]
-"""Of a line and its number: its event time, in the source's unit. Raises RequestError that names the line."""
+"""From a line and its number to its event time, in the source's unit. Raises RequestError that names the line."""
 
 _FIELD = "field="
 
 _UNITS_US = ((10**11, Decimal(1_000_000)), (10**14, Decimal(1000)), (10**17, Decimal(1)))
-"""Numbers below the first limit are seconds, which ends in the year 5138; then ms, µs, and beyond the last one ns."""
+"""Numbers below the first limit are seconds (up to the year 5138); then ms, µs, and above the last limit ns."""
 
 _TIMES = "A time is ISO 8601, like 2026-01-31T12:00:00Z, or a number since 1970 in s, ms, µs or ns."
 
@@ -136,8 +136,8 @@ _ON_ARRIVAL = 0
 
 
 def line_times(given: str, unit: EventTimeUnit, *, ingest: bool = False) -> LineTime:
-    """`now`, or `field=NAME`. With `ingest` the worker gives lines without a time that of their arrival: `now` leaves
-    it to the worker, for a time of the line's own would keep windows from closing by the clock. Raises RequestError.
+    """`now`, or `field=NAME`. With `ingest` the worker sets the event time of lines without one to their arrival: `now`
+    then sends none, since an explicit time would keep windows from closing by the clock. Raises RequestError.
     """
     if given == "now" and ingest:
         return lambda _, __: _ON_ARRIVAL
@@ -195,10 +195,10 @@ def _wrong(number: int, what: str, hint: str) -> RequestError:
 
 
 _LINE_BYTES_MAX = FRAME_SIZE_MAX - 1024
-"""A line is a frame; so much is left for its head."""
+"""A line is a frame; the rest is for the frame's header."""
 
 _SHOW_LINES = 1000
-"""Lines between two looks at the progress bar: it costs more than a line."""
+"""Lines between two updates of the progress bar: an update costs more than a line."""
 
 
 def register(app: typer.Typer) -> None:
@@ -240,7 +240,7 @@ def send(
     after the last line that the worker has, also when the file has grown.
     It waits for pipelines on the source that are starting.
     """
-    line_times(event_time, EventTimeUnit.MS)  # a mistake is found before anybody is asked
+    line_times(event_time, EventTimeUnit.MS)  # reports a mistake before any request
     http = worker_to_change(worker, data, yes=yes) if address is None or end else None
     if address is not None and http is not None:
         _check_same_worker(address, http)
@@ -248,7 +248,7 @@ def send(
     times = line_times(event_time, EventTimeUnit.MS) if http is None else _times(http, source, event_time)
     with _progress() as progress:
         report = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
-        lines = _Lines(file, times, progress, whole=whole or end)  # what is not sent before the end would be late
+        lines = _Lines(file, times, progress, whole=whole or end)  # lines sent after the end would be late
         lines.check_first()
         if http is not None:
             wait_for_start(http, source, report)
@@ -275,7 +275,7 @@ def _progress() -> Progress:
 
 
 def _times(http: str, source: str, event_time: str) -> LineTime:
-    """As the worker takes the source's event times."""
+    """By the worker's settings for the source's event times."""
     gateway = get_json(http, "/status")["gateway"]
     settings: dict[str, Any] = gateway["sources"].get(source, gateway)
     unit = EventTimeUnit[settings["event_time_unit"].upper()]
@@ -283,7 +283,7 @@ def _times(http: str, source: str, event_time: str) -> LineTime:
 
 
 def _check_same_worker(address: str, http: str) -> None:
-    """`--end` is for good: not for a source of another worker than the one the lines go to. Raises RequestError."""
+    """`--end` is final, so it must go to the same worker as the lines. Raises RequestError."""
     if connector_address(http).rpartition(":")[2] != address.rpartition(":")[2]:
         raise RequestError(
             f"--address {address} is not the connector port of the worker at {http}",
@@ -303,7 +303,7 @@ def connector_address(http: str) -> str:
 
 
 class _Lines:
-    """The factory: lines after the one that is stored. `count` is how many the file has."""
+    """The factory: yields the lines after the last stored one. `count` is how many the file has."""
 
     def __init__(self, path: Path, times: LineTime, progress: Progress, *, whole: bool) -> None:
         self._path = path
@@ -317,8 +317,8 @@ class _Lines:
         self.count = 0
 
     def check_first(self) -> None:
-        """Raises what sending the first line would raise. Found later, it would leave an empty stream open, which holds
-        back every window over the source.
+        """Raises what sending the first line would raise. If it were found later, an empty stream would stay open and
+        block every window over the source.
         """
         with closing(self(None)) as messages:
             next(messages, None)

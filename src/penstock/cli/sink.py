@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from penstock.connectors.api import About
 
 _WIDTH = 140
-"""Of what goes to a file or a pipe: no column is cut short."""
+"""For output to a file or a pipe, so that no column is cut short."""
 
 _RETRY_SECONDS = 3.0
-"""For a worker that is about to start; a person waits for the answer."""
+"""How long to wait for a worker that is about to start: a person is waiting."""
 
 _COLOURS = {"READY": "green", "IN ROUND": "green", "CONNECTING": "yellow", "REFUSED": "red", "WAITING": "red"}
 
@@ -57,14 +57,14 @@ def add(
 
 
 def _shown(url: str) -> str:
-    """Raises RequestError for a mistake in a URL, before the worker is asked."""
+    """Raises RequestError for a mistake in a URL, before the request to the worker."""
     from penstock.connectors.urls import is_url, parse_sink  # here: other commands need no connectors
 
     return parse_sink(url).shown if is_url(url) else url
 
 
 def _free_name(spec: SinkSpec, bound: list[SinkStatus]) -> str:
-    """The one that it has, if it is bound already."""
+    """A name for the sink: its present one if it is already bound."""
     taken = {one.sink: SinkSpec(one.port, one.url) for one in bound}
     return next(name for name, one in with_sinks(taken, [spec]).items() if one == spec)
 
@@ -113,7 +113,7 @@ def ddl(
 
 
 def _named(sinks: list[SinkStatus], name: str) -> SinkStatus:
-    """By `PIPELINE/SINK`, or by the sink's name alone where no other pipeline has one of that name."""
+    """By `PIPELINE/SINK`, or by the sink's name alone if only one pipeline has a sink of that name."""
     found = [one for one in sinks if name in (one.sink, f"{one.pipeline}/{one.sink}")]
     if len(found) > 1:
         names = ", ".join(f"{one.pipeline}/{one.sink}" for one in found)

@@ -10,7 +10,7 @@ from penstock.cli.texts import show_time
 from penstock.client.coordinator import CoordinatorClient
 
 _RETRY_SECONDS = 3.0
-"""For a worker that is about to start; a person waits for the answer."""
+"""How long to wait for a worker that is about to start: a person is waiting."""
 
 app = typer.Typer(help="Declare that a source has ended, or a watermark of its streams.", no_args_is_help=True)
 

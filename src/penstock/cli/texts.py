@@ -1,4 +1,4 @@
-"""Texts that others have written, on a terminal."""
+"""Foreign text, times, sizes and watermarks as shown on a terminal."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.event import END_OF_TIME
 
 _LAYOUT = "\n\t\r"
-"""Control characters that text has."""
+"""Control characters that are allowed in text."""
 
 
 def printable(text: str) -> str:
-    """In one line, with nothing in it that a terminal would take for a command."""
+    """On one line, without anything that a terminal would interpret as a command."""
     return "".join(repr(each)[1:-1] if _is_control(each) else each for each in text)
 
 
@@ -33,7 +33,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def shortened_in_the_middle(text: str, length: int) -> str:
-    """Names often begin alike and end differently, or the other way round: both ends stay."""
+    """Keeps both ends: names often share their start and differ at the end, or the other way round."""
     if len(text) <= length:
         return text
     end = (length - 1) // 2
@@ -48,7 +48,7 @@ def _is_control(character: str) -> bool:
 
 
 def show_time(us: int | None) -> str:
-    """Those beyond the calendar as they are."""
+    """Times beyond the calendar as plain numbers."""
     if us is None:
         return ""
     if us == END_OF_TIME:
@@ -60,7 +60,7 @@ def show_time(us: int | None) -> str:
 
 
 def show_clock_time(us: int | None) -> str:
-    """Short: the time of day for today's, else the date and the minute."""
+    """Short: the time of day if it is today, else the date and the minute."""
     if us == END_OF_TIME:
         return "end"
     shown = show_time(us)
@@ -81,7 +81,7 @@ def parse_size(text: str | int) -> int:
         raise typer.BadParameter(f"{error}: {error.hint[0].lower()}{error.hint[1:].rstrip('.')}") from None
 
 
-# Pipelines' watermarks as people see them: where each is, what holds it back, and since when.
+# Pipelines' watermarks: where each is, what blocks it, and since when.
 
 
 def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:

@@ -169,13 +169,13 @@ def _serve(settings: WorkerSettings) -> None:
         raise RequestError(f"the worker cannot start: {error}", _hint(error)) from None
 
 
-def _say(text: str) -> None:
-    """On stderr: standard output is for sinks and the stdio connector."""
+def _print(text: str) -> None:
+    """To stderr: standard output is for sinks and the stdio connector."""
     typer.echo(log_line(text, log.name), err=True)
 
 
 def _allow_many_files() -> None:
-    """Every connection is a file; the usual soft limit of 1,024 is below what the worker takes."""
+    """Every connection is a file; the usual soft limit of 1,024 is below what the worker accepts."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -226,15 +226,15 @@ async def _run(settings: WorkerSettings) -> None:
     def ready(ports: dict[str, int]) -> None:
         status = worker.status()["store"]
         assert isinstance(status, dict)
-        _say(
+        _print(
             f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
             f"segments on {settings.segment.host}:{ports['segment']}, "
             f"http on {settings.http_host}:{ports['http']}"
         )
-        _say(
+        _print(
             f"data in {settings.data}: {status['segments']} segments, {status['live_bytes']} bytes, "
             f"recovered in {status['recovery_seconds']} s"
         )
 
     await worker.run(ready)
-    _say("stopped: everything that was acknowledged is on disk")
+    _print("stopped: everything that was acknowledged is on disk")
