@@ -8,7 +8,7 @@ from typing import Self
 
 from penstock.client import Message, Source
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.source.message import Given
+from penstock.client.source.message import Yielded
 from tests.spark.asking import get
 from tests.spark.stored_data import in_store
 from tests.support.running_worker import RunningWorker
@@ -61,7 +61,7 @@ class Feed:
         with CoordinatorClient(f"127.0.0.1:{self._worker.ports['http']}") as coordinator:
             coordinator.end_source(self._source)
 
-    def _messages(self, stream: str, after: int | None) -> Iterator[Given]:
+    def _messages(self, stream: str, after: int | None) -> Iterator[Yielded]:
         at = after or 0
         while True:
             said = self._said[stream]

@@ -1,4 +1,4 @@
-"""The SDK: what programs outside the worker use. Sources and sinks are here; clients of segments in `segments`.
+"""The SDK for programs outside the worker: sources and sinks; segment clients are in `segments`.
 
 The modules are imported on first use: a sink needs nothing of a source, and Spark's Python workers need neither.
 """

@@ -1,4 +1,4 @@
-"""Sockets that notice when the other end is gone."""
+"""Sockets that detect dead peers."""
 
 import socket
 from collections import deque
@@ -9,13 +9,13 @@ from itertools import islice
 from penstock.core.types import Buffer
 
 DEAD_PEER_SECONDS = 60
-"""A peer that is silent at the level of TCP for so long is gone; an idle one that is there answers every probe."""
+"""A peer that sends no TCP segment for this long is gone; a live but idle one answers every probe."""
 
 _PROBE_SECONDS = 15
 
 
 def prepare(connected: socket.socket) -> None:
-    """Send at once, and find dead peers: a source may have nothing to send for hours, and then be on its own."""
+    """Send at once, and detect dead peers: a source may be idle for hours and not notice that its peer is gone."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
@@ -36,7 +36,7 @@ class Waker:
         return self._reader.fileno()
 
     def wake(self) -> None:
-        with suppress(OSError):  # it is awake already, or has ended meanwhile
+        with suppress(OSError):  # it is already awake, or has ended meanwhile
             self._writer.send(b"\0")
 
     def clear(self) -> None:
@@ -52,7 +52,7 @@ class Waker:
 # Bytes on their way to a socket.
 
 _BUFFERS_MAX = 64
-"""Handed to the system at once; it takes at most 1,024."""
+"""Passed to the system in one call; it accepts at most 1,024."""
 
 
 class Outgoing:

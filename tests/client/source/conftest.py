@@ -8,7 +8,7 @@ import pytest
 
 from penstock.client import AsyncSource, Source
 from penstock.client.source import Factory
-from penstock.client.source.message import AsyncFactory, Given
+from penstock.client.source.message import AsyncFactory, Yielded
 
 
 class Asynchronous(AsyncSource):
@@ -24,7 +24,7 @@ class WithAsyncIterators(Asynchronous):
 
 
 def asynchronous(factory: Factory) -> AsyncFactory:
-    async def iterate(after: int | None) -> AsyncIterator[Given]:
+    async def iterate(after: int | None) -> AsyncIterator[Yielded]:
         for given in factory(after):
             yield given
 

@@ -7,8 +7,8 @@
         for event in client.events("numbers"):
             print(event.offset, event.data)
 
-Both are thin shells of I/O around the same parts, which do none: `operations` says what is asked and what is repeated,
-`session` who gets which reply, `window` and `appending` what a writer has to send and to send again.
+Both are thin I/O shells around the same parts, which do none: `operations` decides what is requested and repeated,
+`Session` who gets which reply, `window` and `Appending` what a writer has to send, and to send again.
 """
 
 from penstock.client.segments.appenders import Appender, AsyncAppender

@@ -1,4 +1,4 @@
-"""Appends to a segment, blocking."""
+"""Appenders to a segment: blocking, and for asyncio."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ from penstock.protocol.segment import (
     frame_events,
 )
 
-# A writer's appends to one segment, over as many connections as that takes. No I/O.
+# A writer's appends to one segment, over as many connections as needed. No I/O.
 
 
 def _ignore() -> None:
@@ -32,10 +32,10 @@ def _ignore() -> None:
 
 
 class Appending:
-    """Set up, send blocks, take acknowledgements; after a failure or a loss, set up again: the server takes no more
-    from an appender that has failed, and says then what it has stored.
+    """Set up, send blocks, take acknowledgements; after a failure or lost connection, set up again: the server accepts
+    nothing more from a failed appender, and its reply to the set-up contains what it has stored.
 
-    Each set-up has a request id of its own, which its blocks carry: replies to blocks of an earlier one are dropped.
+    Each set-up has its own request id, which its blocks carry: replies to blocks of an earlier one are dropped.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Appending:
         self.window = window
         self.is_open = False
         self.failure: PenstockError | None = None
-        """Why it must be set up again; None before the first time, and when all is well."""
+        """Why it must be set up again; None before the first time, and while there is no failure."""
         self._on_change = on_change
         self._session: Session | None = None
         self._request_id = 0
@@ -57,11 +57,11 @@ class Appending:
 
     @property
     def is_healthy(self) -> bool:
-        """Open, and there was room when we last heard."""
+        """Open, and there was room according to the last reply."""
         return self.is_open and not self.window.is_probing
 
     def set_up(self, session: Session) -> bytes:
-        """What to send to begin, or to begin again."""
+        """The bytes to send to start, or to start again."""
         self.close()
         self.failure = None
         self._session = session
@@ -69,7 +69,7 @@ class Appending:
         return VERSIONED.encode(SetupAppend(self.writer_id, self.segment, request_id=self._request_id))
 
     def take(self) -> list[Buffer]:
-        """The next block, as it is sent; nothing if there is none, or it may not be sent now."""
+        """The next block, encoded; empty if there is none, or it may not be sent now."""
         block = self.window.take() if self.is_open else None
         if block is None:
             return []
@@ -82,7 +82,7 @@ class Appending:
         )
 
     def close(self) -> None:
-        """Take no more replies."""
+        """Accept no more replies."""
         if self._session is not None:
             self._session.forget(self._request_id)
             self._session = None
@@ -118,11 +118,11 @@ class Appending:
             self.window.probe()
 
 
-# Events put together so that the work per event is small.
+# Events in batches, so that the work per event is small.
 
 
 def batches(events: Iterable[Buffer], block_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """The events with their headers, about a block at a time, and how many they are."""
+    """The events with their headers, about a block at a time, and their number."""
     batch: list[Buffer] = []
     size = 0
     for event in events:
@@ -136,19 +136,19 @@ def batches(events: Iterable[Buffer], block_bytes: int) -> Iterator[tuple[bytes,
 
 
 _SEND_AHEAD_BYTES = 2**20
-"""Handed to the connection before they can be sent, so that one call to the system sends several blocks."""
+"""Passed to the connection before it can send them, so that one system call sends several blocks."""
 
 
 class Appender:
-    """One writer's appends to one segment: stored once each, in order, over lost connections and restarted workers.
+    """One writer's appends to one segment: stored once each, in order, despite lost connections and restarted workers.
 
-    An event leaves when its block is full or on `flush`; it is stored when it is acknowledged, and held until then. At
-    most `window_bytes` are held. `append` waits for room in the window. While the connection is lost, or the segment
-    has no room, it tries again for `retry_seconds` and then raises: then this event was not taken. `flush` that raises
-    keeps everything that was taken, and may be called again. Leaving `with` on an error drops what is not acknowledged:
-    a writer that comes back with the same id learns from `last_number` where to go on.
+    An event is sent when its block is full or on `flush`; it is stored when it is acknowledged, and buffered until
+    then. At most `window_bytes` are buffered. `append` waits for room in the window. While the connection is lost, or
+    the segment has no room, it retries for `retry_seconds` and then raises: then this event was not taken. If `flush`
+    raises, everything taken stays buffered, and it may be called again. Leaving `with` on an error drops what is not
+    acknowledged: a writer that returns with the same id finds in `last_number` where to continue.
 
-    Not for use by several threads at once.
+    Not thread-safe.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Appender:
         return taken
 
     def append_many(self, events: Iterable[Buffer]) -> int | None:
-        """Take events, copied, with the next numbers; returns the last. If it raises, `taken` says how far it got."""
+        """Take events, copied, with the next numbers; returns the last. If it raises, `taken` is the last one taken."""
         for framed, count in batches(events, self._block_bytes):
             self._wait_for_room(len(framed))
             self._window.add(framed, count)
@@ -204,8 +204,8 @@ class Appender:
         return self._window.taken
 
     def append_block(self, framed: Buffer, event_count: int, *, number: int | None = None) -> int:
-        """Take events that have their headers already, as one block: stored as a whole or not at all. Not copied: the
-        buffer must stay as it is until it is acknowledged. `number` is that of the last event.
+        """Take events that already have their headers, as one block: stored as a whole or not at all. Not copied: the
+        buffer must not change until it is acknowledged. `number` is that of the last event.
         """
         self._wait_for_room(len(framed))
         taken = self._window.add_block(framed, event_count, number)
@@ -218,7 +218,7 @@ class Appender:
         self._until(lambda: self._window.is_empty)
 
     def close(self) -> None:
-        """Drops what is not acknowledged."""
+        """Drop what is not acknowledged."""
         self._appending.close()
         self._disconnect()
 
@@ -241,7 +241,7 @@ class Appender:
         self._until(lambda: self._appending.is_healthy and self._window.has_room(size))
 
     def _pump(self) -> None:
-        """Send and receive what is possible without waiting. A failure is the next call's: this event was taken."""
+        """Send and receive what is possible without waiting. The next call reports a failure: this event was taken."""
         if self._connection is None or not self._window.has_unsent:
             return
         try:
@@ -249,7 +249,7 @@ class Appender:
             self._connection.exchange(0)
         except PenstockError:
             self._disconnect()
-        except BaseException:  # a signal's: it is not known what was sent
+        except BaseException:  # raised by a signal handler: it is not known what was sent
             self._disconnect()
             raise
 
@@ -260,7 +260,7 @@ class Appender:
                     self._advance(done)
 
     def _advance(self, done: Callable[[], bool]) -> None:
-        """Raises what stopped it, unless there was progress: then the retry time starts again."""
+        """Raises the error that stopped it, unless there was progress: then the retry time restarts."""
         before = self._window.acknowledged
         try:
             self._exchange(done)
@@ -302,11 +302,11 @@ class Appender:
 
 
 class AsyncAppender:
-    """As `Appender`, with two differences. An event leaves at once when none is on its way, else with those that come
-    until one is acknowledged: there is no need to flush for that. And several tasks may append: each event goes in
-    whole, in the order in which they get room.
+    """As `Appender`, with two differences. An event is sent at once if none is in flight, else together with those that
+    arrive until one is acknowledged: this needs no flush. And several tasks may append: each event is appended whole,
+    in the order in which they get room.
 
-    No task runs in the background: a lost connection is mended by the next `append` or `flush`.
+    No task runs in the background: the next `append` or `flush` replaces a lost connection.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class AsyncAppender:
         """The number of this writer's last event in the segment when it was opened; None if there is none."""
 
     async def open(self) -> Self:
-        """Ask the worker where this writer stands; the client has done this."""
+        """Ask the worker for this writer's last number; the client has already done this."""
         await self._until(lambda: self._appending.is_open)
         self.last_number = self._window.acknowledged
         return self
@@ -366,7 +366,7 @@ class AsyncAppender:
         return taken
 
     async def append_many(self, events: Iterable[Buffer]) -> int | None:
-        """Take events, copied, with the next numbers; returns the last. If it raises, `taken` says how far it got."""
+        """Take events, copied, with the next numbers; returns the last. If it raises, `taken` is the last one taken."""
         for framed, count in batches(events, self._block_bytes):
             await self._wait_for_room(len(framed))
             self._window.add(framed, count)
@@ -374,8 +374,8 @@ class AsyncAppender:
         return self._window.taken
 
     async def append_block(self, framed: Buffer, event_count: int, *, number: int | None = None) -> int:
-        """Take events that have their headers already, as one block: stored as a whole or not at all. Not copied: the
-        buffer must stay as it is until it is acknowledged. `number` is that of the last event.
+        """Take events that already have their headers, as one block: stored as a whole or not at all. Not copied: the
+        buffer must not change until it is acknowledged. `number` is that of the last event.
         """
         await self._wait_for_room(len(framed))
         taken = self._window.add_block(framed, event_count, number)
@@ -389,7 +389,7 @@ class AsyncAppender:
         await self._until(lambda: self._window.is_stored(target))
 
     async def close(self) -> None:
-        """Drops what is not acknowledged."""
+        """Drop what is not acknowledged."""
         self._appending.close()
         self._connection = None
 
@@ -415,8 +415,8 @@ class AsyncAppender:
         self._send()
 
     def _send(self) -> None:
-        """Send what may be sent. One block goes out even when the transport is full: its acknowledgement is what wakes
-        us again.
+        """Send what may be sent. One block is sent even if the transport is full: its acknowledgement wakes us up
+        again.
         """
         connection = self._connection
         if connection is None or not self._appending.is_open:
@@ -434,7 +434,7 @@ class AsyncAppender:
                         await self._advance(done)
 
     async def _advance(self, done: Callable[[], bool]) -> None:
-        """Raises what stopped it, unless there was progress: then the retry time starts again."""
+        """Raises the error that stopped it, unless there was progress: then the retry time restarts."""
         before = self._window.acknowledged
         try:
             await self._exchange(done)

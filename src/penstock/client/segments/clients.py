@@ -1,4 +1,4 @@
-"""The blocking client: for programs without an event loop, Spark's executors among them."""
+"""The segment clients: blocking, for programs without an event loop such as Spark's executors, and for asyncio."""
 
 import asyncio
 import ssl as tls
@@ -32,14 +32,14 @@ from penstock.core.errors import PenstockError, ProtocolError
 from penstock.core.types import Buffer
 from penstock.protocol.segment import HEADER_SIZE, Reply, take_events
 
-# Cuts a segment's bytes, as they are read piece by piece, into events.
+# Splits a segment's bytes, read piece by piece, into events.
 
 READ_BYTES = 2**20
-"""How much to ask for at a time."""
+"""How much to request at a time."""
 
 
 class EventSplitter:
-    """`offset` is where to read next. Holds at most the beginning of one event."""
+    """`offset` is where to read next. Buffers at most the start of one event."""
 
     def __init__(self, start: int) -> None:
         self.offset = start
@@ -58,7 +58,7 @@ class EventSplitter:
         return events
 
     def check_whole(self) -> None:
-        """ProtocolError if the bytes so far end inside an event."""
+        """Raises ProtocolError if the bytes so far end inside an event."""
         if self._rest:
             raise ProtocolError(
                 f"the segment ends inside the event at {self.offset - len(self._rest)}",
@@ -70,12 +70,12 @@ T = TypeVar("T")
 
 
 class SegmentClient:
-    """Connects when it is first used, and again whenever the connection is lost. Each appender has its own connection.
+    """Connects on first use, and reconnects whenever the connection is lost. Each appender has its own connection.
 
-    `timeout_seconds`: a worker that owes a reply and is silent for so long counts as lost. `retry_seconds`: how long to
-    try again before Unavailable is raised; 0 tries once. What is repeated and what is not: see `operations`.
+    `timeout_seconds`: a worker that owes a reply and is silent for this long counts as lost. `retry_seconds`: how long
+    to retry before Unavailable is raised; 0 tries once. For what is repeated and what is not, see `operations`.
 
-    No threads are started, and it is not for use by several threads at once: give each its own.
+    Starts no threads, and is not thread-safe: use one client per thread.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SegmentClient:
         self._connection: BlockingConnection | None = None
 
     def create(self, name: str, *, quota_bytes: int | None = None, exist_ok: bool = False) -> None:
-        """Make a segment. With `exist_ok` it may be there already; a quota is set in any case."""
+        """Create a segment. With `exist_ok` it may already exist; a quota is set in any case."""
         self._run(operations.create(name, quota_bytes, exist_ok))
 
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
@@ -103,36 +103,36 @@ class SegmentClient:
         return self._run(operations.info(name))
 
     def seal(self, name: str) -> None:
-        """Let the segment take no more bytes; it is well if it is sealed already."""
+        """Make the segment accept no more bytes. Succeeds if it is already sealed."""
         self._run(operations.seal(name))
 
     def truncate(self, name: str, offset: int) -> None:
-        """Give up the bytes below `offset`; it is well if they are gone already."""
+        """Delete the bytes below `offset`. Succeeds if they are already gone."""
         self._run(operations.truncate(name, offset))
 
     def attribute(self, name: str, key: Key) -> int | None:
-        """None if it is not there."""
+        """None if it does not exist."""
         return self._run(operations.attribute(name, key))
 
     def set_attribute(self, name: str, key: Key, value: int, *, expected: Expected = ANY) -> bool:
-        """False, and nothing is changed, if the value is not the `expected` one; None expects that there is none."""
+        """Returns False, and changes nothing, if the value is not `expected`; None expects that there is none."""
         return self._run(operations.set_attribute(name, key, value, expected))
 
     def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = ()) -> int:
-        """Make the source's bytes the target's next ones, update the target's attributes, and remove the source: all
-        of it or nothing. Returns the target's new length.
+        """Append the source's bytes to the target, update the target's attributes, and remove the source, atomically.
+        Returns the target's new length.
         """
         return self._run(operations.merge(target, source, updates))
 
     def read(self, name: str, offset: int, length: int, *, wait: bool = True) -> ReadResult:
         """Some of the bytes at `offset`, about `length` at most. At the tail the worker waits some 20 s for data, then
-        answers without; unless `wait` is False, which costs one more round trip.
+        answers without any; not if `wait` is False, which costs one more round trip.
         """
         return self._run(operations.read(name, offset, length, wait))
 
     def events(self, name: str, start: int = 0, *, follow: bool = False) -> Generator[Event, None, None]:
-        """The events from `start` on, where one must begin, up to where the segment ends now; or with `follow` those to
-        come as well, until it is sealed.
+        """The events from `start` on, where one must start, up to where the segment ends now; with `follow` also future
+        events, until it is sealed.
         """
         splitter = EventSplitter(start)
         end = None if follow else self.info(name).length
@@ -153,7 +153,7 @@ class SegmentClient:
         block_bytes: int = BLOCK_BYTES,
         create: bool = False,
     ) -> Appender:
-        """Append as the writer of this id, a new one if it is None. `create` makes the segment if it is not there."""
+        """Append as the writer with this id; None for a new writer. `create` creates the segment if it is missing."""
         if create:
             self.create(name, exist_ok=True)
         writer = key_bytes(uuid4() if writer_id is None else writer_id)
@@ -161,7 +161,7 @@ class SegmentClient:
         return Appender(appending, self._connect, block_bytes, self._retry_seconds)
 
     def close(self) -> None:
-        """Appenders stay open: they have connections of their own."""
+        """Appenders stay open: they have their own connections."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -224,7 +224,7 @@ class SegmentClient:
 
 
 class _Answer:
-    """Keeps the reply; that there will be none is raised by the connection itself."""
+    """Stores the reply; if there will be none, the connection itself raises."""
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
@@ -260,7 +260,7 @@ class AsyncSegmentClient:
         self._connecting = asyncio.Lock()
 
     async def create(self, name: str, *, quota_bytes: int | None = None, exist_ok: bool = False) -> None:
-        """Make a segment. With `exist_ok` it may be there already; a quota is set in any case."""
+        """Create a segment. With `exist_ok` it may already exist; a quota is set in any case."""
         await self._run(operations.create(name, quota_bytes, exist_ok))
 
     async def delete(self, name: str, *, missing_ok: bool = False) -> None:
@@ -270,36 +270,36 @@ class AsyncSegmentClient:
         return await self._run(operations.info(name))
 
     async def seal(self, name: str) -> None:
-        """Let the segment take no more bytes; it is well if it is sealed already."""
+        """Make the segment accept no more bytes. Succeeds if it is already sealed."""
         await self._run(operations.seal(name))
 
     async def truncate(self, name: str, offset: int) -> None:
-        """Give up the bytes below `offset`; it is well if they are gone already."""
+        """Delete the bytes below `offset`. Succeeds if they are already gone."""
         await self._run(operations.truncate(name, offset))
 
     async def attribute(self, name: str, key: Key) -> int | None:
-        """None if it is not there."""
+        """None if it does not exist."""
         return await self._run(operations.attribute(name, key))
 
     async def set_attribute(self, name: str, key: Key, value: int, *, expected: Expected = ANY) -> bool:
-        """False, and nothing is changed, if the value is not the `expected` one; None expects that there is none."""
+        """Returns False, and changes nothing, if the value is not `expected`; None expects that there is none."""
         return await self._run(operations.set_attribute(name, key, value, expected))
 
     async def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = ()) -> int:
-        """Make the source's bytes the target's next ones, update the target's attributes, and remove the source: all
-        of it or nothing. Returns the target's new length.
+        """Append the source's bytes to the target, update the target's attributes, and remove the source, atomically.
+        Returns the target's new length.
         """
         return await self._run(operations.merge(target, source, updates))
 
     async def read(self, name: str, offset: int, length: int, *, wait: bool = True) -> ReadResult:
         """Some of the bytes at `offset`, about `length` at most. At the tail the worker waits some 20 s for data, then
-        answers without; unless `wait` is False, which costs one more round trip.
+        answers without any; not if `wait` is False, which costs one more round trip.
         """
         return await self._run(operations.read(name, offset, length, wait))
 
     async def events(self, name: str, start: int = 0, *, follow: bool = False) -> AsyncGenerator[Event, None]:
-        """The events from `start` on, where one must begin, up to where the segment ends now; or with `follow` those to
-        come as well, until it is sealed.
+        """The events from `start` on, where one must start, up to where the segment ends now; with `follow` also future
+        events, until it is sealed.
         """
         splitter = EventSplitter(start)
         end = None if follow else (await self.info(name)).length
@@ -321,7 +321,7 @@ class AsyncSegmentClient:
         block_bytes: int = BLOCK_BYTES,
         create: bool = False,
     ) -> AsyncAppender:
-        """Append as the writer of this id, a new one if it is None. `create` makes the segment if it is not there."""
+        """Append as the writer with this id; None for a new writer. `create` creates the segment if it is missing."""
         if create:
             await self.create(name, exist_ok=True)
         appender = AsyncAppender(
@@ -378,7 +378,7 @@ class AsyncSegmentClient:
             raise attempts.interrupted(error) from error
 
     async def _connected(self) -> AsyncConnection:
-        """Everybody waits for the one who connects."""
+        """All tasks wait for the one that connects."""
         async with self._connecting:
             if self._connection is None or self._connection.lost is not None:
                 self._connection = await AsyncConnection.open(self._address, self._ssl, self._timeout_seconds)

@@ -1,4 +1,4 @@
-"""What a failure means for the caller: replies and operating system errors as penstock's own errors."""
+"""Failures as the caller sees them: replies and operating system errors become penstock's own errors."""
 
 import ssl
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from penstock.protocol.segment import (
 
 
 class Interrupted(Unavailable):
-    """It may be over in a moment: the clients try again, and raise it when their `retry_seconds` are over."""
+    """Probably temporary: the clients retry, and raise it when their `retry_seconds` are over."""
 
 
 _CODES: dict[int, type[PenstockError]] = {
@@ -46,7 +46,7 @@ _CODES: dict[int, type[PenstockError]] = {
 
 
 def error_of(reply: Failure) -> PenstockError:
-    """The error that a reply tells of."""
+    """The error that a reply reports."""
     match reply:
         case ErrorMessage():
             return _coded(reply)
@@ -66,7 +66,7 @@ def error_of(reply: Failure) -> PenstockError:
 
 
 def _rare(reply: Failure) -> PenstockError:
-    """Replies that a penstock worker gives to other clients only, or that come from another server."""
+    """Replies that a penstock worker sends only to other clients, or that only other servers send."""
     match reply:
         case ConditionalCheckFailed():
             return errors.ConditionFailed(f"the append of event {reply.event_number} lost its race")
@@ -86,18 +86,18 @@ def _rare(reply: Failure) -> PenstockError:
 
 def _coded(reply: ErrorMessage) -> PenstockError:
     kind = _CODES.get(reply.error_code)
-    if kind is None:  # among them a store that has failed: a restarted worker may do it
+    if kind is None:  # for example a failed store: a restarted worker may succeed
         return Interrupted(f"the worker failed: {reply.message}", "Look at the worker's log.")
     return _with_server_text(kind, reply.message, "the server refused")
 
 
 def _with_server_text(kind: type[PenstockError], text: str, otherwise: str) -> PenstockError:
-    """The server's own words. It puts the hint behind them, where it belongs into the error."""
+    """The server's own text. The server appends the hint to it; here they are separated again."""
     return kind(text.removesuffix(kind.hint).strip() or otherwise)
 
 
 def unreachable(address: Address, error: Exception) -> Unavailable:
-    """What an error of the operating system or of TLS means. Interrupted, unless trying again cannot help."""
+    """The error for one of the operating system or of TLS: Interrupted, unless a retry cannot help."""
     passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     if isinstance(error, ssl.SSLError) and not isinstance(error, passing):
         return Unavailable(
@@ -115,17 +115,17 @@ def no_answer(address: Address, seconds: float) -> Interrupted:
 # When to try again.
 
 TIMEOUT_SECONDS = 30.0
-"""How long a worker may be silent when it owes a reply: a slow disk takes seconds, one that is gone takes for ever."""
+"""How long a worker that owes a reply may be silent: a slow disk takes seconds, a dead worker never replies."""
 
 RETRY_SECONDS = 60.0
-"""How long to try again before the caller gets the error: enough for a worker to be restarted and to recover."""
+"""How long to retry before the caller gets the error: enough for a worker to restart and recover."""
 
 RETRIES = RetryPolicy(first_seconds=0.05, max_seconds=2.0, jitter=1.0)
 """Full jitter: many clients lose a worker at once."""
 
 
 def retrying(retry_seconds: float, *on: type[Exception]) -> Retrying:
-    """To be iterated: each attempt is a context manager. The last error is raised when the time is up."""
+    """An iterable of attempts, each a context manager. Raises the last error when the time is up."""
     return RETRIES.retrying(retry_seconds, *on)
 
 
@@ -134,7 +134,7 @@ def async_retrying(retry_seconds: float, *on: type[Exception]) -> AsyncRetrying:
     return RETRIES.async_retrying(retry_seconds, *on)
 
 
-# What goes into the clients' methods and comes out of them.
+# Arguments and results of the clients' methods.
 
 
 class _Any(Enum):
@@ -145,10 +145,10 @@ class _Any(Enum):
 
 
 ANY: Final = _Any.ANY
-"""As an expected value: whatever it is now."""
+"""As an expected value: any present value."""
 
 Expected: TypeAlias = int | Literal[_Any.ANY] | None
-"""The value that an attribute must have to be changed; None: it must not be there."""
+"""The value that an attribute must have to be changed; None: it must not exist."""
 
 Key: TypeAlias = UUID | bytes
 """16 bytes: the name of an attribute, or of a writer."""
@@ -163,7 +163,7 @@ def key_bytes(key: Key) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """The bytes from `start` to `length` are there to be read; those before `start` were truncated."""
+    """The bytes from `start` to `length` can be read; those before `start` were truncated."""
 
     name: str
     start: int
@@ -173,7 +173,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """`data` is a view of a receive buffer that it keeps in memory: copy what is kept for long.
+    """`data` is a view that keeps its whole receive buffer in memory: copy what you store for long.
 
     `at_tail`: there was no more when the worker answered. `end_of_segment`: nor will there be, the segment is sealed.
     """
@@ -184,7 +184,7 @@ class ReadResult:
 
 
 class Event(NamedTuple):
-    """`offset` is where the event begins in its segment, `end` where the next one does: the place to go on from."""
+    """`offset` is where the event starts in its segment, `end` where the next one starts: where to continue."""
 
     offset: int
     data: bytes
@@ -196,7 +196,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AttributeUpdate:
-    """A change of the target's attribute that goes with a merge: both happen, or neither."""
+    """A change of an attribute of the target, atomic with a merge."""
 
     key: Key
     value: int

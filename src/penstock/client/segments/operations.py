@@ -1,11 +1,11 @@
 """Every operation on segments, without I/O: a generator of calls that is sent the calls' results, and returns its own.
 
-What is lost with a connection is repeated on the next one. That is safe for looking, reading, sealing, truncating and
-setting an attribute whatever it is. For the others:
+A request lost with its connection is repeated on the next one. That is safe for info, reading, sealing, truncating and
+setting an attribute unconditionally. For the others:
 
-- create: when the repeated request finds the segment there, the first one is taken to have made it;
-- delete: when it finds the segment gone, the first one is taken to have removed it;
-- a conditional attribute update, a merge: not repeated. Unavailable says where to look.
+- create: if the repeated request finds the segment, the first one is assumed to have created it;
+- delete: if it finds no segment, the first one is assumed to have removed it;
+- a conditional attribute update, a merge: not repeated. The hint of Unavailable names what to check.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -29,17 +29,17 @@ from penstock.core.types import NO_VALUE, QUOTA
 from penstock.protocol import segment as wire
 from penstock.protocol.segment import VERSIONED, Failure, Reply, Request
 
-# One request and its reply, over as many connections as that takes.
+# One request and its reply, over as many connections as needed.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request is repeated when its reply is lost with the connection, since most can be done twice. Two cannot:
+    """A request is repeated when its reply is lost with the connection, since most are idempotent. Two kinds are not:
 
-    `done_when_repeated`: the repeated one fails with this error if the first one was done, and then that is success.
-    `unknown_hint`: it must not be repeated; what the caller can look at instead.
+    `done_when_repeated`: the repeated one fails with this error if the first one succeeded; that counts as success.
+    `unknown_hint`: it must not be repeated; the hint names what the caller can check instead.
     """
 
     request: Request
@@ -52,7 +52,7 @@ class Call(Generic[T]):
 
 
 class Attempts(Generic[T]):
-    """The tries of one call."""
+    """The attempts of one call."""
 
     def __init__(self, call: Call[T]) -> None:
         self.call = call
@@ -63,7 +63,7 @@ class Attempts(Generic[T]):
         return VERSIONED.encode(replace(cast("Any", self.call.request), request_id=request_id))
 
     def result(self, reply: Reply) -> T:
-        """What the caller gets. Raises what a failure means; Interrupted goes on to `interrupted`."""
+        """The caller's result. Raises the error for a failure; pass Interrupted on to `interrupted`."""
         if isinstance(reply, self.call.reply):
             return self.call.result(reply)
         if not isinstance(reply, Failure):
@@ -88,7 +88,7 @@ TAIL_WAIT_SECONDS = 30.0
 """A read at the tail is answered within this time, data or not."""
 
 _SET_TRIES_MAX = 100
-"""Between two tries another client has changed the attribute; so many in a row are not by chance."""
+"""Each retry means that another client changed the attribute in between; this many in a row are not chance."""
 
 _CONDITION_UNKNOWN = "Ask for the attribute: it is the new value if the update was done and nobody changed it since."
 _MERGE_UNKNOWN = "Ask for info of the source: if it is gone, the merge was done, and info of the target has its length."
@@ -135,8 +135,8 @@ def truncate(name: str, offset: int) -> Operation[None]:
 
 
 def read(name: str, offset: int, length: int, wait: bool) -> Operation[ReadResult]:
-    """The protocol's reads wait at the tail; one that must not is not sent there.
-    A sealed segment is always read: it may end behind the length, which counts durable bytes only.
+    """The protocol's reads wait at the tail; a read that must not wait is not sent there.
+    A sealed segment is always read: it may end after the length, which counts durable bytes only.
     """
     if not wait:
         found = yield from info(name)
@@ -156,7 +156,9 @@ def attribute(name: str, key: Key) -> Operation[int | None]:
 
 
 def set_attribute(name: str, key: Key, value: int, expected: Expected) -> Operation[bool]:
-    """The protocol's update is always conditional: to set it whatever it is, look first, and again if that changed."""
+    """The protocol's update is always conditional: an unconditional one reads the value first, and retries if it
+    changed.
+    """
     _check_value(value)
     if expected is not ANY:
         done: bool = yield _update(name, key, value, expected, _CONDITION_UNKNOWN)

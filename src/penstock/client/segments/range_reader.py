@@ -1,4 +1,4 @@
-"""Reading a range of a segment as fast as the worker can give it: the next request is out while a reply is used."""
+"""Reads a range of a segment as fast as the worker can send it: one request is always in flight."""
 
 from collections.abc import Generator
 from typing import NamedTuple, Protocol
@@ -9,21 +9,21 @@ from penstock.core.errors import Damaged, PenstockError, ProtocolError
 from penstock.protocol.segment import VERSIONED, Failure, ReadSegment, Reply, SegmentRead
 
 READ_BYTES = 2**20
-"""Asked for at a time. A worker gives whole appends, about so much at most."""
+"""Requested at a time. A worker returns whole appends, about this much at most."""
 
 
 class Connected(Protocol):
-    """Where the connection comes from; it is kept there, for the next range."""
+    """Provides the connection, and keeps it for the next range."""
 
     def connected(self) -> BlockingConnection:
-        """Raises Interrupted while the worker is away."""
+        """Raises Interrupted while the worker is unavailable."""
 
     def drop(self) -> None:
-        """It is of no use any more."""
+        """The connection is no longer usable."""
 
 
 class Piece(NamedTuple):
-    """Bytes of a segment; `data` is a view of a receive buffer that is used again when the next piece is asked for."""
+    """Bytes of a segment; `data` is a view of a receive buffer that is reused for the next piece."""
 
     offset: int
     data: memoryview
@@ -32,10 +32,10 @@ class Piece(NamedTuple):
 def read_range(
     link: Connected, segment: str, start: int, end: int, retry_seconds: float = RETRY_SECONDS
 ) -> Generator[Piece, None, None]:
-    """The bytes [start, end), which are durable, in order and in pieces. A lost connection is made again, and reading
-    goes on where it was, for up to `retry_seconds` without progress.
+    """The bytes [start, end), which are durable, in order and in pieces. After a lost connection it reconnects and
+    continues, for up to `retry_seconds` without progress.
 
-    Raises what the worker refuses, SegmentTruncated among it, and Damaged if the segment ends before `end`.
+    Raises the worker's error, such as SegmentTruncated, and Damaged if the segment ends before `end`.
     """
     asked = _Asked(link, segment, min(start, end), end)
     try:
@@ -44,13 +44,13 @@ def read_range(
                 with attempt:
                     piece = asked.next_piece()
             yield piece
-            del piece  # or its memory could not be used again
+            del piece  # or its memory could not be reused
     finally:
         asked.forget()
 
 
 class _Asked:
-    """The one request that is out, if any: it asks for what lies at `offset`."""
+    """The one request in flight, if any: it requests the bytes at `offset`."""
 
     def __init__(self, link: Connected, segment: str, offset: int, end: int) -> None:
         self.offset = offset
@@ -62,7 +62,7 @@ class _Asked:
         self._reply: Reply | None = None
 
     def next_piece(self) -> Piece:
-        """The bytes at `offset`, which goes on behind them; asks for the next ones before it returns."""
+        """The bytes at `offset`, which then advances; requests the next ones before it returns."""
         try:
             if self._connection is None:
                 self._ask(self._link.connected())
@@ -75,7 +75,7 @@ class _Asked:
         return piece
 
     def _ask_ahead(self) -> None:
-        """What goes wrong here is found, and tried again, when the next piece is wanted."""
+        """A failure here is noticed, and retried, when the next piece is requested."""
         if self.offset < self._end:
             try:
                 self._ask(self._link.connected())
@@ -104,7 +104,7 @@ class _Asked:
         length = min(READ_BYTES, self._end - self.offset)
         request = ReadSegment(self._segment, self.offset, length, request_id=self._request_id)
         connection.send([VERSIONED.encode(request)])
-        connection.push()  # and no more: received bytes would need a buffer beside the one that is looked at
+        connection.push()  # only send: receiving would need another buffer besides the one in use
 
     def _answer(self) -> Reply:
         assert self._connection is not None

@@ -1,4 +1,4 @@
-"""What a writer has not been acknowledged yet: bounded, in order, ready to be sent again. No I/O."""
+"""A writer's unacknowledged events: bounded, in order, ready to be sent again. No I/O."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from penstock.core.types import Buffer
 from penstock.protocol.segment import BLOCK_SIZE_MAX
 
 WINDOW_BYTES = 8 * 2**20
-"""Enough to keep a disk busy over a network's round trip, and little enough to be sent again after a loss."""
+"""Enough to keep a disk busy over a network round trip, and little enough to resend after a lost connection."""
 
 BLOCK_BYTES = 256 * 2**10
-"""Where the cost of a message is small against that of its bytes."""
+"""Large enough that the cost per message is small compared with that of its bytes."""
 
 BLOCKS_MAX = 4096
-"""Blocks that are not acknowledged: bounds what small ones cost beside their bytes. The server owes no more replies."""
+"""Unacknowledged blocks: bounds the overhead of small ones, and how many replies the server owes."""
 
 NUMBER_MAX = 2**63 - 1
 
@@ -31,8 +31,8 @@ class Block:
 class AppendWindow:
     """Events are taken into a block that is being filled; a full block waits to be sent, then to be acknowledged.
 
-    A block that was sent once keeps its borders for ever. The server may still hold it on an old connection, and
-    stores whole blocks: with other borders, some of its events could be stored twice.
+    A block that was sent once never changes its boundaries. The server may still have it buffered on an old connection,
+    and stores whole blocks: with other boundaries, some of its events could be stored twice.
     """
 
     def __init__(self, window_bytes: int = WINDOW_BYTES, block_bytes: int = BLOCK_BYTES) -> None:
@@ -68,7 +68,7 @@ class AppendWindow:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is on its way."""
+        """Nothing is in flight."""
         return not self._sent
 
     @property
@@ -84,7 +84,7 @@ class AppendWindow:
     # Taking events.
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes may be taken. More than the whole window is taken when nothing else is held."""
+        """Whether this many bytes may be taken. More than the whole window is taken if nothing else is buffered."""
         if not self._bytes:
             return True
         return self._bytes + size <= self._window_bytes and len(self._blocks) < BLOCKS_MAX
@@ -104,7 +104,7 @@ class AppendWindow:
         return number
 
     def add_block(self, framed: Buffer, event_count: int, number: int | None = None) -> int:
-        """The same as a block of its own, not copied: it must stay as it is until it is acknowledged."""
+        """The same as a separate block, not copied: it must not change until it is acknowledged."""
         number = self._numbered(framed, event_count, number)
         self.close_block()
         self._blocks.append(Block(framed, event_count, number))
@@ -139,7 +139,7 @@ class AppendWindow:
     # Sending.
 
     def take(self) -> Block | None:
-        """The next block to send, if there is one; from now on it is on its way."""
+        """The next block to send, if there is one; from now on it is in flight."""
         if self._sent == len(self._blocks) or (self._probing and self._sent):
             return None
         block = self._blocks[self._sent]
@@ -157,9 +157,9 @@ class AppendWindow:
         self._drop(number)
 
     def set_up(self, last: int | None) -> None:
-        """The server says what it has stored of this writer; all of the rest is to be sent again.
+        """`last` is the last number the server has stored for this writer; the rest is to be sent again.
 
-        ConditionFailed when that cannot be what this window has sent: going on could lose events or store them twice.
+        Raises ConditionFailed if this window cannot have sent that: to continue could lose events or store them twice.
         """
         if self._is_new:
             self._is_new = False
@@ -172,7 +172,7 @@ class AppendWindow:
         self._probing = self._probing and bool(self._blocks)
 
     def probe(self) -> None:
-        """There was no room: until there is, do not send the whole window in vain."""
+        """The segment has no room: until it has, do not send the whole window in vain."""
         self._probing = True
 
     def _drop(self, number: int) -> None:

@@ -1,11 +1,11 @@
-"""The sink SDK: `Sink` blocks, `AsyncSink` is for asyncio. A worker connects and delivers a pipeline's output; they do
-the connector protocol, the votes of two-phase commit and their log, and recovery.
+"""The sink SDK: `Sink` blocks, `AsyncSink` is for asyncio. A worker connects and delivers a pipeline's output; they
+implement the connector protocol, two-phase commit with its log, and recovery.
 
     sink = Sink("127.0.0.1:7200", DataFile("out.txt"), state="out.state", encode=lines)
     sink.run()
 
-Both are thin shells of I/O around the same parts, which do none: `session` is one connection, `transactions` what
-follows from votes and decisions, `log_state` what the log says. What is to be done comes out of them as `effects`.
+Both are thin I/O shells around the same parts, which do none: `session` is one connection, `transactions` what follows
+from votes and decisions, `LogState` the state of the log. They return the calls to perform as `Effect`s.
 """
 
 from penstock.client.sink.log import CommittedPrefix, read_committed

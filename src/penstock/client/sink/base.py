@@ -1,4 +1,4 @@
-"""What both sinks share: the terms, the state directory, and what to do about an end."""
+"""What both sinks share: limits, the state directory, and the handling of failures."""
 
 import logging
 import os
@@ -17,23 +17,23 @@ from penstock.core.errors import RequestError
 from penstock.protocol.connector import FRAME_SIZE_CEILING, FRAME_SIZE_MAX
 
 UNCOMMITTED_BYTES_MAX = 2**30
-"""Frames of a transaction that is not committed: what an abort throws away, and what lies somewhere until then."""
+"""Bytes of frames of an uncommitted transaction: they are stored until the decision, and an abort discards them."""
 
 CONNECTIONS_MAX = 16
-"""One has the session; the others are on their way in or out. For one more, the one that has waited longest without a
-session is closed: strangers that say nothing do not keep the worker out."""
+"""One has the session; the others are connecting or closing. Beyond the limit, the one that has waited longest without
+a session is closed, so that silent strangers do not keep the worker out."""
 
 HANDSHAKE_SECONDS = 10.0
 """For TLS and HELLO."""
 
 LAST_WORDS_SECONDS = 2.0
-"""How long a peer may take to fetch its ERROR."""
+"""How long a peer may take to read its ERROR."""
 
 RECEIVE_BYTES = 256 * 1024
-"""Handled at once: hundreds of messages for each call of `write`, where they come that fast."""
+"""Received at once: hundreds of messages per call of `write`, if they arrive that fast."""
 
 UNSENT_BYTES_MAX = 64 * 1024
-"""Answers that wait for a worker to read them: meanwhile nothing more is read from it."""
+"""Answers that a worker has not read yet; beyond this, nothing more is read from it."""
 
 logger = logging.getLogger("penstock.sink")
 
@@ -41,7 +41,7 @@ OnReady = Callable[[str], object]
 
 
 class SinkBase(ABC):
-    """One output of one pipeline, as a worker delivers it. See `Sink`."""
+    """Receives one output of one pipeline from a worker. See `Sink`."""
 
     _can_await = False
 
@@ -76,18 +76,18 @@ class SinkBase(ABC):
 
     def stop(self) -> None:
         """Let `run` close the connections and return, soon. What was not voted on is sent again to the next run; a
-        transaction in doubt is decided then. From any thread.
+        transaction in doubt is decided then. May be called from any thread.
         """
         self._is_stopped = True
         self._wake()
 
     @abstractmethod
     def _wake(self) -> None:
-        """Let a `run` that waits look again."""
+        """Wake up a waiting `run`."""
 
     @contextmanager
     def _running(self) -> Iterator[Desk]:
-        """The log is open meanwhile. However it ends, nothing is discarded then: the next start does that, from what is
+        """The log is open meanwhile. However the run ends, nothing is discarded: the next start does that, from what is
         durable.
         """
         if self._is_running:

@@ -1,7 +1,7 @@
-"""The durable transaction log of a sink: votes, decisions, and whose they are.
+"""The durable transaction log of a sink: votes, decisions, and the worker instance they belong to.
 
 One small file that is rewritten when it is full, and at every start: the state as its first record, then a record
-for each thing that happens. Its space is set aside beforehand, so that a decision can be written on a full disk.
+per event. Its space is allocated in advance, so that a decision can be written on a full disk.
 """
 
 import os
@@ -18,11 +18,11 @@ from penstock.client.sink.participant import Transaction
 from penstock.core.errors import Damaged, RequestError, StoreInUse, UnreadableFormat
 from penstock.store.files import File, Files, RealFiles
 
-# What the transaction log says, as a fold over its records. No I/O.
+# The state of the transaction log, as a fold over its records. No I/O.
 
 ENDED_MAX = 64
 """Transactions whose end is remembered. A worker repeats a decision only until a list without the transaction, or a
-later vote, proves that it arrived: one would do."""
+later vote, proves that it arrived: one would be enough."""
 
 
 class Bound(NamedTuple):
@@ -32,7 +32,7 @@ class Bound(NamedTuple):
 
 
 class Voted(NamedTuple):
-    """A vote of yes: the transaction is in doubt. `mark` is where the target's bytes end with it."""
+    """A yes vote: the transaction is in doubt. `mark` is where the target's bytes end, including it."""
 
     txn_id: bytes
     start: int
@@ -41,7 +41,7 @@ class Voted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A vote of no: the transaction is aborted."""
+    """A no vote: the transaction is aborted."""
 
     txn_id: bytes
 
@@ -70,7 +70,7 @@ class Ended(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """All that counts of what came before; as a record, the first one of every file."""
+    """The effect of all earlier records; as a record, the first one of every file."""
 
     instance: str | None = None
     last: Voted | None = None
@@ -78,9 +78,9 @@ class LogState(NamedTuple):
     is_applied: bool = True
     """Whether the participant's `commit` of it has returned."""
     in_doubt: Voted | None = None
-    """Voted yes, and not decided yet. There is never more than one: no round begins before the last one has ended."""
+    """Voted yes, and not decided yet. There is never more than one: no round starts before the last one has ended."""
     ended: tuple[Ended, ...] = ()
-    """The latest ones, oldest first."""
+    """The latest ended transactions, oldest first."""
 
     @property
     def offset(self) -> int:
@@ -94,7 +94,7 @@ class LogState(NamedTuple):
 
     @property
     def latest(self) -> Voted | None:
-        """Behind it nothing counts."""
+        """The last transaction whose bytes count; everything after it is void."""
         return self.in_doubt or self.last
 
     def end_of(self, txn_id: bytes) -> Ended | None:
@@ -102,7 +102,7 @@ class LogState(NamedTuple):
         return next((ended for ended in reversed(self.ended) if ended.txn_id == txn_id), None)
 
     def after(self, record: "Record") -> "LogState":
-        """ValueError for a record that cannot come now."""
+        """Raises ValueError for a record that is not valid in this state."""
         match record:
             case LogState():
                 return record
@@ -132,13 +132,13 @@ Record: TypeAlias = LogState | Bound | Voted | Refused | Committed | Aborted | A
 
 # The bytes of the transaction log (docs/sinks.md).
 #
-# A record is `4s "PSNK" · u32 length of the body · u64 number · u64 durable · u32 crc32c · body`, big-endian; checked
-# are length, number, durable and body. The body is a msgpack array: a number for the kind, then its fields in the
-# order of the class. Numbers grow by one, over all files of a log; all records below *durable* were synced when this
-# one was written. The first record of a file is the state. Zeros follow the last one.
+# A record is `4s "PSNK" · u32 length of the body · u64 number · u64 durable · u32 crc32c · body`, big-endian; the
+# checksum covers length, number, durable and body. The body is a msgpack array: a number for the kind, then its fields
+# in the order of the class. Numbers increase by one, over all files of a log; all records below *durable* were synced
+# when this one was written. The first record of a file is the state. Zeros follow the last one.
 
 FORMAT = 2
-"""1 was written before 0.1: in its transactions' ids epochs are not numbered as Spark's batches are."""
+"""Format 1 was written before 0.1; epochs in its transaction ids are not numbered like Spark's batches."""
 
 MAGIC = b"PSNK"
 HEADER = Struct(">4sIQQI")
@@ -152,7 +152,7 @@ KINDS: dict[int, type[Bound | Voted | Refused | Committed | Aborted | Applied]] 
     5: Aborted,
     6: Applied,
 }
-"""Kind 0 is the state, behind the number of the format."""
+"""Kind 0 is the state, after the number of the format."""
 
 _KIND_OF = {record: kind for kind, record in KINDS.items()}
 
@@ -181,8 +181,8 @@ def encode_record(number: int, durable: int, record: Record) -> bytes:
 
 
 def decode_records(data: bytes) -> Iterator[tuple[int, Record]]:
-    """Numbers and records. What follows the first bad one is a torn tail, which nobody relied on, and is left out.
-    Raises BadLog if it was durable, for a good record behind it says so, and for a file whose first record is bad;
+    """Numbers and records. What follows the first bad record is a torn tail, which nobody relied on; it is left out.
+    Raises BadLog if a good record after it proves that it was durable, and for a file whose first record is bad;
     UnreadableFormat for a log that another version wrote.
     """
     at = 0
@@ -197,7 +197,7 @@ def decode_records(data: bytes) -> Iterator[tuple[int, Record]]:
 
 
 def _record_at(data: bytes, at: int) -> _Sealed | None:
-    """The record there, if it is sound."""
+    """The record at this position, if it is valid."""
     if at + HEADER.size > len(data):
         return None
     magic, length, number, durable, checksum = HEADER.unpack_from(data, at)
@@ -243,20 +243,22 @@ LOG = "log"
 NEW_LOG = "log.new"
 
 LOG_BYTES = 2**18
-"""The size of the file: thousands of transactions between two times that it is rewritten."""
+"""The size of the file: enough for thousands of transactions between rewrites."""
 
 TXN_ID_BYTES_MAX = 1024
-"""Of a transaction's id, and of an instance's name: the wire has room for 65,535 bytes, the log has not for 64 such."""
+"""Of a transaction's id, and of an instance's name. The wire allows 65,535 bytes; the log has no room for 64 of
+those.
+"""
 
 ROUND_BYTES_MAX = 8 * 1024
 """Room for all the records of one round, and more."""
 
 
 class TransactionLog:
-    """Open, and locked: no second process can open it. An error while it writes is final: open it again."""
+    """Open, and locked against other processes. An error while writing is final: open the log again."""
 
     def __init__(self, files: Files) -> None:
-        """Damaged for a log that cannot be trusted, StoreInUse for one that is open already."""
+        """Raises Damaged for a log that cannot be trusted, StoreInUse for one that is already open."""
         self._files = files
         self._file: File | None = None
         files.lock()
@@ -270,7 +272,7 @@ class TransactionLog:
 
     @property
     def has_room(self) -> bool:
-        """For another round. If not: `make_room` before it."""
+        """Whether there is room for another round. If not, call `make_room` first."""
         return self._end + ROUND_BYTES_MAX <= LOG_BYTES
 
     def append(self, record: Record) -> None:
@@ -279,11 +281,11 @@ class TransactionLog:
         self._durable = self._number
 
     def append_lazily(self, record: Record) -> None:
-        """Durable with the next one; survives an end of the process at once."""
+        """Durable with the next `append`; survives the end of the process at once."""
         self._write(record)
 
     def make_room(self) -> None:
-        """Rewrite the file. OSError when there is no room for that; then the old file goes on."""
+        """Rewrite the file. Raises OSError if there is no room for that; then the old file stays in use."""
         data = encode_record(self._number, self._number, self.state)
         file = self._create()
         file.allocate(LOG_BYTES)
@@ -323,18 +325,18 @@ class TransactionLog:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPrefix:
-    """What of a sink's output is committed: always whole transactions, from the beginning."""
+    """The committed part of a sink's output: always whole transactions, from the start."""
 
     offset: int
     """In bytes of payloads."""
     size: int
-    """In bytes of the data, where the sink was given a place for bytes."""
+    """In bytes of the data, if the sink writes to a `Data`."""
     transaction: Transaction | None
-    """The last one."""
+    """The last committed transaction."""
 
 
 def open_log(directory: str | os.PathLike[str]) -> TransactionLog:
-    """The log of this state directory, which is made where there is none. StoreInUse if another sink runs on it."""
+    """The log of this state directory, which is created if missing. Raises StoreInUse if another sink runs on it."""
     try:
         return TransactionLog(RealFiles(Path(directory)))
     except StoreInUse as error:
@@ -343,7 +345,7 @@ def open_log(directory: str | os.PathLike[str]) -> TransactionLog:
 
 
 def read_committed(directory: str | os.PathLike[str]) -> CommittedPrefix:
-    """What a sink with this state directory has committed; also while it runs. RequestError if there is none."""
+    """What a sink with this state directory has committed, even while it runs. Raises RequestError if there is none."""
     try:
         files = RealFiles(Path(directory), create=False)
     except FileNotFoundError:

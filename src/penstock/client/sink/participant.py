@@ -1,4 +1,4 @@
-"""What the author of a sink gives to the SDK: a participant in two-phase commit, or only a place for bytes."""
+"""What the author of a sink provides: a participant in two-phase commit, or only storage for bytes."""
 
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -13,9 +13,9 @@ from penstock.store.files import RealFile
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One epoch's bytes of the output, from `start` up to and without `end`. Its id is opaque, and never used again.
+    """One epoch's bytes of the output, from `start` up to but excluding `end`. Its id is opaque, and never reused.
 
-    Offsets count the bytes of payloads since the output began: they are the ids of messages.
+    Offsets count the bytes of payloads since the start of the output: they are the ids of messages.
     """
 
     id: bytes
@@ -27,29 +27,29 @@ class Participant(Protocol):
     """Takes part in two-phase commit. The SDK calls one method at a time, and keeps the log of votes and decisions.
 
     For each transaction: `write` any number of times, `prepare`, then `commit` or `abort`. Between a yes and the
-    decision there may lie a crash, a new process and any length of time. Whatever a method raises ends the sink: the
+    decision there may be a crash, a new process and any length of time. An exception in any method ends the sink: the
     worker receives the error, the transaction is aborted or stays in doubt, and the next run recovers.
     """
 
     def write(self, messages: Sequence[Message]) -> None:
-        """Messages in order, as they arrive: none twice, none left out. Nothing of them may be visible yet. A message's
-        id is its offset.
+        """Messages in order, as they arrive: no duplicates, no gaps. They must not be visible yet. A message's id is
+        its offset.
         """
 
     def prepare(self, transaction: Transaction) -> bool:
         """All messages of the transaction were written. True: they are durable, and `commit` will succeed, even after a
-        crash. False: the transaction shall be tried again later; `abort` follows at once.
+        crash. False: the transaction is to be retried later; `abort` follows at once.
         """
 
     def commit(self, transaction: Transaction) -> None:
-        """Make it visible, durably. It is called again, with the last transaction that was committed, when a crash came
-        before the SDK had noted that it was done; that may even be when messages after it were written. So compare
-        the id with one that is stored in the same step as the messages, or do what can be done twice.
+        """Make it visible, durably. It is called again with the last committed transaction if a crash happened before
+        the SDK had recorded its completion, possibly after later messages were written. So compare the id with one
+        that is stored atomically with the messages, or make the operation idempotent.
         """
 
     def abort(self, transaction: Transaction) -> None:
-        """Discard everything at and after `transaction.start`. It may be called again, and for nothing at all. The id
-        is empty where there was no vote: what is left of a lost connection, or of the last run.
+        """Discard everything at and after `transaction.start`. It may be called again, or when there is nothing to
+        discard. The id is empty if there was no vote: for data left by a lost connection, or by the last run.
         """
 
 
@@ -71,41 +71,41 @@ class AsyncParticipant(Protocol):
 
 @runtime_checkable
 class Data(Protocol):
-    """A place for bytes, where the SDK does the rest. What lies behind the committed size is not committed (yet)."""
+    """Storage for bytes; the SDK does the rest. Bytes after the committed size are not committed (yet)."""
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """Put all of these bytes there, right behind those that were written before."""
+        """Write all of these bytes there, directly after those written before."""
 
     def sync(self) -> None:
-        """Make everything that was written durable. An OSError that says "no room" is a vote of no; any other error,
-        here as in the other methods, ends the sink.
+        """Make everything that was written durable. An OSError for "no room" is a no vote; any other error, here as in
+        the other methods, ends the sink.
         """
 
     def truncate(self, offset: int) -> None:
-        """Remove everything from this offset on; there may be nothing."""
+        """Remove everything from this offset on, if there is anything."""
 
     def size(self) -> int:
         """How many bytes there are."""
 
 
 Encode: TypeAlias = Callable[[Sequence[Message]], bytes]
-"""What is written of messages. The bytes of one message must not depend on its neighbours."""
+"""Encodes messages to the bytes that are written. The bytes of a message must not depend on its neighbours."""
 
 
 def payloads(messages: Sequence[Message]) -> bytes:
-    """The payloads, one right behind the other."""
+    """The payloads, concatenated."""
     return b"".join([message.payload for message in messages])
 
 
 def lines(messages: Sequence[Message]) -> bytes:
-    """Each payload, and the end of a line."""
+    """Each payload, followed by a newline."""
     return b"".join([part for message in messages for part in (message.payload, b"\n")])
 
 
-# What the middle of a sink wants done, for the shells to do: calls that write, wait and sync.
+# Effects: calls that write, wait and sync, which the core of a sink requests and the shells perform.
 #
-# The middle is written as generators: each yields an Effect, is sent what the call returned, or is thrown what it
-# raised. So one and the same code decides for the blocking sink and for the asyncio one, and nothing in it waits.
+# The core is written as generators: each yields an Effect, and is sent what the call returned, or thrown what it
+# raised. So the same code decides for the blocking sink and for the asyncio one, and nothing in it waits.
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ Steps: TypeAlias = Generator[Effect, Any, T]
 
 
 def perform(steps: Steps[T]) -> T:
-    """Do all of it here and now. What is not an Exception, Ctrl-C for one, ends it in the middle."""
+    """Perform all steps here and now. What is not an Exception, such as Ctrl-C, ends them in the middle."""
     try:
         effect = next(steps)
         while True:
@@ -137,13 +137,13 @@ def perform(steps: Steps[T]) -> T:
         return value
 
 
-# A plain file as the place for a sink's bytes.
+# A plain file as storage for a sink's bytes.
 
 
 class DataFile:
-    """A file that is made where there is none. `sync` is an fsync; who may read a new one is the umask's affair.
+    """A file, created if missing. `sync` is an fsync; the umask determines who may read a new file.
 
-    What it holds behind the committed size is not committed: see `read_committed`.
+    Bytes after the committed size are not committed: see `read_committed`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -168,7 +168,7 @@ class DataFile:
 
 
 def _sync_directory(directory: Path) -> None:
-    """So that the name of a new file survives, as its bytes do."""
+    """So that the name of a new file is as durable as its bytes."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

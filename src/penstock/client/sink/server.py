@@ -1,4 +1,4 @@
-"""The loop of the blocking sink: who connects, who has sent something, whose time is up."""
+"""The servers of both sinks: connections of the asyncio sink, and the loop of the blocking sink."""
 
 import asyncio
 import selectors
@@ -28,7 +28,7 @@ from penstock.client.sockets import Outgoing, Waker, prepare
 
 
 class AsyncConnection:
-    """The bytes of one session. A peer that is gone is no error: it sends nothing more."""
+    """The bytes of one session. A peer that is gone is not an error: it sends nothing more."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: SinkSession) -> None:
         self._reader = reader
@@ -37,7 +37,7 @@ class AsyncConnection:
         writer.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
     async def receive(self, deadline: float | None) -> bytes | None:
-        """Nothing: it is closed. None: nothing has come at the deadline."""
+        """Empty if the connection is closed, None if nothing arrived by the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._reader.read(RECEIVE_BYTES)
@@ -47,13 +47,13 @@ class AsyncConnection:
             return b""
 
     async def send(self) -> None:
-        """What the session has to say."""
+        """Send the session's bytes."""
         with suppress(OSError):
             self._writer.writelines(self.session.take())
             await self._writer.drain()
 
     async def farewell(self) -> None:
-        """Let the ERROR arrive: what still comes is read, and discarded, until the peer closes."""
+        """Let the ERROR arrive: read and discard incoming bytes until the peer closes."""
         with suppress(OSError):  # a TimeoutError is one
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await self.send()
@@ -66,23 +66,23 @@ class AsyncConnection:
                     pass
 
     def abort(self) -> None:
-        """At once; nothing more comes. The session may be in the middle of a call, and learns it afterwards."""
+        """Close at once. The session may be in the middle of a call, and notices afterwards."""
         self._writer.transport.abort()
 
 
-# The connections of the asyncio sink, and whose turn it is.
+# The connections of the asyncio sink, served one call at a time.
 
 T = TypeVar("T")
 
 
 class Server:
-    """One call at a time, whatever connects meanwhile. The first one that raises is the last one."""
+    """One call at a time, whatever connects meanwhile. After a call that raises there are no more."""
 
     def __init__(self, desk: Desk, executor: ThreadPoolExecutor, handshake_seconds: float) -> None:
         self.failure: Exception | None = None
         """What the author's code or the log raised."""
         self.changed = asyncio.Event()
-        """Set when there is one, and its worker was told; and by whoever else has something to say."""
+        """Set when there is a failure and it was reported to the worker; and by others, to wake the server."""
         self._desk = desk
         self._executor = executor
         self._handshake_seconds = handshake_seconds
@@ -91,9 +91,9 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Someone has connected."""
+        """A peer has connected."""
         peer = str(writer.get_extra_info("peername"))
-        with suppress(OSError):  # it is gone already, as the first read will show
+        with suppress(OSError):  # it is already gone, as the first read will show
             prepare(writer.get_extra_info("socket"))
         if len(self._connections) >= CONNECTIONS_MAX:
             waiting = next(connection for connection in self._connections if not connection.session.is_greeted)
@@ -107,7 +107,7 @@ class Server:
         task.add_done_callback(self._tasks.discard)
 
     async def perform(self, steps: Steps[T]) -> T:
-        """As `effects.perform`, and the loop goes on meanwhile."""
+        """As `participant.perform`, while the loop continues."""
         async with self._turn:
             if self.failure is not None:
                 raise self.failure
@@ -122,7 +122,7 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in list(self._connections):  # those whose task had not begun
+        for connection in list(self._connections):  # those whose task had not started
             self._forget(connection)
         await asyncio.sleep(0)  # transports close in the next turn of the loop
 
@@ -183,11 +183,11 @@ _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 
 
 class BlockingConnection:
-    """Moves bytes when `select` reports that it can; `is_closed` when it is useless. What it raises comes from the
-    author's code or from the log, never from the peer.
+    """Moves bytes when `select` reports that it can; `is_closed` when it is no longer usable. Its exceptions come from
+    the author's code or from the log, never from the peer.
 
-    After an ERROR it reads on, and discards, until the peer has closed: to close with bytes unread would reset the
-    connection, and the ERROR with it.
+    After an ERROR it continues to read, and discards, until the peer has closed: closing with unread bytes would reset
+    the connection, and the ERROR would be lost.
     """
 
     def __init__(self, accepted: socket.socket, session: SinkSession, handshake_seconds: float) -> None:
@@ -198,7 +198,7 @@ class BlockingConnection:
         self._outgoing = Outgoing()
         self.session = session
         self.deadline: float | None = time.monotonic() + handshake_seconds
-        """When `expire` is of use."""
+        """When to call `expire`."""
         self.events = selectors.EVENT_READ
         """What to wait for."""
         self.is_closed = False
@@ -214,12 +214,12 @@ class BlockingConnection:
             if not self.session.is_over:
                 perform(self.session.receive(data))
                 self._note_progress()
-            if self._tls is None or not self._tls.pending():  # of which no `select` would tell
+            if self._tls is None or not self._tls.pending():  # which no `select` would report
                 break
         self.send()
 
     def expire(self, now: float) -> None:
-        """Look at the clock: no HELLO in time, or an ERROR that nobody fetches."""
+        """Check the time: no HELLO arrived in time, or the peer does not read its ERROR."""
         if self.deadline is None or now < self.deadline:
             return
         if self.session.is_over or self._shakes_hands:
@@ -230,7 +230,7 @@ class BlockingConnection:
             self.send()
 
     def send(self) -> None:
-        """What the session has to say, as far as that is possible now."""
+        """Send the session's bytes, as far as that is possible now."""
         self._outgoing.add(self.session.take())
         try:
             while self._outgoing.size and not self.is_closed:
@@ -273,7 +273,7 @@ class BlockingConnection:
         return True
 
     def _receive(self) -> bytes:
-        """Nothing: not now, or never again."""
+        """Empty if there is nothing now, or nothing any more."""
         if self.is_closed or self._outgoing.size > UNSENT_BYTES_MAX:
             return b""
         try:
@@ -294,7 +294,7 @@ class BlockingConnection:
 
 
 class Entrance(NamedTuple):
-    """Where connections come from, and on what terms."""
+    """Where and how connections are accepted."""
 
     listener: socket.socket
     tls: ssl.SSLContext | None
@@ -315,7 +315,7 @@ class Loop:
         self._selector.register(waker, selectors.EVENT_READ)
 
     def run(self, is_stopped: Callable[[], bool]) -> None:
-        """Raises what the author's code or the log raises, when the worker was told."""
+        """Raises what the author's code or the log raises, after reporting it to the worker."""
         try:
             while not is_stopped():
                 self._turn()
@@ -344,12 +344,12 @@ class Loop:
             self._settle(connection)
 
     def _settle(self, connection: BlockingConnection) -> None:
-        """Wait for what it needs next, or forget it."""
+        """Wait for what the connection needs next, or forget it."""
         if not self._still_has(connection):
             perform(connection.session.ended())
 
     def _still_has(self, connection: BlockingConnection) -> bool:
-        """Forgets one that is closed, before another one has its file's number."""
+        """Forgets a closed connection before another one gets its file descriptor."""
         if not connection.is_closed:
             self._selector.modify(connection, connection.events)
             return True
@@ -359,7 +359,7 @@ class Loop:
         return False
 
     def _send_farewell(self, reason: str) -> None:
-        """The sink has failed: nothing is called any more, but the worker receives the reason."""
+        """The sink has failed: no more calls, but the worker receives the reason."""
         self._selector.unregister(self._entrance.listener)
         self._selector.unregister(self._waker)
         for connection in self._connections:
@@ -372,7 +372,7 @@ class Loop:
                 key.fileobj.advance()
 
     def _keep_open(self) -> int:
-        """Forgets the closed ones, and says how many are left."""
+        """Forgets closed connections; returns how many are left."""
         for connection in list(self._connections):
             self._still_has(connection)
         return len(self._connections)
@@ -386,7 +386,7 @@ class Loop:
             waiting = next(connection for connection in self._connections if not connection.session.is_greeted)
             logger.warning("%s: closed, there are %d connections already", waiting.session.peer, CONNECTIONS_MAX)
             self._drop(waiting)
-        with suppress(OSError):  # whoever it was is gone already
+        with suppress(OSError):  # the peer is already gone
             accepted, peer = self._entrance.listener.accept()
             self._welcome(accepted, str(peer))
 

@@ -1,4 +1,4 @@
-"""One worker's connection to a sink, without I/O: what came in goes to `receive`, `take` gives what is to go out."""
+"""One worker's connection to a sink, without I/O: pass received bytes to `receive`, get bytes to send from `take`."""
 
 import logging
 from collections.abc import Callable
@@ -42,16 +42,16 @@ from penstock.protocol.connector.codec import Received
 logger = logging.getLogger("penstock.sink")
 
 CREDITS = 2**31 - 1
-"""In the OK. They mean nothing to a sink, TCP slows its worker down; one that does count them does not run out soon."""
+"""In the OK. A sink does not need them, since TCP slows its worker down; a worker that counts them has plenty."""
 
 
 _ANY_MESSAGE = Message(OUTPUT_STREAM, 0, 0, b"", b"")
-"""Whether messages may come now does not depend on what is in them."""
+"""A stand-in: whether messages are allowed now does not depend on their content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What does not change from session to session."""
+    """What is the same for all sessions."""
 
     cookie: bytes = field(repr=False)
     program: str | None
@@ -60,7 +60,7 @@ class Terms:
 
 
 class Desk:
-    """Admits sessions: one at a time. A worker that comes again replaces its last session, which may be half-open."""
+    """Admits one session at a time. A worker that reconnects replaces its last session, which may be half-open."""
 
     def __init__(self, terms: Terms, transactions: Transactions) -> None:
         self.terms = terms
@@ -68,7 +68,7 @@ class Desk:
         self._current: SinkSession | None = None
 
     def admit(self, session: "SinkSession", hello: Hello) -> Steps[None]:
-        """ProtocolError for a stranger; then the session that there is goes on."""
+        """Raises ProtocolError for a stranger; then the present session continues."""
         for name, expected, actual in (
             ("program", self.terms.program, hello.program),
             ("instance", self.terms.instance, hello.instance),
@@ -84,21 +84,23 @@ class Desk:
             yield from self.transactions.discard()
 
     def leave(self, session: "SinkSession") -> Steps[None]:
-        """What the session has sent without a vote is void. Nothing, if another one has replaced it, or twice."""
+        """Data of the session that was not voted on is void. Does nothing for a session that was replaced or has
+        left.
+        """
         if session is self._current:
             self._current = None
             yield from self.transactions.discard()
 
 
 class SinkSession:
-    """Frames in, calls and answers out. Whatever a peer does wrong ends its own session, with an ERROR that names frame
-    and state; an exception comes only from the calls.
+    """Frames in, calls and answers out. A mistake of the peer ends only its session, with an ERROR that names frame and
+    state; exceptions come only from the calls.
     """
 
     def __init__(self, desk: Desk, peer: str) -> None:
         self.peer = peer
         self.on_replaced: Callable[[], object] = lambda: None
-        """Called when the same instance has connected again: there is nobody at the other end of this one."""
+        """Called when the same instance has reconnected: the peer of this session is gone."""
         self._desk = desk
         self._transactions = desk.transactions
         self._session = Session(Use.SINK, Role.ACCEPTOR)
@@ -114,11 +116,11 @@ class SinkSession:
 
     @property
     def is_over(self) -> bool:
-        """Nothing more is sent, but for what `take` still gives; what comes is to be discarded."""
+        """Whether nothing more is sent, except what `take` still returns; received bytes are to be discarded."""
         return self._session.is_over
 
     def take(self) -> list[bytes]:
-        """What is to be sent; it is given only once."""
+        """The bytes to send; each is returned once."""
         out, self._out = self._out, []
         return out
 
@@ -136,11 +138,11 @@ class SinkSession:
         yield from self._desk.leave(self)
 
     def close(self) -> None:
-        """Without a word."""
+        """End the session without an ERROR."""
         self._session.close()
 
     def fail(self, reason: str) -> None:
-        """ERROR: the last that is sent."""
+        """Send an ERROR, the last frame."""
         if self._session.is_over:
             return
         state = self._session.state.value
@@ -149,7 +151,7 @@ class SinkSession:
         self._out.append(self._session.send(error_frame(ProtocolError(text))))
 
     def _receive(self, data: Buffer) -> Steps[None]:
-        """Messages that come one after the other are handled together."""
+        """Handles consecutive messages together."""
         if self.is_over:
             return
         frames = self._decoder.feed(data)
@@ -215,7 +217,7 @@ class SinkSession:
         self._acknowledge_end()
 
     def _acknowledge_end(self) -> None:
-        """An output that has ended is acknowledged when all of it is committed."""
+        """The end of an output is acknowledged when all of it is committed."""
         if self._stream.state is StreamState.CLOSING and self._transactions.is_settled:
             last_id = self._stream.last_id
             self._stream.ack(last_id, Side.OURS)

@@ -18,13 +18,13 @@ class Sink(SinkBase):
         sink = Sink("127.0.0.1:7200", DataFile("out.txt"), state="out.state", encode=lines)
         sink.run()
 
-    The target is a `Participant`, or a place for bytes (`Data`), to which the bytes that `encode` makes of the messages
-    are written. `state` is a directory of its own for the log of votes and decisions: it belongs to the target's data,
-    and to the first instance that connects. Program and instance are checked where they are given. A cookie, and
-    `ssl`, a server's context with or without certificates of clients, keep strangers out.
+    The target is a `Participant`, or storage for bytes (`Data`), to which the messages are written as `encode` encodes
+    them. `state` is a separate directory for the log of votes and decisions: it belongs to the target's data, and to
+    the first instance that connects. Program and instance are checked if they are set. A cookie, and `ssl`, a server's
+    context with or without client certificates, keep strangers out.
 
     `on_commit(transaction)` is called when a transaction is committed and applied. One worker has the session at a
-    time; when it connects again, its old session ends. A transaction of more than `uncommitted_bytes_max` bytes, and a
+    time; when it reconnects, its old session ends. A transaction of more than `uncommitted_bytes_max` bytes, and a
     frame of more than `frame_size_max`, are refused with an ERROR.
 
     The target and `on_commit` are called in the thread that called `run`. No threads are started.
@@ -34,7 +34,7 @@ class Sink(SinkBase):
 
     def run(self, on_ready: OnReady | None = None) -> None:
         """Recover, listen, serve until `stop`. `on_ready` receives the address when workers may connect. Ctrl-C closes
-        all and goes on as KeyboardInterrupt; what the target raises is reported to the worker and raised.
+        all and propagates as KeyboardInterrupt; exceptions of the target are reported to the worker and raised.
         """
         with self._running() as desk, closing(Waker()) as waker:
             self._waker = waker
@@ -70,7 +70,7 @@ def address_of(listener: socket.socket) -> str:
 class AsyncSink(SinkBase):
     """As `Sink`, for one event loop; the participant's methods may be coroutine functions.
 
-    Plain ones, and the log, are called in a thread of their own, always the same one, so that the loop goes on while
+    Plain methods, and the log, are called in a separate thread, always the same one, so that the loop continues while
     they wait for a disk. There is one call at a time, whatever connects meanwhile. `on_commit` is called in the loop.
     """
 
@@ -78,7 +78,7 @@ class AsyncSink(SinkBase):
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, on_ready: OnReady | None = None) -> None:
-        """As `Sink.run`. When it is cancelled it lets a plain call end, closes all, and goes on as cancelled."""
+        """As `Sink.run`. When cancelled, it lets a plain call end, closes all, and propagates the cancellation."""
         with self._running() as desk, ThreadPoolExecutor(1, "sink") as executor:
             server = Server(desk, executor, self._handshake_seconds)
             self._changed = server.changed
@@ -92,7 +92,7 @@ class AsyncSink(SinkBase):
     def _wake(self) -> None:
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # the loop was closed in this moment
+            with suppress(RuntimeError):  # the loop was just closed
                 loop.call_soon_threadsafe(self._changed.set)
 
     async def _serve(self, server: Server, on_ready: OnReady | None) -> None:

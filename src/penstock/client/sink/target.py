@@ -1,4 +1,4 @@
-"""Participants and places for bytes, in the one form that the transactions know them by."""
+"""Participants and storage for bytes, behind the one interface that `transactions` uses."""
 
 import errno
 import logging
@@ -13,13 +13,15 @@ from penstock.core.errors import Damaged, RequestError
 logger = logging.getLogger("penstock.sink")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""Passes, unlike other failures of a disk: then the vote is no, and the transaction is tried again later."""
+"""Temporary, unlike other disk failures: the vote is no, and the transaction is retried later."""
 
 METHODS = ("write", "prepare", "commit", "abort")
 
 
 class Target(Protocol):
-    """The four are called as `Participant` says; in an asyncio sink each may be a coroutine function."""
+    """The four methods are called as documented in `Participant`; in an asyncio sink each may be a coroutine
+    function.
+    """
 
     mark: int
     """Where the target's own bytes end now. It is stored with every vote."""
@@ -33,11 +35,11 @@ class Target(Protocol):
     def abort(self, transaction: Transaction, /) -> Any: ...
 
     def resume(self, mark: int, is_new: bool) -> None:
-        """Go on at this mark: all behind it is void. New: there was never a session."""
+        """Continue at this mark: everything after it is void. `is_new`: there was never a session."""
 
 
 class ParticipantTarget:
-    """The author's own class; its bytes are its own affair."""
+    """The author's own class, which manages its own bytes."""
 
     mark = 0
 
@@ -48,13 +50,14 @@ class ParticipantTarget:
         self.abort: Callable[[Transaction], Any] = participant.abort
 
     def resume(self, mark: int, is_new: bool) -> None:
-        """It knows by itself where it is."""
+        """Nothing to do: the participant knows its own position."""
 
 
 class DataTarget:
-    """A place for bytes. They go where they will stay, and are committed by the log alone, which says how many count.
+    """Storage for bytes. They are written to their final place, and committed by the log alone, which records how many
+    count.
 
-    A place that is full votes no: what was written is removed again, and there may be room later.
+    If the storage is full, the vote is no: the bytes are removed again, and there may be room later.
     """
 
     def __init__(self, data: Data, encode: Encode) -> None:
@@ -82,7 +85,7 @@ class DataTarget:
         return not self._is_full
 
     def commit(self, transaction: Transaction) -> None:
-        """The log says it all."""
+        """Nothing to do: the log has recorded it."""
 
     def abort(self, transaction: Transaction) -> None:
         """`resume` follows, with the mark."""
@@ -111,7 +114,7 @@ class DataTarget:
 
 
 def target_of(given: Participant | AsyncParticipant | Data, encode: Encode, *, can_await: bool) -> Target:
-    """RequestError for what is neither, or is asynchronous where nobody awaits."""
+    """Raises RequestError for anything else, or for asynchronous methods in a blocking sink."""
     if isinstance(given, Data):
         return DataTarget(given, encode)
     methods = [getattr(given, name, None) for name in METHODS]

@@ -1,4 +1,6 @@
-"""What a sink has received, voted on and been told, over all its sessions: which calls follow from which frames."""
+"""What a sink has received and voted, and what the worker decided, over all sessions: which frames cause which
+calls.
+"""
 
 import errno
 import logging
@@ -27,8 +29,9 @@ OnCommit = Callable[[Transaction], object]
 
 
 class Transactions:
-    """Guarantees: a vote is durable before it is given, data before the vote; a decision before it is applied; what is
-    not voted on is discarded with its session. So the committed prefix is always whole transactions, in order.
+    """Guarantees: a vote is durable before it is sent, and data before the vote; a decision is durable before it is
+    applied; data that was not voted on is discarded with its session. So the committed prefix is always whole
+    transactions, in order.
 
     A ProtocolError changes nothing: it is the worker's fault, and its session ends.
     """
@@ -42,7 +45,7 @@ class Transactions:
         self._on_commit = on_commit
         self._uncommitted_bytes = 0
         self.received = 0
-        """The offset that comes next: all before it is here, committed or not."""
+        """The next offset: everything before it was received, committed or not."""
 
     @property
     def uncommitted(self) -> tuple[bytes, ...]:
@@ -52,18 +55,18 @@ class Transactions:
 
     @property
     def is_settled(self) -> bool:
-        """All that was received is committed."""
+        """Whether everything received is committed."""
         return not self._uncommitted_bytes and not self.uncommitted
 
     def recover(self) -> Steps[None]:
-        """First of all: finish what the last run has left."""
+        """To be called first: finish what the last run left unfinished."""
         state = self._log.state
         if state.last is not None and not state.is_applied:
             yield from self._apply(state.last)
         yield from self._rewind()
 
     def bind(self, instance: str) -> Steps[None]:
-        """Take this instance's output, and no other's from now on."""
+        """Accept this instance's output, and from now on no other's."""
         bound = self._log.state.instance
         if bound is None:
             if len(instance.encode()) > TXN_ID_BYTES_MAX:
@@ -73,7 +76,7 @@ class Transactions:
             raise ProtocolError(f"HELLO: this sink is bound to {bound!r}, and refuses {instance!r}")
 
     def write(self, given: list[Received]) -> Steps[None]:
-        """Messages of the output. Those that are here already are skipped; ProtocolError for a gap before one."""
+        """Write messages of the output. Skips those already received; raises ProtocolError for a gap."""
         if self.uncommitted:
             raise ProtocolError(f"MESSAGE: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
         messages, received, size = self._sort_out(given)
@@ -83,7 +86,7 @@ class Transactions:
                 f"{self._uncommitted_bytes_max} (uncommitted_bytes_max): the epochs are too large for it"
             )
         if messages:
-            # Before the call: if it fails half-way, the next `discard` still knows that there is something.
+            # Before the call: if it fails half-way, the next `discard` still knows that there is something to discard.
             self.received, self._uncommitted_bytes = received, size
             yield Effect(self._target.write, (messages,))
 
@@ -101,7 +104,7 @@ class Transactions:
         return False
 
     def decide(self, frame: Phase2) -> Steps[None]:
-        """Do what PHASE2 says. Nothing, if that is done already, or if an abort is about a transaction unknown here."""
+        """Apply PHASE2. Does nothing if it is already applied, or if it aborts a transaction unknown here."""
         in_doubt = self._log.state.in_doubt
         if in_doubt is None or in_doubt.txn_id != frame.txn_id:
             self._check_repeated(frame)
@@ -114,12 +117,12 @@ class Transactions:
             yield from self._abort(_transaction_of(in_doubt))
 
     def discard(self) -> Steps[None]:
-        """A session has ended: what it sent without a vote is void."""
+        """A session has ended: what it sent and was not voted on is void."""
         if self._uncommitted_bytes and not self.uncommitted:
             yield from self._rewind()
 
     def _sort_out(self, given: list[Received]) -> tuple[list[Message], int, int]:
-        """What is new, what would then be received, and what would be uncommitted."""
+        """The new messages, and what `received` and the uncommitted size would be after them."""
         messages: list[Message] = []
         received, size = self.received, self._uncommitted_bytes
         for one in given:
@@ -134,7 +137,7 @@ class Transactions:
         return messages, received, size
 
     def _transaction(self, frame: Phase1) -> Transaction:
-        """What the worker asks about. ProtocolError unless it ends where the data ends, and leaves none of it out."""
+        """The transaction to vote on. Raises ProtocolError unless it ends where the data ends and omits none of it."""
         if not 0 < len(frame.txn_id) <= TXN_ID_BYTES_MAX:
             raise ProtocolError(
                 f"PHASE1: transaction id has {len(frame.txn_id)} bytes, expected 1 to {TXN_ID_BYTES_MAX}"
@@ -166,7 +169,7 @@ class Transactions:
         return answer
 
     def _has_room(self) -> Steps[bool]:
-        """Whether the log can take this round to its end."""
+        """Whether the log has room for this round to its end."""
         if not self._log.has_room:
             try:
                 yield Effect(self._log.make_room)
@@ -193,7 +196,7 @@ class Transactions:
             self._on_commit(transaction)
 
     def _rewind(self) -> Steps[None]:
-        """Back to the last vote: what came after it is void."""
+        """Return to the last vote: what arrived after it is void."""
         if not self.uncommitted:
             committed = self._log.state.offset
             yield from self._abort(Transaction(b"", committed, max(self.received, committed)))
@@ -217,7 +220,7 @@ def _transaction_of(voted: Voted) -> Transaction:
 
 
 def _whole(frame: Phase1) -> tuple[int, int]:
-    """The ranges as one."""
+    """The ranges merged into one."""
     start = end = frame.ranges[0].start
     for part in frame.ranges:
         if part.stream_id != OUTPUT_STREAM or part.start != end or part.end < end:

@@ -1,5 +1,5 @@
-"""The source SDK: `Source` blocks, `AsyncSource` is for asyncio. A connector gives factories of iterators, and they do
-the connector protocol: handshake, NOTIFY, credits, batches, acknowledgements, EOS, reconnects, RESTART.
+"""The source SDK: `Source` blocks, `AsyncSource` is for asyncio. A connector provides factories of iterators; the
+source speaks the connector protocol: handshake, NOTIFY, credits, batches, acknowledgements, EOS, reconnects, RESTART.
 
     def lines(after: int | None) -> Iterator[Message]:
         with open("app.log", "rb") as file:
@@ -11,8 +11,8 @@ the connector protocol: handshake, NOTIFY, credits, batches, acknowledgements, E
     source.stream("app.log", lines)
     source.run()
 
-Both are thin shells of I/O around the same parts, which do none: `session` says what is sent in one connection,
-`outflow` which stream is next, `reconnecting` where to connect again, and when.
+Both are thin I/O shells around the same parts, which do none: `SourceSession` decides what is sent in one connection,
+`Outflow` which stream is next, `Reconnecting` where and when to connect again.
 """
 
 from penstock.client.source.failures import Refused, SourceFailed

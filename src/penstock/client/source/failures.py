@@ -1,7 +1,7 @@
-"""How a source's connection, or the source itself, comes to an end.
+"""How a source's connection, or the source itself, ends.
 
-A plain close, a RESTART, and an address where nobody answers are tried again. An ERROR is not: "a short reason meant
-for the programmer or operator" says that the same HELLO, or the same message, would meet with the same answer.
+After a plain close, a RESTART, or if nobody answers, the source tries again. Not after an ERROR: "a short reason meant
+for the programmer or operator" implies that the same HELLO, or the same message, would get the same answer.
 """
 
 import ssl
@@ -11,15 +11,15 @@ from penstock.core.address import Address
 from penstock.core.errors import RequestError, Unavailable
 
 PORT = 7100
-"""The connector port of a worker that was told nothing else."""
+"""The default connector port of a worker."""
 
 
 class Lost(Interrupted):
-    """The connection is over. The source connects again until its `retry_seconds` are over, then raises it."""
+    """The connection is lost. The source reconnects until its `retry_seconds` are over, then raises this."""
 
 
 class Restarted(Lost):
-    """The worker asked us to connect again, to `address` unless it is empty."""
+    """The worker asked us to reconnect, to `address` unless it is empty."""
 
     def __init__(self, where: Address, address: str) -> None:
         super().__init__(f"the worker at {where} sent us to {address or 'connect again'}")
@@ -27,11 +27,11 @@ class Restarted(Lost):
 
 
 class Refused(RequestError):
-    """The worker answered with an ERROR, whose text this is. It is final."""
+    """The worker answered with an ERROR; this is its text. Final."""
 
 
 class SourceFailed(RequestError):
-    """The connector gave up by `fail`, for the reason that it gave."""
+    """The connector called `fail` with this reason."""
 
     hint = "The connector reported this itself: fix it, then run it again."
 
@@ -44,7 +44,7 @@ def parse_address(text: str) -> Address:
 
 
 def unreachable(address: Address, error: Exception) -> Unavailable:
-    """What an error of the operating system or of TLS means. Lost, unless trying again cannot help."""
+    """The error for one of the operating system or of TLS: Lost, unless a retry cannot help."""
     passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     if isinstance(error, ssl.SSLError) and not isinstance(error, passing):
         return Unavailable(

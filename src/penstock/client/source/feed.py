@@ -7,19 +7,19 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from math import inf
 from typing import Any
 
-from penstock.client.source.message import Entry, Given, Intake, SourceStream, entry_size
+from penstock.client.source.message import Entry, Intake, SourceStream, Yielded, entry_size
 from penstock.client.source.session import TURN_SECONDS
 from penstock.core.errors import RequestError
 
 SUPPLY_BYTES = 64 * 1024
-"""What a stream may have waiting for credits before its iterator is asked for more; and one message."""
+"""Bytes that a stream may have waiting for credits before its iterator is paused, plus one message."""
 
 SUPPLY_MESSAGES = 1024
-"""The same for a stream of tiny messages: each costs more than its bytes."""
+"""The same limit for a stream of tiny messages: each costs more than its bytes."""
 
 
 class Supply:
-    """One opening of one stream. The pump `put`s, from whatever thread; the connection takes."""
+    """The messages of a stream while it is open. The pump `put`s, from any thread; the connection takes."""
 
     def __init__(self, stream: SourceStream, wake: Callable[[], None]) -> None:
         self.stream = stream
@@ -58,7 +58,7 @@ class Supply:
                 self._wake()
 
     def take(self, messages_max: int, bytes_max: int) -> list[Entry]:
-        """Raises what the iterator raised, after all that it gave before."""
+        """Raises what the iterator raised, after all messages before that were taken."""
         if self._error is not None and not self._entries:
             raise self._error
         with self._lock:
@@ -89,11 +89,11 @@ class Supply:
         return entries, size
 
 
-# An iterator, asked in the thread that also serves the socket.
+# An iterator that runs in the thread that also serves the socket.
 
 
-def open_iterator(stream: SourceStream) -> Iterator[Given]:
-    """Ask the factory for what comes after the last message stored."""
+def open_iterator(stream: SourceStream) -> Iterator[Yielded]:
+    """Ask the factory for the messages after the last one stored."""
     given = stream.factory(stream.stored)
     if isinstance(given, AsyncIterable):
         raise RequestError(f"stream {stream.name!r} is asynchronous", "Use AsyncSource, or pass a plain iterator.")
@@ -101,14 +101,14 @@ def open_iterator(stream: SourceStream) -> Iterator[Given]:
 
 
 def close_iterator(iterator: Any) -> None:
-    """Generators end now, not when they are collected: they may hold files."""
+    """Generators end now, not when they are garbage-collected: they may have files open."""
     close = getattr(iterator, "close", None)
     if close is not None:
         close()
 
 
 class IteratorFeed:
-    """Nothing is held: what was taken goes to the socket. While the iterator waits, everything waits."""
+    """Buffers nothing: messages go straight to the socket. While the iterator waits, everything waits."""
 
     def __init__(self, stream: SourceStream, poll_seconds: float, clock: Callable[[], float]) -> None:
         self.stream = stream
@@ -125,7 +125,7 @@ class IteratorFeed:
         return self._is_ended
 
     def take(self, messages_max: int, bytes_max: int) -> list[Entry]:
-        """Ends early when the iterator is slow: then what it gave is sent before it is asked again."""
+        """Returns early if the iterator is slow: its messages so far are sent before it is asked again."""
         if self._error is not None:
             raise self._error
         entries: list[Entry] = []
@@ -134,7 +134,7 @@ class IteratorFeed:
         except Exception as error:
             if not entries:
                 raise
-            self._error = error  # what the iterator gave before is sent first
+            self._error = error  # messages before the error are sent first
         return entries
 
     def _take(self, entries: list[Entry], messages_max: int, bytes_max: int) -> None:
@@ -158,14 +158,14 @@ class IteratorFeed:
         close_iterator(self._iterator)
 
 
-# Pumps move messages from an iterator into a supply: a task for an asynchronous one, a thread for any other, which
-# may wait for as long as it likes without holding up the loop.
+# Pumps move messages from an iterator into a supply: a task for an asynchronous iterator, a thread for any other, which
+# may wait as long as it likes without blocking the loop.
 
 SKIPS_MAX = 256
-"""Messages skipped before the loop has its turn: an iterator that never waits would keep it."""
+"""Messages skipped before yielding to the loop: an iterator that never waits would otherwise block it."""
 
 
-async def pump(supply: Supply, iterator: AsyncIterator[Given], poll_seconds: float) -> None:
+async def pump(supply: Supply, iterator: AsyncIterator[Yielded], poll_seconds: float) -> None:
     """Until the iterator ends, or the task is cancelled."""
     try:
         await _pump_all(supply, iterator, poll_seconds)
@@ -178,7 +178,7 @@ async def pump(supply: Supply, iterator: AsyncIterator[Given], poll_seconds: flo
             await close()
 
 
-async def _pump_all(supply: Supply, iterator: AsyncIterator[Given], poll_seconds: float) -> None:
+async def _pump_all(supply: Supply, iterator: AsyncIterator[Yielded], poll_seconds: float) -> None:
     room = asyncio.Event()
     supply.on_room = room.set
     intake = Intake(supply.stream.name, supply.stream.stored)
@@ -195,20 +195,20 @@ async def _pump_all(supply: Supply, iterator: AsyncIterator[Given], poll_seconds
 
 
 class PumpThread:
-    """The thread of one stream, for as long as the source runs: never two iterators of a stream at the same time. One
-    that waits for ever keeps its thread, which does not keep the process.
+    """The thread of one stream, while the source runs: a stream never has two iterators at the same time. An iterator
+    that waits for ever occupies its thread, which does not keep the process alive.
     """
 
     def __init__(self, stream_name: str, poll_seconds: float) -> None:
         self._poll_seconds = poll_seconds
         self._changed = threading.Condition()
-        self._next: tuple[Supply, Iterator[Given]] | None = None
+        self._next: tuple[Supply, Iterator[Yielded]] | None = None
         self._is_closed = False
         thread = threading.Thread(target=self._run, name=f"source stream {stream_name}", daemon=True)
         thread.start()
 
-    def fill(self, supply: Supply, iterator: Iterator[Given]) -> None:
-        """Fill this supply, once the iterator of the last one, which is closed, has let go."""
+    def fill(self, supply: Supply, iterator: Iterator[Yielded]) -> None:
+        """Fill this supply, once the iterator of the previous, closed one has ended."""
         supply.on_room = self._notify
         with self._changed:
             self._next = supply, iterator
@@ -236,13 +236,13 @@ class PumpThread:
             except BaseException as error:
                 supply.complete(error)
 
-    def _wait_for_job(self) -> tuple[Supply, Iterator[Given]] | None:
+    def _wait_for_job(self) -> tuple[Supply, Iterator[Yielded]] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._next is not None or self._is_closed)
             job, self._next = self._next, None
             return None if self._is_closed else job
 
-    def _pump(self, supply: Supply, iterator: Iterator[Given]) -> None:
+    def _pump(self, supply: Supply, iterator: Iterator[Yielded]) -> None:
         """Until the iterator ends, or the supply is closed."""
         intake = Intake(supply.stream.name, supply.stream.stored)
         for given in iterator:

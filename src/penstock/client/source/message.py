@@ -1,4 +1,4 @@
-"""What a connector gives to the SDK: messages, and factories of iterators that give them."""
+"""What a connector passes to the SDK: messages, and factories of iterators that yield them."""
 
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
@@ -10,7 +10,7 @@ from penstock.protocol.connector.codec import MESSAGE_HEAD
 
 
 class Message(NamedTuple):
-    """Ids grow from message to message of a stream, from 0 to 2^64-2. A plain tuple in this order serves as well.
+    """Ids increase from message to message of a stream, from 0 to 2^64-2. A plain tuple in this order works as well.
 
     The event time is in the source's unit. The key is the partition key of the event.
     """
@@ -23,27 +23,27 @@ class Message(NamedTuple):
 
 PlainMessage: TypeAlias = tuple[int, Buffer] | tuple[int, Buffer, int] | tuple[int, Buffer, int, bytes]
 
-Given: TypeAlias = Message | PlainMessage | None
-"""What an iterator may yield. None says "nothing now": it is asked again after `poll_seconds`."""
+Yielded: TypeAlias = Message | PlainMessage | None
+"""What an iterator may yield. None means "nothing now": it is asked again after `poll_seconds`."""
 
-Factory: TypeAlias = Callable[[int | None], Iterable[Given]]
-"""`factory(after)` gives the messages whose ids are above `after`; None: all. It may begin earlier: what is stored
-already is skipped. The same id must always stand for the same message."""
+Factory: TypeAlias = Callable[[int | None], Iterable[Yielded]]
+"""`factory(after)` returns the messages with ids above `after`, or all for None. It may start earlier: messages that
+are already stored are skipped. The same id must always refer to the same message."""
 
-AsyncFactory: TypeAlias = Callable[[int | None], AsyncIterable[Given]]
+AsyncFactory: TypeAlias = Callable[[int | None], AsyncIterable[Yielded]]
 
 Entry: TypeAlias = tuple[int, int, bytes, bytes]
-"""A checked message, in the order of the wire: id, event time, key, payload."""
+"""A checked message in wire order: id, event time, key, payload."""
 
 
 def entry_size(entry: Entry) -> int:
-    """Bytes of its frame."""
+    """The size of its frame in bytes."""
     return MESSAGE_HEAD.size + len(entry[2]) + len(entry[3])
 
 
 class Intake:
-    """Checks what one iterator yields, and skips what is stored already. RequestError for anything that cannot be sent:
-    ids that do not grow, payloads that are not bytes.
+    """Checks what one iterator yields, and skips what is already stored. Raises RequestError for what cannot be sent:
+    ids that do not increase, payloads that are not bytes.
     """
 
     __slots__ = ("_last", "_name", "_stored", "skipped")
@@ -55,7 +55,7 @@ class Intake:
         self.skipped = 0
 
     def take(self, given: Message | PlainMessage) -> Entry | None:
-        """The entry, its bytes our own; None if it is stored already."""
+        """The entry, with its own copy of the bytes; None if it is already stored."""
         try:
             message_id, payload, event_time, key = given if len(given) == 4 else Message(*given)
             grows = self._last < message_id < NOTHING_YET
@@ -72,7 +72,7 @@ class Intake:
         return message_id, event_time, self._own(key), self._own(payload)
 
     def _own(self, data: Buffer) -> bytes:
-        """A copy: the iterator may use its buffer again for the next message."""
+        """A copy: the iterator may reuse its buffer for the next message."""
         if not isinstance(data, bytes | bytearray | memoryview):
             kind = type(data).__name__  # type: ignore[unreachable]
             raise self._wrong(f"message {self._last} has {kind} for bytes", "Encode it: text.encode().")
@@ -82,23 +82,23 @@ class Intake:
         return RequestError(f"stream {self._name!r}: {text}", hint)
 
 
-# A stream of a source, for as long as the source lives: connections come and go.
+# A stream of a source, over all connections of the source.
 
 
 class SourceStream:
-    """What `stream` returns, and how far the stream has come. Read it; the source writes it."""
+    """What `stream` returns: the progress of a stream. Read-only for callers; the source updates it."""
 
     def __init__(self, name: str, stream_id: int, factory: Callable[[int | None], Any]) -> None:
-        encode(Notify(stream_id, name))  # raises for what does not fit
+        encode(Notify(stream_id, name))  # raises if the name or id does not fit
         self.name = name
         self.stream_id = stream_id
         self.factory = factory
         self.stored: int | None = None
-        """The last id that the worker had stored when it opened the stream the last time; None: nothing."""
+        """The last id that the worker had stored when it last opened the stream; None if it had stored nothing."""
         self.first_stored: int | None = None
-        """The same of the first time: where an earlier run had come to."""
+        """The same when it first opened the stream: how far an earlier run got."""
         self.acknowledged: int | None = None
-        """The last id that an ACK told to be complete; it only grows. None: there was no ACK yet."""
+        """The last id that an ACK reported as complete; it only increases. None before the first ACK."""
         self.sent = 0
         """Messages sent; those sent again after a lost connection count again."""
         self.was_opened = False
@@ -106,7 +106,7 @@ class SourceStream:
         """The iterator has ended, and the worker has acknowledged its last message."""
 
     def opened(self, point_of_reference: int) -> bool:
-        """The worker opened the stream. True if it has stored more than we knew."""
+        """The worker opened the stream. Returns True if it has stored more than we knew."""
         stored = None if point_of_reference == NOTHING_YET else point_of_reference
         is_more = self.was_opened and stored is not None and (self.stored is None or stored > self.stored)
         if not self.was_opened:
@@ -115,7 +115,7 @@ class SourceStream:
         return is_more
 
     def acked(self, point_of_reference: int) -> bool:
-        """True if this moves the stream."""
+        """Returns True if the stream has advanced."""
         if self.acknowledged is not None and point_of_reference <= self.acknowledged:
             return False
         self.acknowledged = point_of_reference

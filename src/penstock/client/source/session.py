@@ -1,4 +1,4 @@
-"""One connection of a source, without I/O: what came in goes to `receive`, what is to go out comes from `take`."""
+"""One connection of a source, without I/O: pass received bytes to `receive`, get bytes to send from `take`."""
 
 import random
 from collections import deque
@@ -44,16 +44,16 @@ RECONNECTS = RetryPolicy(first_seconds=0.05, max_seconds=5.0, jitter=1.0)
 """Full jitter: many sources lose a worker at once."""
 
 RESTARTS_MAX = 16
-"""RESTARTs in a row, without progress, that are not failures: workers that send us around in a circle are one."""
+"""Consecutive RESTARTs without progress that do not count as failures; more mean that workers redirect in a circle."""
 
 STEADY_SECONDS = 10.0
-"""A connection that lasted so long was a good one, even if nothing was to be sent."""
+"""A connection that lasted this long counts as good, even if there was nothing to send."""
 
 
 class Reconnecting:
-    """The address to use, and the time since things began to fail.
+    """The address to use, and the time since the first failure.
 
-    A RESTART's address is tried first, and the one that we were given again when nobody answers there.
+    A RESTART's address is tried first, then the configured one if nobody answers there.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reconnecting:
         return self._addresses[0]
 
     def progressed(self) -> None:
-        """The last connection was of use: what failed before it does not count any more."""
+        """The last connection was useful: earlier failures no longer count."""
         self._pauses = Pauses(RECONNECTS, self._uniform)
         self._failing_since: float | None = None
         self._restarts = 0
@@ -80,7 +80,7 @@ class Reconnecting:
         self._addresses.rotate()
 
     def pause(self, error: Lost, now: float) -> float:
-        """Seconds to wait before the next connection. Raises the error when the time for trying again is over."""
+        """Seconds to wait before the next connection. Raises the error when the time for retries is over."""
         if isinstance(error, Restarted):
             self._move(error.address)
             self._restarts += 1
@@ -109,7 +109,7 @@ _REFUSED_LATER = "Look at the worker's log: the worker refused what the connecto
 
 @dataclass(slots=True, eq=False)
 class _Track:
-    """A stream in this connection. A refused one is asked for again after a pause."""
+    """A stream in this connection. A refused one is requested again after a pause."""
 
     stream: SourceStream
     machine: Stream
@@ -121,7 +121,7 @@ class _Track:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What does not change from connection to connection."""
+    """What is the same for all connections."""
 
     hello: Hello
     frame_size_max: int
@@ -130,10 +130,10 @@ class Terms:
 
 
 class SourceSession:
-    """Guarantees: no MESSAGE without a credit, none of a stream that is not open, and what is acknowledged never goes
-    backwards. Time, in seconds on any clock that only grows, is an argument.
+    """Guarantees: no MESSAGE without a credit, none of a stream that is not open, and acknowledgements never go
+    backwards. Time, in seconds on any monotonic clock, is an argument.
 
-    The caller empties `opened` and `acked`, which hold at most one entry for each stream.
+    The caller empties `opened` and `acked`, which have at most one entry per stream.
     """
 
     def __init__(self, terms: Terms, address: Address, now: float) -> None:
@@ -141,9 +141,9 @@ class SourceSession:
         self.opened: list[SourceStream] = []
         """Streams that may be sent now, each after its `stored`."""
         self.acked: dict[SourceStream, int] = {}
-        """How far streams were moved by ACKs."""
+        """The ids up to which streams were acknowledged."""
         self.offered = 0
-        """How many of the source's streams were added, or are done."""
+        """How many of the source's streams were added or are done."""
         self._terms = terms
         self._started_at = now
         self._opened_at: float | None = None
@@ -165,7 +165,7 @@ class SourceSession:
         return self._allowance.available
 
     def was_useful(self, now: float) -> bool:
-        """Whether a next connection is a new beginning, not one more attempt."""
+        """Whether the next connection counts as a fresh start, not as another attempt."""
         return self._moved or (self._opened_at is not None and now - self._opened_at >= STEADY_SECONDS)
 
     def add(self, stream: SourceStream, now: float) -> None:
@@ -175,7 +175,9 @@ class SourceSession:
             self._tracks[stream.stream_id] = self._to_notify[stream.stream_id] = track
 
     def poll(self, now: float) -> float:
-        """Do what is due, and say when something is due again. Lost when the worker owes its OK for too long."""
+        """Do what is due; returns when something is due again. Raises Lost if the worker's OK does not arrive in
+        time.
+        """
         if self._session.state is State.HANDSHAKE:
             return self._check_answer(now)
         for stream_id, track in list(self._to_notify.items()):
@@ -185,12 +187,14 @@ class SourceSession:
         return min((track.notify_at for track in self._to_notify.values()), default=inf)
 
     def take(self) -> list[bytes]:
-        """What is to be sent; it is given only once."""
+        """The bytes to send; each is returned once."""
         out, self._out = self._out, []
         return out
 
     def receive(self, data: Buffer, now: float) -> None:
-        """Refused for an ERROR, Restarted for a RESTART, ProtocolError for what is none of the protocol: all final."""
+        """Raises Refused for an ERROR, Restarted for a RESTART, ProtocolError for a violation of the protocol: all
+        final.
+        """
         try:
             for frame in self._decoder.feed(data):
                 if self._session.is_over:
@@ -202,9 +206,9 @@ class SourceSession:
             raise ProtocolError(f"the worker at {self.address}: {error}", error.hint or hint) from None
 
     def send(self, stream: SourceStream, entries: list[Entry]) -> int:
-        """MESSAGE frames; the caller has seen that there are `credits` for them. Returns their bytes.
+        """Send MESSAGE frames; the caller has checked that there are `credits` for them. Returns their size in bytes.
 
-        LimitExceeded or RequestError for a message that does not fit; then none is sent.
+        Raises LimitExceeded or RequestError for a message that does not fit; then none is sent.
         """
         data = encode_messages(stream.stream_id, entries, frame_size_max=self._terms.frame_size_max)
         assert len(entries) <= self._allowance.available
@@ -223,7 +227,7 @@ class SourceSession:
         self._check_done(track)
 
     def fail(self, reason: str) -> None:
-        """ERROR: the last that is sent."""
+        """Send an ERROR, the last frame."""
         if not self._session.is_over:
             self._out.append(self._session.send(error_frame(ProtocolError(reason))))
 
@@ -238,7 +242,7 @@ class SourceSession:
         return deadline
 
     def _notify(self, track: _Track) -> None:
-        """It spends a credit and does not wait for one."""
+        """NOTIFY spends a credit but does not wait for one."""
         stored = track.stream.stored or 0
         track.machine.notify(Side.OURS)
         self._allowance.spend()
@@ -277,7 +281,7 @@ class SourceSession:
             self._postpone(track, now)
 
     def _postpone(self, track: _Track, now: float) -> None:
-        """An ACK follows a refusal at once; to ask again on it would be a loop as fast as the network."""
+        """An ACK follows a refusal at once; asking again immediately would loop at the speed of the network."""
         if track.refused_at is None:
             track.refused_at = now
         if now - track.refused_at >= self._terms.retry_seconds:
@@ -306,16 +310,16 @@ class SourceSession:
             track.stream.is_done = True
 
 
-# Which stream sends next: each has its turn, and a turn is one batch at most.
+# Which stream sends next: they take turns, and a turn is at most one batch.
 
 BATCH_BYTES = 256 * 1024
-"""Frames for one write: large enough that the cost of the call does not count, small enough to take turns."""
+"""Frames per write: large enough that the cost of the call is negligible, small enough to take turns."""
 
 BATCH_MESSAGES = 2048
-"""In one turn: a stream of tiny messages lets the others come."""
+"""Per turn, so that a stream of tiny messages does not starve the others."""
 
 TURN_SECONDS = 0.01
-"""After so long what was taken is sent and the socket is read, even if the batch is small."""
+"""After this time, the batch is sent and the socket is read, even if the batch is small."""
 
 
 class Feed(Protocol):
@@ -325,20 +329,20 @@ class Feed(Protocol):
 
     @property
     def is_ended(self) -> bool:
-        """There is nothing more to take."""
+        """Whether there is nothing more to take."""
 
     def take(self, messages_max: int, bytes_max: int) -> list[Entry]:
-        """What there is now, up to the limits; at least one message if there is any, even a large one."""
+        """The messages available now, up to the limits; at least one if there is any, even a large one."""
 
     def due(self, has_credit: bool) -> float:
-        """From when on a turn is of use; inf: not until something changes."""
+        """The time from which a turn is useful; inf: not until something changes."""
 
     def close(self) -> None:
-        """Nothing more is taken. Does nothing the second time."""
+        """Nothing more is taken. Idempotent."""
 
 
 class Outflow:
-    """The feeds of one connection; whose last turn is the longest ago comes first."""
+    """The feeds of one connection, in the order of their last turns, least recent first."""
 
     def __init__(self, session: SourceSession, clock: Callable[[], float]) -> None:
         self._session = session
@@ -349,8 +353,8 @@ class Outflow:
         self._feeds[feed] = None
 
     def fill(self, room_bytes: int) -> None:
-        """Give each stream that has something to send one turn at most, until the room, the credits or the time of a
-        turn are used up.
+        """Give each stream with something to send at most one turn, until the room, the credits or the time of a turn
+        are used up.
         """
         until = self._clock() + TURN_SECONDS
         for feed in list(self._feeds):
@@ -361,7 +365,7 @@ class Outflow:
                 room_bytes -= self._turn(feed, room_bytes)
 
     def due(self) -> float:
-        """When `fill` is of use again."""
+        """When `fill` is useful again."""
         has_credit = self._session.credits > 0
         return min((feed.due(has_credit) for feed in self._feeds), default=inf)
 

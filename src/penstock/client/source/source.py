@@ -1,4 +1,4 @@
-"""What both sources share: the streams, what was ordered from outside, and what to do about an end."""
+"""The source: the parts shared by both kinds, the blocking source, and the asyncio source."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from penstock.protocol.connector import FRAME_SIZE_MAX, SOURCE_VERSION, Hello, e
 F = TypeVar("F", bound=Callable[[int | None], Any])
 
 STREAMS_MAX = 1000
-"""Of one source: each may hold a file, and in the asyncio version a thread and `supply.SUPPLY_BYTES`."""
+"""Per source: each may have a file open and, in the asyncio version, a thread and `feed.SUPPLY_BYTES`."""
 
 POLL_SECONDS = 0.2
 """How long after "nothing now" an iterator is asked again."""
@@ -60,7 +60,7 @@ class SourceBase(ABC, Generic[F]):
         http: str | None = None,
     ) -> None:
         hello = Hello(SOURCE_VERSION, cookie, program, source)
-        encode(hello)  # raises for what does not fit
+        encode(hello)  # raises if a value does not fit
         self.name = source
         self._terms = Terms(hello, frame_size_max, timeout_seconds, retry_seconds)
         self._reconnecting = Reconnecting(parse_address(address), retry_seconds)
@@ -77,12 +77,12 @@ class SourceBase(ABC, Generic[F]):
 
     @property
     def streams(self) -> tuple[SourceStream, ...]:
-        """Every stream so far, in the order in which they were given."""
+        """Every stream so far, in the order in which they were added."""
         return tuple(self._streams.values())
 
     def stream(self, name: str, factory: F, *, stream_id: int | None = None) -> SourceStream:
-        """Send what this factory gives as a stream; at any time, from any thread. The worker knows a stream by its id,
-        which is made from its name unless it is given.
+        """Send this factory's messages as a stream; at any time, from any thread. The worker identifies a stream by its
+        id, which is derived from its name by default.
         """
         if len(self._streams) >= STREAMS_MAX:
             raise LimitExceeded(f"{STREAMS_MAX} streams are the limit of a source", "Spread them over several sources.")
@@ -95,28 +95,28 @@ class SourceBase(ABC, Generic[F]):
         return added
 
     def discover(self, find: Callable[[], Iterable[tuple[str, F]]]) -> None:
-        """Look for streams again and again: `find` gives the name and the factory of each that exists now, and those
-        that are new are added. `run` then goes on for ever.
+        """Look for streams repeatedly: `find` returns the name and factory of each that exists now, and new ones are
+        added. `run` then never returns by itself.
         """
         self._find = find
 
     def fail(self, reason: str) -> None:
-        """Tell the worker why this source cannot go on (an ERROR frame), close, and let `run` raise SourceFailed. From
-        any thread, from factories, iterators and `on_ack` as well.
+        """Report to the worker why this source cannot continue (an ERROR frame), close, and let `run` raise
+        SourceFailed. May be called from any thread, including from factories, iterators and `on_ack`.
         """
         self._failure = reason
         self._wake()
 
     def stop(self) -> None:
-        """Let `run` close the connection and return, soon. What is not acknowledged is sent again by the next run.
-        From any thread.
+        """Let `run` close the connection and return, soon. Unacknowledged messages are sent again by the next run.
+        May be called from any thread.
         """
         self._is_stopped = True
         self._wake()
 
     @abstractmethod
     def _wake(self) -> None:
-        """Let a `run` that waits look again."""
+        """Wake up a waiting `run`."""
 
     def _prepare(self) -> None:
         if self._is_running:
@@ -131,7 +131,7 @@ class SourceBase(ABC, Generic[F]):
         self._failure = None
 
     def _look(self, now: float) -> None:
-        """Add what `discover` finds, if it is time to look."""
+        """Add the streams that `discover` finds, if it is time to look."""
         if self._find is None:
             self._look_at = inf
         elif now >= self._look_at:
@@ -141,14 +141,14 @@ class SourceBase(ABC, Generic[F]):
                     self.stream(name, factory)
 
     def _offer(self, session: SourceSession, now: float) -> None:
-        """Let the session ask for the streams that it does not know yet."""
+        """Pass the session the streams that it does not know yet."""
         streams = self.streams
         for stream in streams[session.offered :]:
             session.add(stream, now)
         session.offered = len(streams)
 
     def _is_over(self) -> bool:
-        """Whether there is nothing more to do. Raises what `fail` ordered."""
+        """Whether there is nothing more to do. Raises SourceFailed after `fail`."""
         if self._failure is not None:
             raise SourceFailed(self._failure)
         return self._is_stopped or (self._find is None and all(stream.is_done for stream in self.streams))
@@ -174,7 +174,7 @@ class SourceBase(ABC, Generic[F]):
                 self._on_ack(stream.name, point_of_reference)
 
     def _pause(self, error: Lost, now: float) -> float:
-        """How long to wait before the next connection. Raises the error when that is of no use any more."""
+        """How long to wait before the next connection. Raises the error when the time for retries is over."""
         pause = self._reconnecting.pause(error, now)
         logger.warning("source %r: %s; trying again in %.2f s", self.name, error, pause)
         return pause
@@ -189,30 +189,30 @@ def reason_of(error: Exception) -> str:
 
 
 class Source(SourceBase[Factory]):
-    """Sends streams of messages to a worker, each message once in effect: after any interruption the worker says what
-    it has stored, and the factory is asked for what comes after it. Nothing is kept in memory for that.
+    """Sends streams of messages to a worker, each message effectively once: after any interruption the worker reports
+    what it has stored, and the factory is asked for the messages after that. Nothing is kept in memory for that.
 
         source = Source("127.0.0.1:7100", source="numbers")
         source.stream("even", lambda after: (Message(n, b"%d" % n) for n in range(0, 100, 2)))
         source.run()
 
-    `on_ack(stream name, id)` is called when everything up to that id is complete; ids only grow. `timeout_seconds`: how
-    long a worker may take to answer. `retry_seconds`: how long to try again, without progress, before Unavailable is
-    raised, `math.inf` for ever; a stream that another connection uses is asked for as long. An ERROR from the worker is
-    raised at once, as Refused. What a factory or an iterator raises is reported to the worker and raised.
+    `on_ack(stream name, id)` is called when everything up to that id is complete; ids only increase. `timeout_seconds`:
+    how long a worker may take to answer. `retry_seconds`: how long to retry without progress before Unavailable is
+    raised, `math.inf` for ever; a stream that another connection uses is requested for as long. A worker's ERROR is
+    raised at once, as Refused. Exceptions of a factory or an iterator are reported to the worker and raised.
 
     Factories, iterators and `on_ack` run in the thread that called `run`: while an iterator waits, nothing is sent and
-    no ACK is read. One that has nothing now should yield None. No threads are started.
+    no ACK is read. An iterator without a message should yield None. No threads are started.
 
-    `http` is the worker's HTTP address, which `finish` and `declare_watermark` talk to; unless it is given, port 7102
-    of the same machine.
+    `http` is the worker's HTTP address, which `finish` and `declare_watermark` use; by default port 7102 of the same
+    machine.
     """
 
     _waker: Waker | None = None
 
     def run(self) -> None:
         """Send every stream until its iterator ends and its last message is acknowledged. Ctrl-C closes the connection,
-        ends the iterators and goes on as KeyboardInterrupt.
+        ends the iterators and propagates as KeyboardInterrupt.
         """
         self._prepare()
         self._waker = waker = Waker()
@@ -225,15 +225,16 @@ class Source(SourceBase[Factory]):
             waker.close()
 
     def finish(self) -> None:
-        """Say that the source has ended for good, so that the windows of whoever reads it close; to be called when
-        `run` has returned. What it sends later is stored, and late.
+        """Declare that the source has ended for good, so that the windows of all its readers close. Call it after `run`
+        has returned. Messages sent later are stored, and late.
         """
         self._finish()
 
     def declare_watermark(self, time_us: int, stream: str | None = None, *, after: int | None = None) -> None:
-        """Say that no more events before this time, in microseconds since 1970, come on the stream; without a stream,
-        on all that this source has open. From any thread. What was sent before may still be on its way: give the id of
-        the stream's last message as `after`, and the worker waits for it. Inside of an iterator it would wait in vain.
+        """Declare that no more events before this time, in microseconds since 1970, arrive on the stream; without a
+        stream, on all open streams of this source. May be called from any thread. Messages sent before may still be in
+        flight: pass the id of the stream's last message as `after`, and the worker waits for it. Inside an iterator it
+        would wait in vain.
         """
         self._declare(time_us, stream, after)
 
@@ -290,7 +291,7 @@ class Source(SourceBase[Factory]):
             self._report_acks(connection.session)
 
     def _advance(self, connection: BlockingConnection, outflow: Outflow) -> float | None:
-        """Give the connection what may be sent, and say how long it may wait for more to do."""
+        """Pass the connection what may be sent; returns how long it may wait for more to do."""
         session = connection.session
         self._look(time.monotonic())
         self._offer(session, time.monotonic())
@@ -311,9 +312,9 @@ class Source(SourceBase[Factory]):
 class AsyncSource(SourceBase[Factory | AsyncFactory]):
     """As `Source`, for one event loop, with factories of plain or of asynchronous iterators.
 
-    A stream whose iterator waits holds up no other, and no ACK: an asynchronous one is awaited in a task, a plain one
-    is asked in a thread of its own. Factories, what `discover` was given, and `on_ack` are called in the loop and
-    should not wait. Each stream reads ahead by `supply.SUPPLY_BYTES` at most.
+    A stream whose iterator waits blocks no other stream, and no ACK: an asynchronous iterator is awaited in a task, a
+    plain one runs in a thread of its own. Factories, the function passed to `discover`, and `on_ack` are called in the
+    loop and should not wait. Each stream reads ahead by at most `feed.SUPPLY_BYTES`.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -345,7 +346,7 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
     def _wake(self) -> None:
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # the loop was closed in this moment
+            with suppress(RuntimeError):  # the loop was just closed
                 loop.call_soon_threadsafe(self._changed.set)
 
     async def _attempt(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -377,7 +378,7 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
             await self._wait(deadline, loop)
 
     async def _wait(self, until: float, loop: asyncio.AbstractEventLoop) -> None:
-        """For a change. The loop has its turn in any case."""
+        """Wait for a change. Yields to the loop in any case."""
         if until <= loop.time():
             await asyncio.sleep(0)
             return
@@ -404,7 +405,7 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
             outflow.close()
 
     def _advance(self, connection: AsyncConnection, outflow: Outflow, loop: asyncio.AbstractEventLoop) -> float:
-        """Write what may be sent, and say when there is more to do."""
+        """Write what may be sent; returns when there is more to do."""
         session = connection.session
         self._look(loop.time())
         self._offer(session, loop.time())
