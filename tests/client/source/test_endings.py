@@ -363,7 +363,7 @@ def test_a_source_runs_once_at_a_time_and_again_later(make_source: MakeSource) -
 
         def factory(after: int | None) -> Iterator[Any]:
             try:
-                source._begin()
+                source._prepare()
             except RequestError as error:
                 refused.append(error)
             return iter(())
