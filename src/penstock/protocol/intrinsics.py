@@ -1,8 +1,8 @@
-"""What the kernels are made of: functions compiled by numba, and loads, stores and memcpy on bytes.
+"""Building blocks of the kernels: compilation by numba, and loads, stores and memcpy on bytes.
 
-The loads and stores are big-endian and unaligned, at a position that the caller has checked: nothing here does.
+The loads and stores are big-endian and unaligned, at a position that the caller has checked: nothing here checks it.
 
-numba's cache knows a kernel by its own file alone. After a change of this one, touch the files of the kernels.
+numba's cache tracks only a kernel's own file. After a change of this one, touch the files of the kernels.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ U8S, I32S, I64S, U64S = types.uint8[::1], types.int32[::1], types.int64[::1], ty
 def compiled(signature: Any) -> Callable[[F], F]:
     """Compile now, or take it from numba's cache: beside the kernel's file, else in the user's cache directory.
 
-    When neither can be written, every start compiles (some seconds); NUMBA_CACHE_DIR names a directory that can.
+    When neither can be written, every start compiles (some seconds); set NUMBA_CACHE_DIR to a writable directory.
     """
 
     def decorate(function: F) -> F:

@@ -3,8 +3,8 @@
     received bytes ──▶ Decoder ──▶ frames ──▶ Session.receive, and Stream or Round for what concerns one
     frames ──▶ Session.send ──▶ bytes to send
 
-`codec.py` is the table of what lies where; `session.py`, `stream.py` and `two_phase.py` are the tables of what may
-follow what. `bulk` is for the worker alone, and is not imported here: to speak the protocol needs no numpy or numba.
+`codec.py` is the table of layouts; `session.py`, `stream.py` and `two_phase.py` are the tables of transitions. `bulk`
+is for the worker alone, and is not imported here: to speak the protocol needs no numpy or numba.
 """
 
 from penstock.protocol.connector.codec import (

@@ -40,10 +40,10 @@ from penstock.protocol.connector.two_phase import (
     TwoPhase,
 )
 
-# The kinds of field that bodies are made of, and a Layout: the fields of one frame in the order of the wire.
+# The kinds of fields in bodies, and a Layout: the fields of one frame in wire order.
 #
-# "Every integer is big-endian." Reading never goes past the body: what is missing or malformed is a ProtocolError
-# that says what was wrong, and no count is believed before the bytes for it are there.
+# "Every integer is big-endian." Reading never goes past the body: anything missing or malformed is a ProtocolError that
+# names what was wrong, and no count is trusted before the bytes for it have arrived.
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Field(ABC, Generic[T]):
 
     @abstractmethod
     def read(self, body: Buffer, at: int) -> tuple[T, int]:
-        """The value that begins at `at`, and where the next field begins."""
+        """The value that starts at `at`, and where the next field starts."""
 
 
 class Number(Field[int]):
@@ -120,7 +120,7 @@ class Bytes(Field[bytes]):
 
 
 class Text(Field[str]):
-    """Text for people as `sb`, or behind a u32 length."""
+    """Text for people as `sb`, or after a u32 length."""
 
     __slots__ = ("_length",)
 
@@ -141,7 +141,7 @@ class Text(Field[str]):
 
 
 class OptionalText(Text):
-    """The same, and a body that ends before it has an empty one."""
+    """The same; empty if the body ends before it."""
 
     __slots__ = ()
 
@@ -150,7 +150,7 @@ class OptionalText(Text):
 
 
 class Rest(Field[Buffer]):
-    """All that is left of the body, not copied."""
+    """The rest of the body, not copied."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class ManyBytes(Field[tuple[bytes, ...]]):
 
     def read(self, body: Buffer, at: int) -> tuple[tuple[bytes, ...], int]:
         at, count = _end(body, at, U32.size), U32.unpack_from(body, at)[0]
-        _end(body, at, count * U16.size)  # each has a length at least
+        _end(body, at, count * U16.size)  # each has at least a length
         values = []
         for _ in range(count):
             value, at = _ONE.read(body, at)
@@ -202,7 +202,7 @@ _ONE = Bytes("")
 
 
 class Layout:
-    """How one frame lies in its body. `spare` more bytes at the end are ignored, any other number is malformed."""
+    """The layout of one frame's body. `spare` extra bytes at the end are ignored, any other number is malformed."""
 
     __slots__ = ("fields", "frame", "spare")
 
@@ -212,7 +212,7 @@ class Layout:
         self.spare = spare
 
     def pack(self, frame: Frame) -> list[Buffer]:
-        """The body in parts. RequestError, naming frame and field, when a value does not fit."""
+        """The body in parts. Raises RequestError, naming frame and field, if a value does not fit."""
         parts: list[Buffer] = []
         for one in self.fields:
             try:
@@ -224,7 +224,7 @@ class Layout:
         return parts
 
     def read(self, body: Buffer) -> Frame:
-        """The frame of this body. ProtocolError, naming frame and field, for whatever is wrong with it."""
+        """The frame of this body. Raises ProtocolError, naming frame and field, for anything malformed."""
         values, at = {}, 0
         for one in self.fields:
             try:
@@ -236,17 +236,17 @@ class Layout:
         return self.frame(**values)
 
 
-# What must be right about a HELLO before the rest of it is looked at.
+# The parts of a HELLO that are checked before the rest is decoded.
 
 VERSIONS = {Use.SOURCE: (SOURCE_VERSION, MIGRATING_VERSION), Use.SINK: (SINK_VERSION,)}
-"""What an initiator may say. "Exact matching will be enforced." """
+"""The versions that an initiator may send. "Exact matching will be enforced." """
 
 _VERSION, _COOKIE = Text("version"), Bytes("cookie")
 
 
 @dataclass(frozen=True, slots=True)
 class HelloCheck:
-    """An acceptor's expectation. An empty cookie means that none is configured, and then none may be given: "it'd be
+    """An acceptor's expectation. An empty cookie means that none is configured, and then none may be sent: "it'd be
     better to fail loudly rather than continue silently".
     """
 
@@ -254,7 +254,9 @@ class HelloCheck:
     cookie: bytes = field(default=b"", repr=False)
 
     def check(self, body: Buffer) -> None:
-        """ProtocolError for a wrong version, or else for a wrong cookie; looks no further. Never tells the cookie."""
+        """Raises ProtocolError for a wrong version, else for a wrong cookie; checks no more. Never reveals the
+        cookie.
+        """
         try:
             self._check_cookie(body, self._check_version(body))
         except ProtocolError as error:
@@ -320,9 +322,9 @@ TWO_PHASE: dict[int, Layout] = {
 
 
 def encode(frame: Frame, *, frame_size_max: int = FRAME_SIZE_MAX) -> bytes:
-    """The whole frame, its length first; a two-phase message comes wrapped in its MESSAGE.
+    """The whole frame, including its length; a two-phase message is wrapped in its MESSAGE.
 
-    RequestError when a value does not fit its field, LimitExceeded when the frame is larger than a peer takes.
+    Raises RequestError if a value does not fit its field, LimitExceeded if the frame is larger than a peer accepts.
     """
     if isinstance(frame, TwoPhase):
         return encode(wrap(frame), frame_size_max=frame_size_max)
@@ -337,7 +339,7 @@ def encode(frame: Frame, *, frame_size_max: int = FRAME_SIZE_MAX) -> bytes:
 
 
 def decode(tag: int, body: Buffer, *, hello: HelloCheck | None = None) -> Frame:
-    """The frame of this tag and body. ProtocolError, naming the frame and what is wrong, for anything malformed.
+    """The frame of this tag and body. Raises ProtocolError, naming the frame and the mistake, for anything malformed.
 
     With a `hello` check a HELLO's version, then its cookie, are compared "before continuing the decoding".
     """
@@ -350,7 +352,7 @@ def decode(tag: int, body: Buffer, *, hello: HelloCheck | None = None) -> Frame:
 
 
 def _read_message(body: Buffer, layout: Layout) -> Frame:
-    """As the layout reads it, in one step: messages are nearly all there is."""
+    """As the layout reads it, but in one step: nearly all frames are messages."""
     if len(body) >= MESSAGE_FIELDS.size:
         stream_id, message_id, event_time, key_size = MESSAGE_FIELDS.unpack_from(body)
         end = MESSAGE_FIELDS.size + key_size
@@ -360,7 +362,7 @@ def _read_message(body: Buffer, layout: Layout) -> Frame:
 
 
 def read_length(header: Buffer, at: int, frame_size_max: int) -> int:
-    """The length field at `at`, which is one that may be allocated. ProtocolError for any other."""
+    """The length field at `at`, if that may be allocated. Raises ProtocolError otherwise."""
     length: int = U32.unpack_from(header, at)[0]
     if length == 0:
         raise ProtocolError("a frame of 0 bytes: not even a tag")
@@ -370,13 +372,13 @@ def read_length(header: Buffer, at: int, frame_size_max: int) -> int:
 
 
 def wrap(message: TwoPhase) -> Message:
-    """The MESSAGE in which a two-phase message travels."""
+    """The MESSAGE that contains a two-phase message."""
     parts = _layout_of(TWO_PHASE, message).pack(message)
     return Message(TWO_PHASE_STREAM, 0, 0, b"", b"".join((bytes((message.tag,)), *parts)))
 
 
 def unwrap(message: Message) -> TwoPhase:
-    """The two-phase message in a MESSAGE of stream 0. ProtocolError for anything else in it."""
+    """The two-phase message in a MESSAGE of stream 0. Raises ProtocolError for anything else."""
     if (message.stream_id, message.message_id, message.event_time, message.key) != (TWO_PHASE_STREAM, 0, 0, b""):
         raise ProtocolError(
             f"MESSAGE: a two-phase message has stream 0, id 0, time 0 and no key, not stream {message.stream_id}, "
@@ -422,8 +424,8 @@ def encode_messages(
 ) -> bytes:
     """MESSAGE frames for these (message id, event time, key, payload), one after the other.
 
-    LimitExceeded for a message that is too large, RequestError for a number or a key that does not fit; then nothing
-    is encoded. It is for the caller to have the credits, and ids that increase.
+    Raises LimitExceeded for a message that is too large, RequestError for a number or a key that does not fit; then
+    nothing is encoded. The caller must have the credits, and ids that increase.
     """
     pack, tag, fixed = MESSAGE_HEAD.pack, Message.tag, FIXED_SIZE
     parts: list[Buffer] = []
@@ -442,8 +444,8 @@ def encode_messages(
 def decode_messages(
     data: bytearray, start: int, stream_id: int, *, frame_size_max: int = FRAME_SIZE_MAX
 ) -> tuple[list[Received], int]:
-    """The whole MESSAGE frames of this stream that stand at `start`, one after the other, and where they end. The first
-    frame that is anything else, or not well formed, or not all there, ends it: the decoder has the word on that one.
+    """The whole MESSAGE frames of this stream from `start` on, one after the other, and where they end. Stops at the
+    first frame that is anything else, malformed or incomplete, which is left to the decoder.
     """
     found: list[Received] = []
     unpack, head, tag_of_message = MESSAGE_HEAD.unpack_from, MESSAGE_HEAD.size, Message.tag
@@ -464,36 +466,38 @@ def decode_messages(
 
 
 class Decoder:
-    """Feed it what was received, in pieces of any size.
+    """Feed it the received bytes, in pieces of any size.
 
-    In a sink's session the two-phase messages come out unwrapped. An acceptor gives a `hello` check. Frames own their
-    bytes. At most one frame, and the piece that was fed last, are held: a length is checked as soon as it is there.
+    In a sink's session, two-phase messages are returned unwrapped. An acceptor passes a `hello` check. Frames own their
+    bytes. At most one frame, and the last piece fed, are buffered: a length is checked as soon as it arrives.
 
-    A ProtocolError comes after everything that was well before it, and is final: it is raised again ever after.
+    A ProtocolError is raised after all valid frames before it, and is final: every later call raises it again.
     """
 
     def __init__(self, use: Use, *, hello: HelloCheck | None = None, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._use = use
         self._hello = hello
         self._frame_size_max = frame_size_max
-        self._held = bytearray()
+        self._buffered = bytearray()
         self._at = 0
         self._failure: str | None = None
 
     @property
     def held_bytes(self) -> int:
         """Bytes that wait for the rest of their frame."""
-        return len(self._held) - self._at
+        return len(self._buffered) - self._at
 
     def feed(self, data: Buffer) -> Iterator[Frame]:
-        """The frames that these bytes complete, in order; what is not taken from the iterator comes the next time."""
+        """The frames that these bytes complete, in order; frames not taken from the iterator are returned the next
+        time.
+        """
         self._check_usable()
-        self._held += data
+        self._buffered += data
         return iter(self._next, None)
 
     def take_messages(self, stream_id: int) -> list[Received]:
-        """Those of this stream that are there already and come next, all at once: many times faster than one by one."""
-        found, self._at = decode_messages(self._held, self._at, stream_id, frame_size_max=self._frame_size_max)
+        """The next messages, if of this stream and already received, all at once: many times faster than one by one."""
+        found, self._at = decode_messages(self._buffered, self._at, stream_id, frame_size_max=self._frame_size_max)
         return found
 
     def _check_usable(self) -> None:
@@ -506,19 +510,19 @@ class Decoder:
             return self._read()
         except ProtocolError as error:
             self._failure = str(error)
-            self._held, self._at = bytearray(), 0
+            self._buffered, self._at = bytearray(), 0
             raise
 
     def _read(self) -> Frame | None:
         start = self._at + U32.size
-        if start <= len(self._held):
-            end = start + read_length(self._held, self._at, self._frame_size_max)
-            if end <= len(self._held):
-                with memoryview(self._held) as view:
+        if start <= len(self._buffered):
+            end = start + read_length(self._buffered, self._at, self._frame_size_max)
+            if end <= len(self._buffered):
+                with memoryview(self._buffered) as view:
                     body = bytes(view[start + 1 : end])
-                tag, self._at = self._held[start], end
+                tag, self._at = self._buffered[start], end
                 return self._decode(tag, body)
-        del self._held[: self._at]
+        del self._buffered[: self._at]
         self._at = 0
         return None
 

@@ -8,7 +8,7 @@ The source's side is `Allowance`.
 from penstock.core.errors import ProtocolError
 
 WINDOW_BYTES = 8 * 2**20
-"""What a session may have sent that is not durable yet: the memory it may occupy."""
+"""Bytes a session may have sent that are not durable yet: the memory it may occupy."""
 
 FRAME_SIZE_FLOOR = 4096
 """Frames count as at least this large, so that a source of small ones does not start with a million credits."""
@@ -30,7 +30,7 @@ class LargestFrame:
         self._since = 0.0
 
     def saw(self, size: int, now: float) -> None:
-        """A frame of this size came, the largest of several perhaps. `now` in seconds, on any clock that only grows."""
+        """A frame of this size arrived, perhaps the largest of several. `now` in seconds, on any monotonic clock."""
         self._turn(now)
         self._now = max(self._now, size)
 
@@ -50,8 +50,8 @@ class Credits:
     """One session's credits, as its worker counts them.
 
     A credit is in one of four places: *available* (the source may spend it), *in flight* (spent on a message that is
-    not durable yet), *asked* (spent on a NOTIFY that is not answered yet), *owed* (answered, not given back yet).
-    `grant` holds the sum at the window's worth; while `stopped`, for a quota is reached, only what is owed goes out.
+    not durable yet), *asked* (spent on a NOTIFY that is not answered yet), *owed* (answered, not returned yet).
+    `grant` keeps the sum at the window's worth; while `stopped`, because a quota is reached, it returns only owed ones.
     """
 
     __slots__ = ("_asked", "_available", "_in_flight", "_in_flight_bytes", "_largest", "_owed", "_window", "stopped")
@@ -64,7 +64,7 @@ class Credits:
 
     @property
     def available(self) -> int:
-        """What the source can still spend; below zero by the NOTIFYs it sent without credit."""
+        """What the source can still spend; negative after NOTIFYs it sent without credit."""
         return self._available
 
     @property
@@ -73,11 +73,13 @@ class Credits:
 
     @property
     def is_over(self) -> bool:
-        """Larger frames came than the credits were counted for: close the session, with no ERROR."""
+        """Frames were larger than the credits allowed for: close the session, without an ERROR."""
         return self._in_flight_bytes > WINDOWS_MAX * self._window
 
     def messages(self, count: int, size: int, largest: int, now: float) -> None:
-        """So many MESSAGE frames came, `size` bytes together. ProtocolError when there was no credit for them all."""
+        """`count` MESSAGE frames arrived, `size` bytes together. Raises ProtocolError without credit for all of
+        them.
+        """
         if count > max(self._available, 0):
             raise ProtocolError(f"MESSAGE: {count} came, and there was credit for {max(self._available, 0)}")
         self._largest.saw(largest, now)
@@ -86,7 +88,7 @@ class Credits:
         self._in_flight_bytes += size
 
     def notify(self) -> None:
-        """A NOTIFY came; it spends a credit and is "never refused for want of credit". EOS spends none."""
+        """A NOTIFY arrived; it spends a credit and is "never refused for want of credit". EOS spends none."""
         self._available -= 1
         self._asked += 1
 
@@ -97,14 +99,14 @@ class Credits:
         self._owed += 1
 
     def settled(self, count: int, size: int) -> None:
-        """So many messages, `size` bytes of frames, are durable, or were duplicates: they occupy nothing any more."""
+        """`count` messages, `size` bytes of frames, are durable or were duplicates: they no longer occupy memory."""
         assert count <= self._in_flight
         assert size <= self._in_flight_bytes
         self._in_flight -= count
         self._in_flight_bytes -= size
 
     def grant(self, now: float) -> int:
-        """The credits for an OK or an ACK that is sent now. 0: none, and an ACK for their sake need not be sent."""
+        """The credits for an OK or an ACK that is sent now. If 0, no ACK need be sent for their sake."""
         out = self._available + self._in_flight + self._asked
         granted = self._owed
         if not self.stopped:
@@ -131,5 +133,5 @@ class Allowance:
         self._available += count
 
     def spend(self, count: int = 1) -> None:
-        """For so many frames; the caller has waited for them to be `available`, unless it is a NOTIFY."""
+        """For `count` frames; the caller has waited for them to be `available`, unless it is a NOTIFY."""
         self._available -= count

@@ -24,7 +24,7 @@ SINK_VERSION = "v0.0.1"
 
 
 class Frame:
-    """Base of all that the session machine knows."""
+    """Base of all frames."""
 
     __slots__ = ()
     wire_name: ClassVar[str]
@@ -45,7 +45,7 @@ class Hello(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Ok(Frame):
-    """Answers HELLO: the session may stream, with so many credits to begin with."""
+    """Answers HELLO: the session may stream, with these initial credits."""
 
     wire_name = "OK"
     tag = 1
@@ -105,7 +105,7 @@ class Acked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ack(Frame):
-    """Adds credits, and says how far streams are complete. Either may be nothing."""
+    """Adds credits, and reports how far streams are complete. Either may be empty."""
 
     wire_name = "ACK"
     tag = 6
@@ -115,7 +115,7 @@ class Ack(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Restart(Frame):
-    """Ends the session: the other side connects again, to this "host:port" unless it is empty."""
+    """Ends the session: the other side reconnects, to this "host:port" unless it is empty."""
 
     wire_name = "RESTART"
     tag = 7
@@ -133,7 +133,7 @@ class EndOfStream(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Migrate(Frame):
-    """Asks a source to end its streams and go on at another worker. The addendum's tag, 8, is EOS_MESSAGE's."""
+    """Asks a source to end its streams and continue at another worker. The addendum's tag, 8, is EOS_MESSAGE's."""
 
     wire_name = "MIGRATE"
     tag = 10
@@ -149,7 +149,7 @@ class MigrateAck(Frame):
     tag = 11
 
 
-# The id of a stream whose program has chosen none.
+# The default id of a stream.
 
 
 def stream_id_of(name: str) -> int:
@@ -157,7 +157,7 @@ def stream_id_of(name: str) -> int:
     return int.from_bytes(sha256(name.encode()).digest()[:8], "big")
 
 
-# Who speaks the protocol with whom, and who of the two began.
+# The two uses of the protocol, and the two sides of a session.
 
 
 class Use(Enum):
@@ -170,7 +170,7 @@ class Use(Enum):
 
 
 class Role(Enum):
-    """Which side of a session we are: the initiator connects and says HELLO, the acceptor answers OK."""
+    """Which side of a session we are: the initiator connects and sends HELLO, the acceptor answers OK."""
 
     INITIATOR = "initiator"
     ACCEPTOR = "acceptor"
@@ -180,11 +180,11 @@ class Role(Enum):
         return Role.ACCEPTOR if self is Role.INITIATOR else Role.INITIATOR
 
 
-# The units in which sources tell event times.
+# The units of sources' event times.
 
 
 class EventTimeUnit(Enum):
-    """A source's `event_time_unit`, as multiplier and divisor to microseconds; what overflows stays at the limit."""
+    """A source's `event_time_unit`, as multiplier and divisor to microseconds; overflows are clamped."""
 
     S = (1_000_000, 1)
     MS = (1000, 1)
@@ -199,12 +199,12 @@ ERROR_TEXT_SIZE_MAX = 1024
 
 
 class LocalProtocolError(RequestError):
-    """We were about to send what the protocol does not allow; nothing was sent, and the state is as it was."""
+    """We were about to send what the protocol does not allow; nothing was sent, and the state is unchanged."""
 
     hint = "This is a bug in the program that sends, not in its peer."
 
 
 def error_frame(error: ProtocolError) -> Error:
-    """The ERROR that tells the peer what it did wrong; a long text is cut."""
+    """The ERROR that reports the peer's mistake; a long text is cut."""
     text = str(error).encode("utf-8", "backslashreplace")
     return Error(text[:ERROR_TEXT_SIZE_MAX].decode("utf-8", "ignore"))

@@ -26,11 +26,11 @@ from penstock.protocol.stored.bulk import Bytes, Column
 
 # The kernel that encodes, compiled by numba: loops over the rows of columns.
 #
-# It has no bounds checks: `measure` looks at every offset of the columns before `write` goes by them, into an array
-# whose size `output.py` has made from what was measured.
+# It has no bounds checks: `measure` checks every offset of the columns before `write` uses them, into an array that is
+# allocated with the measured size.
 #
-# numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for
-# the intrinsics: the numbers of the frame's layout too; a test compares them.
+# numba's cache tracks only a function's own file, so everything that is compiled together is in this one, except the
+# intrinsics. That includes copies of the constants of the frame's layout; a test compares them.
 
 MESSAGE, HEAD, FIXED, STREAM, KEY_SIZE_MAX = 5, 31, 27, 1, 2**16 - 1
 NO_TIME = -(2**63)
@@ -41,7 +41,7 @@ WELL, OFFSETS, LARGE_KEY, LARGE_FRAME = 0, 1, 2, 3
 
 @inlined
 def is_in_order(offsets: Any, size: Any) -> Any:
-    """Whether the offsets grow, inside of so many bytes."""
+    """Whether the offsets ascend, within `size` bytes."""
     before = int64(0)
     for index in range(offsets.shape[0]):
         if offsets[index] < before:
@@ -75,7 +75,7 @@ def measure(keys: Any, keys_size: Any, values: Any, values_size: Any, frame_size
 def write(
     times: Any, keys: Any, key_data: Any, values: Any, value_data: Any, first_id: Any, unit: Any, out: Any
 ) -> Any:
-    """Fill `out` with the frames of columns that `measure` has found well."""
+    """Fill `out` with the frames of columns that `measure` has found valid."""
     to = int64(0)
     for row in range(times.shape[0]):
         key, value = keys[row + 1] - keys[row], values[row + 1] - values[row]
@@ -91,7 +91,7 @@ def write(
 
 
 KEY_SIZE_MAX = 2**16 - 1
-"""What a MESSAGE's `sb` holds."""
+"""The maximum of a MESSAGE's `sb`."""
 
 _HINT = "Store large objects elsewhere, and send a reference to them."
 
@@ -107,11 +107,11 @@ def encode_output(
     unit_us: int = 1,
     frame_size_max: int = FRAME_SIZE_MAX,
 ) -> memoryview:
-    """A MESSAGE frame of stream 1 for each row, in their order.
+    """A MESSAGE frame of stream 1 for each row, in order.
 
     Its id is `first_id` plus the bytes of the payloads before it. Its event time is that of the row in units of
-    `unit_us` microseconds, rounded down; 0 for a row that has NO_TIME. LimitExceeded, which names the message by its
-    id, for one that is too large; nothing is given then.
+    `unit_us` microseconds, rounded down; 0 for a row that has NO_TIME. Raises LimitExceeded, which names the message by
+    its id, for one that is too large; then nothing is returned.
     """
     check_rows(times_us, keys, values)
     key_offsets, value_offsets = _numbers(keys.offsets), _numbers(values.offsets)
@@ -140,7 +140,7 @@ def _bytes(data: Buffer) -> NDArray[np.uint8]:
 
 
 def check_rows(times: Column, keys: Bytes, values: Bytes) -> None:
-    """ValueError unless all columns have as many rows."""
+    """Raises ValueError unless all columns have the same number of rows."""
     if not len(times) == len(keys) == len(values):
         raise ValueError(f"the columns have {len(times)}, {len(keys)} and {len(values)} rows")
 

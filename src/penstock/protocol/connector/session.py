@@ -150,18 +150,20 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Nothing more is to be sent, and "any data received after" is to be discarded, not given to `receive`."""
+        """Nothing more is to be sent, and "any data received after" is to be discarded, not passed to `receive`."""
         return self._state in (State.ERROR, State.DISCONNECTED)
 
     def send(self, frame: Frame) -> bytes:
-        """The bytes to send. LocalProtocolError when it is not ours to send now; RequestError when it cannot be."""
+        """The bytes to send. Raises LocalProtocolError if we may not send it now; RequestError if it cannot be
+        encoded.
+        """
         following = self._following(frame, self._role, LocalProtocolError)
         data = b"" if isinstance(frame, Closed) else encode(frame)
         self._move(frame, following)
         return data
 
     def receive(self, frame: Frame) -> None:
-        """The peer has sent this. ProtocolError when it should not have."""
+        """The peer has sent this. Raises ProtocolError if it should not have."""
         self._move(frame, self._following(frame, self._role.other, ProtocolError))
 
     def check_messages(self) -> None:
@@ -170,7 +172,7 @@ class Session:
             raise ProtocolError(f"MESSAGE is not legal in state {self._state.value}")
 
     def close(self) -> None:
-        """The connection is closed, whoever did it. Does nothing the second time."""
+        """The connection is closed, by either side. Idempotent."""
         self._state = TRANSITIONS[self._use][self._state][Closed]
 
     def _following(self, frame: Frame, sender: Role, wrong: type[PenstockError]) -> State:

@@ -2,7 +2,7 @@
 
 It is the document's (Start, Notify Sent, Open, Closed, Terminated), with its Closed in two: *closing*, from EOS_MESSAGE
 until the last message is acknowledged, and *inactive*, from where the stream may be opened again. *Reopening* is a
-NOTIFY that crossed with that acknowledgement: the worker refuses it, unless it was closed already when it came.
+NOTIFY that crossed with that acknowledgement: the worker refuses it, unless it was already closed when it arrived.
 """
 
 from enum import Enum
@@ -22,7 +22,7 @@ class StreamState(Enum):
 
 
 class StreamEvent(Enum):
-    """What can happen to a stream: a frame that concerns it, told apart by what the frame says."""
+    """What can happen to a stream: a frame that concerns it, by type and content."""
 
     NOTIFY = "NOTIFY"
     ACCEPTED = "NOTIFY_ACK (success 1)"
@@ -64,7 +64,7 @@ STREAM_TRANSITIONS: dict[StreamState, dict[StreamEvent, StreamState]] = {
 
 
 class Side(Enum):
-    """Who did it. What we do wrong ourselves is a LocalProtocolError, what the peer does a ProtocolError."""
+    """Who acted. Our own mistakes raise LocalProtocolError, the peer's ProtocolError."""
 
     OURS = LocalProtocolError
     THEIRS = ProtocolError
@@ -74,7 +74,7 @@ class Stream:
     """One stream's state in one session, and the last message id that has gone through it.
 
     An illegal frame raises, naming frame, stream and state, and changes nothing. The methods are called alike for what
-    is sent and for what is received; `side` says which, for the error.
+    is sent and for what is received; `side` selects the error.
     """
 
     __slots__ = ("_last_id", "_state", "stream_id")
@@ -90,7 +90,7 @@ class Stream:
 
     @property
     def last_id(self) -> int:
-        """The last message id sent or received; before that, what NOTIFY_ACK said; NOTHING_YET."""
+        """The last message id sent or received; before that, the one of NOTIFY_ACK, or NOTHING_YET."""
         return self._last_id
 
     def notify(self, side: Side) -> None:
@@ -123,7 +123,7 @@ class Stream:
         self._move(StreamEvent.RESTART, side)
 
     def close(self) -> None:
-        """The session is over, without a word. Does nothing the second time."""
+        """The session ended without a frame. Idempotent."""
         self._move(StreamEvent.CLOSE, Side.OURS)
 
     def _move(self, event: StreamEvent, side: Side) -> None:

@@ -1,9 +1,9 @@
-"""The two-phase-commit messages between a worker and a sink, and how they travel.
+"""The two-phase-commit messages between a worker and a sink, and how they are sent.
 
 Each is the payload of a MESSAGE on stream 0 with message id 0, event time 0 and an empty key: `u8 tag + body`, with no
 inner length. To the session machine and the codec they are frames: `encode` wraps them, a sink's `Decoder` unwraps.
 
-A transaction id is opaque: it is kept, compared and sent back as bytes.
+A transaction id is opaque: it is stored, compared and sent back as bytes.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ OUTPUT_STREAM = 1
 
 
 class TwoPhase(Frame):
-    """Base of the five."""
+    """Base of the five two-phase messages."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ListUncommitted(TwoPhase):
-    """Worker to sink: which transactions have you voted on, and not heard the decision of?"""
+    """Worker to sink: which transactions have you voted on without receiving the decision?"""
 
     wire_name = "LIST_UNCOMMITTED"
     tag = 201
@@ -102,17 +102,17 @@ ROUND_TRANSITIONS: dict[RoundState, dict[type[Frame], RoundState]] = {
     # PHASE2 while idle: the decision on a transaction of an earlier session, which the sink has listed.
     _R.IDLE: {ListUncommitted: _R.LISTING, Message: _R.IDLE, Phase1: _R.VOTING, Phase2: _R.IDLE, Reply: _R.IDLE},
     _R.LISTING: {ReplyUncommitted: _R.IDLE, Message: _R.LISTING, Reply: _R.LISTING},
-    # PHASE2 before the vote: another sink's vote has decided already. The vote then comes while idle.
+    # PHASE2 before the vote: another sink's vote has already decided. The vote then arrives while idle.
     _R.VOTING: {Reply: _R.VOTED, Phase2: _R.IDLE},
     _R.VOTED: {Phase2: _R.IDLE},
 }
 
 
 class Round:
-    """A session's place in its rounds. An illegal frame raises, naming frame and state, and changes nothing.
+    """The state of a session's rounds. An illegal frame raises, naming frame and state, and changes nothing.
 
-    A REPLY with another transaction's id is not the vote that is waited for but an answer to an earlier PHASE2:
-    "existing sinks" send none, and it is accepted at any time. It is for the caller to know its transactions.
+    A REPLY with another transaction's id is not the expected vote but an answer to an earlier PHASE2: "existing sinks"
+    send none, and it is accepted at any time. The caller must know its transactions.
     """
 
     __slots__ = ("_rtag", "_state", "_txn_id")
@@ -132,11 +132,11 @@ class Round:
         return self._txn_id
 
     def send(self, frame: Frame) -> None:
-        """LocalProtocolError when we may not send this now."""
+        """Raises LocalProtocolError if we may not send this now."""
         self._move(frame, LocalProtocolError)
 
     def receive(self, frame: Frame) -> None:
-        """ProtocolError when the peer should not have sent it."""
+        """Raises ProtocolError if the peer should not have sent it."""
         self._move(frame, ProtocolError)
 
     def _move(self, frame: Frame, wrong: type[PenstockError]) -> None:

@@ -3,7 +3,7 @@
     received bytes ──▶ Decoder ──▶ messages, and an AppendByNumber or AppendByOffset for each block
     messages ──▶ VERSIONED.encode or DOCUMENT.encode ──▶ bytes to send
 
-`versioned.py` and `document.py` are the tables of what lies where; `decoder.py` says what may follow what.
+`dialect.py` and `document.py` are the tables of layouts; `decoder.py` defines which messages may follow which.
 """
 
 from penstock.protocol.segment.append import (

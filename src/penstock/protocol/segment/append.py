@@ -1,4 +1,4 @@
-"""A whole append, however its block was cut into messages: what a server stores, and how a client sends it."""
+"""A whole append, however its block was split into messages: what a server stores, and how a client sends it."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from penstock.protocol.segment.messages import (
 )
 
 BLOCK_SIZE_MAX = 9 * 2**20
-"""Bytes between a block's begin and its end, and after it: they wait in memory until the block is complete.
+"""Bytes between a block's start and its end, and after it: they wait in memory until the block is complete.
 Public clients send events of up to 8 MiB, and a header with them."""
 
 
@@ -22,7 +22,7 @@ Public clients send events of up to 8 MiB, and a header with them."""
 class AppendByOffset:
     """A block of the document's dialect: the writer's bytes from `offset` to `end_offset`, as it counts them itself.
 
-    The pieces are exactly that many bytes, in order, and stay as they are for as long as they are referenced.
+    The pieces are exactly that many bytes, in order, and do not change while they are referenced.
     """
 
     writer_id: bytes
@@ -39,8 +39,8 @@ class AppendByOffset:
 class AppendByNumber:
     """An append of the versioned dialect: `event_count` events, the last of which is the writer's `event_number`.
 
-    The pieces are what is to be stored, in order, and stay as they are for as long as they are referenced. With an
-    `expected_offset` it is to be stored only if the segment ends there.
+    The pieces are the bytes to store, in order, and do not change while they are referenced. With an `expected_offset`
+    it is stored only if the segment ends there.
     """
 
     writer_id: bytes
@@ -56,7 +56,7 @@ class AppendByNumber:
 
 
 Incoming: TypeAlias = Message | AppendByOffset | AppendByNumber
-"""What comes out of a decoder."""
+"""What a decoder returns."""
 
 
 def encode_append(
@@ -70,7 +70,7 @@ def encode_append(
 ) -> list[Buffer]:
     """Events with their headers (`frame_events`) as one append of the versioned dialect; large data is not copied.
 
-    LimitExceeded when it is more than a server takes at once. With an `expected_offset` the whole append counts as one
+    Raises LimitExceeded if it is more than a server accepts at once. With an `expected_offset` the append counts as one
     event at the server: the message has no field for the count.
     """
     _check_size(data)

@@ -1,4 +1,4 @@
-"""A dialect is a table: type number → the message's class and its fields, in the order of the wire."""
+"""A dialect is a table: type number → the message's class and its fields, in wire order."""
 
 import struct
 from collections.abc import Mapping
@@ -69,18 +69,18 @@ from penstock.protocol.segment.primitives import (
 )
 
 JOIN_BELOW = 4096
-"""Parts smaller than this are copied together: a copy is cheaper than one more buffer on its way to the socket."""
+"""Parts smaller than this are copied together: a copy is cheaper than sending one more buffer."""
 
 
 class Role(Enum):
-    """Which side we are: a server takes requests, a client replies."""
+    """Which side we are: a server receives requests, a client receives replies."""
 
     SERVER = "server"
     CLIENT = "client"
 
 
 class Layout:
-    """How one message lies in its payload."""
+    """The layout of one message's payload."""
 
     __slots__ = ("fields", "message")
 
@@ -127,7 +127,7 @@ class Dialect:
         return f"<the {self.name} dialect>"
 
     def encode(self, message: Message) -> bytes:
-        """The whole message, header included. RequestError when a value does not fit its field."""
+        """The whole message, header included. Raises RequestError if a value does not fit its field."""
         return b"".join(self._encode(message))
 
     def encode_parts(self, message: Message) -> list[Buffer]:
@@ -145,7 +145,7 @@ class Dialect:
             raise LimitExceeded(f"{type(message).__name__}: {error}", error.hint) from None
 
     def decode(self, kind: int, payload: memoryview) -> Message:
-        """The message of this type and payload. ProtocolError, naming both, for whatever is wrong with it."""
+        """The message of this type and payload. Raises ProtocolError, naming both, for anything malformed."""
         layout = self._layout(kind)
         try:
             message, left = layout.decode(payload)
@@ -156,7 +156,7 @@ class Dialect:
         return message
 
     def check_receiver(self, kind: int, role: Role) -> None:
-        """ProtocolError when messages of this type are unknown, or are not for this side."""
+        """Raises ProtocolError if messages of this type are unknown, or are not for this side."""
         wrong: type[Message] = Reply if role is Role.SERVER else Request
         if issubclass(self._layout(kind).message, wrong):
             raise ProtocolError(f"{self.describe(kind)}: a {wrong.__name__.lower()}, sent to a {role.value}")
@@ -187,8 +187,8 @@ def _join_small(parts: list[Buffer]) -> list[Buffer]:
 
 # The versioned dialect, byte by byte: the public protocol, versions 5 to 17.
 #
-# Messages grow at the end. Fields that a version between 5 and 17 added may be missing, and get the value that the
-# public protocol gives them; what a later version may add is skipped.
+# Messages grow at the end. Fields that a version between 5 and 17 added may be missing, and get the default of the
+# public protocol; what a later version may add is skipped.
 
 HELLO = -127
 PADDING = -1

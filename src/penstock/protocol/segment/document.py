@@ -1,7 +1,7 @@
-"""The document's dialect, byte by byte. A payload ends with its last field: what is left over is an error.
+"""The document's dialect, byte by byte. A payload ends with its last field: extra bytes are an error.
 
-The document lists its fields but gives no numbers: they are those of the public protocol. It has no errors either; ours
-are the public protocol's, same numbers, without the request ids that the document does not know.
+The document lists its fields but no numbers: they are those of the public protocol. It has no errors either; ours are
+the public protocol's, with the same numbers, without the request ids, which the document does not have.
 """
 
 from penstock.protocol.segment.dialect import Dialect, Layout

@@ -20,7 +20,7 @@ PAYLOAD_SIZE_MAX = FRAME_SIZE_MAX - HEADER_SIZE
 
 
 def pack_header(kind: int, length: int) -> bytes:
-    """The 8 bytes before a payload of `length` bytes. LimitExceeded when the message would not be one."""
+    """The 8 bytes before a payload of `length` bytes. Raises LimitExceeded if the message would be too large."""
     if length > PAYLOAD_SIZE_MAX:
         raise LimitExceeded(
             f"a message of {length} bytes is over the limit of {PAYLOAD_SIZE_MAX}",
@@ -39,7 +39,7 @@ def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, int]:
     return kind, length
 
 
-# Events as they lie in a segment: each one's data behind an 8-byte header, type 0 and length.
+# Events as stored in a segment: each one's data after an 8-byte header, type 0 and length.
 
 
 def frame_events(events: Iterable[Buffer]) -> bytes:
@@ -53,7 +53,7 @@ def frame_events(events: Iterable[Buffer]) -> bytes:
 
 
 def take_events(data: Buffer) -> tuple[list[memoryview], memoryview]:
-    """The whole events at the start, and the bytes after them: the beginning of one more event, or nothing."""
+    """The whole events at the start, and the bytes after them: the start of one more event, or nothing."""
     view = memoryview(data)
     events = []
     at, size = 0, len(view)

@@ -1,8 +1,8 @@
 """Every message of the segment protocol, one class each, for both dialects.
 
-A field that a dialect does not have keeps its default there: it is not sent, and comes out of `decode` as the default.
-The document calls a writer's id *connection id*; it is `writer_id` here, 16 bytes. Data that was received is a view of
-a receive buffer, which stays as it is, and stays in memory, for as long as the message does.
+A field that a dialect does not have keeps its default there: it is not sent, and `decode` returns the default.
+The document calls a writer's id *connection id*; it is `writer_id` here, 16 bytes. Received data is a view of
+a receive buffer, which is unchanged, and stays in memory, for as long as the message exists.
 
 Messages that differ between the dialects are two classes: `BeginAppendBlock`, `EndAppendBlock` and `PartialMessage` are
 the document's, `AppendBlock`, `AppendBlockEnd` and `PartialEvent` (the public protocol's names) the versioned one's.
@@ -19,7 +19,7 @@ NO_REQUEST = -1
 """The request id of a message that carries none."""
 
 NO_EVENT_NUMBER = -(2**63)
-"""What AppendSetup acknowledges to a writer that is new (versioned dialect; the document's says 0)."""
+"""What AppendSetup acknowledges to a new writer (versioned dialect; the document's uses 0)."""
 
 WRITER_ID_SIZE = 16
 
@@ -76,7 +76,7 @@ class Part(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartialMessage(Message):
-    """A piece of a message, header included, that was cut up (document's dialect)."""
+    """A piece of a split message, header included (document's dialect)."""
 
     part: Part
     data: Buffer
@@ -356,11 +356,11 @@ class SegmentsMerged(Reply):
     request_id: int = NO_REQUEST
 
 
-# Puts messages together again that were cut into pieces (document's dialect).
+# Reassembles messages that were split into pieces (document's dialect).
 
 
 class PartialMessages:
-    """At most one message is in pieces at a time; its pieces are copied, so it holds up no receive buffer."""
+    """At most one message is in pieces at a time; its pieces are copied, so it keeps no receive buffer in memory."""
 
     __slots__ = ("_pieces",)
 
@@ -369,11 +369,13 @@ class PartialMessages:
 
     @property
     def size(self) -> int:
-        """Bytes of pieces that wait for their end."""
+        """Bytes of pieces that wait for the last one."""
         return len(self._pieces or b"")
 
     def add(self, piece: PartialMessage) -> bytearray | None:
-        """The whole message, header included, once its end has come. ProtocolError for a piece out of order."""
+        """The whole message, header included, once its last piece has arrived. Raises ProtocolError for a piece out
+        of order.
+        """
         pieces = self._expecting(piece.part)
         if len(pieces) + len(piece.data) > FRAME_SIZE_MAX:
             raise ProtocolError(f"PartialMessage: the pieces are over the limit of {FRAME_SIZE_MAX} bytes")

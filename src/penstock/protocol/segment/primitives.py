@@ -1,7 +1,7 @@
-"""The kinds of field that payloads are made of. Each writes one attribute of a message, and reads it back.
+"""The kinds of fields in payloads. Each writes one attribute of a message, and reads it back.
 
-Reading never goes past the payload: what is missing or malformed is a ProtocolError that says what was wrong
-(`dialect.py` adds in which message and field). Data is read as a view, never copied.
+Reading never goes past the payload: anything missing or malformed is a ProtocolError that names what was wrong
+(`dialect.py` adds message and field). Data is read as a view, never copied.
 """
 
 import re
@@ -14,10 +14,10 @@ from penstock.core.types import Buffer
 from penstock.protocol.segment.frame import EVENT, HEADER_SIZE, PAYLOAD_SIZE_MAX, pack_header, unpack_header
 from penstock.protocol.segment.messages import AttributeUpdate, Part
 
-# Java's modified UTF-8, both ways: NUL is two bytes, and what lies beyond U+FFFF two surrogates of three bytes each.
+# Java's modified UTF-8, both ways: NUL is two bytes, characters beyond U+FFFF are two surrogates of three bytes each.
 #
 # Strict where Java's own reader is not: a zero byte, an overlong form other than NUL's and a surrogate without its
-# other half are refused. A name that Python cannot write as UTF-8 again would fail somewhere later, and far from its
+# other half are refused. A name that Python cannot encode as UTF-8 would fail later, and far from its
 # sender.
 
 _NUL = b"\xc0\x80"
@@ -26,7 +26,7 @@ _BEYOND_U_FFFF = re.compile("[\U00010000-\U0010ffff]")
 
 
 def encode_text(text: str) -> bytes:
-    """RequestError when the text holds half a surrogate pair."""
+    """Raises RequestError if the text contains half a surrogate pair."""
     if text.isascii() and "\0" not in text:
         return text.encode("ascii")
     try:
@@ -37,7 +37,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """ProtocolError, saying where, when the bytes are not modified UTF-8."""
+    """Raises ProtocolError, with the position, if the bytes are not modified UTF-8."""
     if data.isascii() and b"\0" not in data:
         return data.decode("ascii")
     if illegal := _ILLEGAL_BYTE.search(data):
@@ -69,7 +69,7 @@ class Field(ABC):
     """`optional`: a payload may end before this field, which then keeps the message's default."""
 
     size_min: ClassVar[int] = 0
-    """Fewer bytes left than this, and an optional field is absent."""
+    """If fewer bytes than this are left, an optional field is absent."""
 
     __slots__ = ("name", "optional")
 
@@ -83,7 +83,7 @@ class Field(ABC):
 
     @abstractmethod
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        """Put the field that begins at `at` among the values; returns where the next one begins."""
+        """Add the field that starts at `at` to the values; returns where the next one starts."""
 
 
 def _end(payload: memoryview, at: int, size: int) -> int:
@@ -136,7 +136,7 @@ class Uuid(_Fixed):
 
 
 def _uuid(value: bytes) -> bytes:
-    if len(value) != Uuid.layout.size:  # struct would cut or fill it without a word
+    if len(value) != Uuid.layout.size:  # struct would silently truncate or pad it
         raise RequestError(f"an id has 16 bytes, not {len(value)}")
     return value
 
@@ -228,7 +228,7 @@ class Blob(Field):
 
 
 class Rest(Field):
-    """All bytes that are left."""
+    """All remaining bytes."""
 
     __slots__ = ()
 
@@ -241,7 +241,7 @@ class Rest(Field):
 
 
 class Zeros(Field):
-    """As many zeros as the attribute says. What was really there is not looked at: it means nothing."""
+    """As many zeros as the attribute specifies. When reading, the bytes are ignored: they have no meaning."""
 
     __slots__ = ()
 

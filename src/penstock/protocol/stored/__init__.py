@@ -1,8 +1,8 @@
-"""Stored events: what lies in the segments of connectors and of pipelines' outputs.
+"""Stored events: the content of the segments of connectors and of pipelines' outputs.
 
-`names` says which segments a source has, `layout` where the parts of an event lie, `head` what a record says of its
-streams. `parse_event` takes one event apart. `bulk` turns many into columns and back; it loads compiled kernels, so
-nothing here imports it.
+`names` maps sources to segments, `event` defines the layout of an event, `head` what a record contains about its
+streams. `parse_event` parses one event. `bulk` turns many into columns and back; it loads compiled kernels, so nothing
+here imports it.
 """
 
 from penstock.protocol.stored.event import NO_TIME, StoredEvent, parse_event

@@ -1,4 +1,4 @@
-"""One stored event taken apart, for programs that read a few of them. Many at a time: `bulk`."""
+"""Parsing of single stored events, for programs that read a few of them. For many at a time, see `bulk`."""
 
 from dataclasses import dataclass
 from struct import Struct, error
@@ -10,17 +10,17 @@ from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
 from penstock.protocol.segment.frame import HEADER_SIZE, PAYLOAD_SIZE_MAX
 
-# The bytes of a stored event: the one place that says where its parts lie.
+# The bytes of a stored event: the one definition of its layout.
 #
 # 0 i32 type 0 · i32 length an Event's header, as in the segment protocol 8 u64 stream id · u64 event id · i64 event
 # time in µs 32 sb key sb: u16 length, then so many bytes 34 + k sb metadata empty, or a map in msgpack 36 + k + m
 # payload, up to the event's end
 #
-# All numbers are big-endian. An event of length 0 only carries a record's marks: readers pass over it. Metadata is a
-# map from str to anything. In an output segment its `source` and `stream`, both str, say where the event came from;
+# All numbers are big-endian. An event of length 0 only carries a record's marks: readers skip it. Metadata is a
+# map from str to anything. In an output segment its `source` and `stream`, both str, name the origin of the event;
 # the ids are then those of the origin, else 0.
 #
-# A raw event is the header and data: all of it is the value, also when it is empty.
+# A raw event is the header and data: all of the data is the value, even if it is empty.
 
 HEAD = Struct(">iiQQqH")
 """A stored event up to its key: type 0, length, stream id, event id, event time, length of the key."""
@@ -59,13 +59,13 @@ class StoredEvent:
     """In microseconds since 1970."""
     key: bytes
     metadata: dict[str, Any]
-    """In an output segment, `source` and `stream` say where it came from."""
+    """In an output segment, `source` and `stream` name the event's origin."""
     payload: bytes
 
 
 def parse_event(data: Buffer) -> StoredEvent | None:
-    """The data of a segment's event, as clients give them, taken apart; None if it only carries marks of streams.
-    Raises ProtocolError for bytes that are no stored event.
+    """Parse the data of a segment's event, as clients return it; None if it only carries marks of streams.
+    Raises ProtocolError for bytes that are not a stored event.
     """
     if not data:
         return None
@@ -74,14 +74,14 @@ def parse_event(data: Buffer) -> StoredEvent | None:
         stream_id, event_id, time = _NUMBERS.unpack_from(view)
         key, rest = _short(view[_NUMBERS.size :])
         metadata, payload = _short(rest)
-        told = msgpack.unpackb(metadata, unicode_errors="replace") if metadata else {}
+        fields = msgpack.unpackb(metadata, unicode_errors="replace") if metadata else {}
     except (ValueError, error) as reason:
         raise ProtocolError(f"not a valid stored event: {reason}") from None
-    return StoredEvent(stream_id, event_id, None if time == NO_TIME else time, bytes(key), told, bytes(payload))
+    return StoredEvent(stream_id, event_id, None if time == NO_TIME else time, bytes(key), fields, bytes(payload))
 
 
 def _short(view: memoryview) -> tuple[memoryview, memoryview]:
-    """The bytes behind a u16 length, and what follows them."""
+    """The bytes after a u16 length, and what follows them."""
     end = _SHORT.size + _SHORT.unpack_from(view)[0]
     if end > len(view):
         raise ValueError(f"it ends {end - len(view)} bytes too early")

@@ -1,9 +1,9 @@
 """The head of an ingest record: for each stream in it the last event id and the highest event time, and the marks.
 
 `[ids, last ids, highest times, marks, count]` in msgpack: three columns of little-endian 64-bit numbers, a list of
-`[stream id, mark, name]`, behind which a value and a number of segments may stand, the number of events in the record.
+`[stream id, mark, name]`, optionally with a value and a number of segments, and the number of events in the record.
 What may be acknowledged at a cut, and the watermark there, are folds over these heads: see `HeadFold`. The store
-keeps each head's own checksum with it.
+has a checksum of each head.
 """
 
 import sys
@@ -32,51 +32,51 @@ NO_COLUMNS = StreamColumns(b"", b"", b"")
 
 
 class MarkKind(IntEnum):
-    """STARTED, ACTIVE_AGAIN and WATERMARK stand before the events of their record, the others behind them."""
+    """STARTED, ACTIVE_AGAIN and WATERMARK come before the events of their record, the others after them."""
 
     STARTED = 1
     ENDED = 2
     IDLE = 3
-    """It has sent nothing for so long that nobody waits for it."""
+    """It has sent nothing for so long that nothing waits for it any more."""
     ACTIVE_AGAIN = 4
     FINISHED = 5
-    """The source has ended for good: not of a stream, but once in each of its segments."""
+    """The source has ended for good. Not for a stream, but once in each of the source's segments."""
     WATERMARK = 6
-    """No more events before `value` come on the stream: somebody has said so who knows."""
+    """No more events before `value` will arrive on the stream: its source or an operator has declared it."""
     CLOCK = 7
-    """No more events before `value` come on any stream of the source: their times are those of their arrival, and the
-    worker's clock has come so far. Not of a stream, but once in each of the source's segments."""
+    """No more events before `value` will arrive on any stream of the source: event times are arrival times, and the
+    worker's clock has reached `value`. Not for a stream, but once in each of the source's segments."""
     IDLE_CLOCK = 8
     """While no stream of the source is active, its watermark is `value`. Once in each segment, as CLOCK."""
 
 
 OF_SEGMENTS = frozenset({MarkKind.FINISHED, MarkKind.CLOCK, MarkKind.IDLE_CLOCK})
-"""Marks of a whole source: in the place of a stream's id they have the number of their segment."""
+"""Marks of a whole source: instead of a stream's id they contain the number of their segment."""
 
 
 class Mark(NamedTuple):
-    """Something that happened to a stream, at this place in its segment."""
+    """Something that happened to a stream, at this position in its segment."""
 
     stream_id: int
-    """Of OF_SEGMENTS: the number of the segment."""
+    """For OF_SEGMENTS: the number of the segment."""
     kind: MarkKind
     name: str = ""
     value: int | None = None
-    """Of WATERMARK, CLOCK and IDLE_CLOCK: an event time in microseconds. Of FINISHED: in how many segments it stands.
-    Of STARTED: 1 if the stream was active before, and is opened again.
+    """For WATERMARK, CLOCK and IDLE_CLOCK: an event time in microseconds. For FINISHED: how many segments contain it.
+    For STARTED: 1 if the stream was active before, and is opened again.
     """
     segments: int | None = None
-    """Of CLOCK and IDLE_CLOCK: in how many segments it stands."""
+    """For CLOCK and IDLE_CLOCK: how many segments contain it."""
 
     @property
     def was_open(self) -> bool:
-        """Of STARTED."""
+        """For STARTED."""
         return self.kind is MarkKind.STARTED and bool(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedHead:
-    """A head whose columns are still bytes: what a fold over very many of them needs."""
+    """A head whose columns are still bytes, for folds over very many heads."""
 
     columns: StreamColumns
     marks: list[Mark]
@@ -89,14 +89,14 @@ def encode_head(columns: StreamColumns, marks: Sequence[Mark], count: int) -> by
 
 
 def _written(mark: Mark) -> tuple[Any, ...]:
-    """Without what it does not have at its end."""
+    """The mark's fields, without unset ones at the end."""
     if mark.segments is not None:
         return mark
     return mark[:3] if mark.value is None else mark[:4]
 
 
 def unpack_head(data: Buffer) -> PackedHead | None:
-    """None for a record without a head: somebody else has written it, over the segment protocol. Raises Damaged."""
+    """None for a record without a head, which was written over the segment protocol. Raises Damaged."""
     if not data:
         return None
     try:
@@ -110,7 +110,7 @@ def unpack_head(data: Buffer) -> PackedHead | None:
 
 
 def numbers(code: str, data: Buffer) -> "array[int]":
-    """A column's bytes as numbers; `code` is "Q", or "q" where they have a sign."""
+    """A column's bytes as numbers; `code` is "Q", or "q" for signed ones."""
     values = array(code)
     values.frombytes(data)
     if sys.byteorder == "big":
@@ -118,7 +118,8 @@ def numbers(code: str, data: Buffer) -> "array[int]":
     return values
 
 
-# Many heads of one segment, in order, as one: each stream's last event id and highest event time, and all the marks.
+# Many heads of one segment, in order, folded into one: each stream's last event id and highest event time, and all
+# marks.
 #
 # With numpy a fold costs a sort of the columns, without it a dict's update for each stream of each head; the results
 # are the same.
@@ -138,7 +139,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class HeadFold:
-    """Of each stream, in ascending order of ids. `count` is how many events there are in all the records."""
+    """Values per stream, in ascending order of ids. `count` is the number of events in all records."""
 
     stream_ids: "array[int]"
     last_ids: "array[int]"
@@ -156,8 +157,8 @@ class HeadFold:
 
 
 def fold_heads(segment: str, heads: Iterable[tuple[int, Buffer]]) -> HeadFold:
-    """Fold what `store.heads` gives of a segment: heads, each with the offset at which its record ends.
-    Records without a head say nothing. Raises Damaged for a head that cannot be read.
+    """Fold the heads of a segment from `store.heads`, each with the offset at which its record ends.
+    Records without a head are ignored. Raises Damaged for a head that cannot be read.
     """
     packed: list[PackedHead] = []
     for end, data in heads:
@@ -182,7 +183,7 @@ Folded = tuple["array[int]", "array[int]", "array[int]"]
 
 
 def fold_plainly(columns: StreamColumns) -> Folded:
-    """Ids in ascending order, the last one's last id, the highest of the highest times."""
+    """Ids in ascending order, each with its latest last id and its highest time."""
     ids, last_ids = numbers("Q", columns.stream_ids), numbers("Q", columns.last_ids)
     last = dict(zip(ids, last_ids, strict=True))
     highest: dict[int, int] = {}

@@ -3,9 +3,9 @@
     sensors               a connector: `connector/sensors/0`, `/1`, …             stored events
     pipeline:counts/out   an output port of a pipeline: `pipeline/counts/out`     stored events
     segment:NAME          any other segment, written over the segment protocol    raw events
-    system/streams        the connector `system.streams`: that streams begin and end, as the worker itself says
+    system/streams        the connector `system.streams`: starts and ends of streams, from the worker itself
 
-What belongs to nobody but the worker itself (tables of streams, the coordinator's ledger, what is staged) is no source.
+Segments of the worker itself (tables of streams, the coordinator's ledger, staged data) are not sources.
 """
 
 import re
@@ -21,14 +21,14 @@ STAGING_PREFIX = "staging/"
 COORDINATOR_PREFIX = "coordinator/"
 LEDGER = "coordinator/ledger"
 SYSTEM_PREFIX = "system."
-"""Connectors whose names begin so are the worker's own."""
+"""Prefix of the worker's own connectors."""
 SYSTEM_STREAMS = "system.streams"
 REPLAY_PREFIX = "replay."
-"""Ports whose names begin so hold letters that are sent through again."""
+"""Prefix of ports that contain dead letters to be replayed."""
 
 _SYSTEM_STREAMS_WRITTEN = "system/streams"
 HELD_PREFIX = "held."
-"""Ports whose names begin so hold what a sink does not take yet: no retention takes anything of them."""
+"""Prefix of ports that store the rows a sink does not accept yet: retention never removes anything from them."""
 
 _OUTPUT_SCHEME, _SEGMENT_SCHEME = "pipeline:", "segment:"
 _OWN_PREFIXES = (CONNECTOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX, COORDINATOR_PREFIX)
@@ -45,7 +45,7 @@ class Kind(Enum):
     STORED = "stored"
     """They carry stream, id, time, key and metadata before the payload."""
     RAW = "raw"
-    """Whatever their writer put there: all of it is the value."""
+    """Whatever their writer appended: all of it is the value."""
 
 
 class Form(Enum):
@@ -65,7 +65,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str) -> "Source":
-        """Raises RequestError for what cannot be a source. Whether it exists is another question."""
+        """Raises RequestError for an invalid source. Does not check whether it exists."""
         text = text.strip()
         if text == _SYSTEM_STREAMS_WRITTEN:
             return cls(Form.CONNECTOR, SYSTEM_STREAMS)
@@ -88,7 +88,7 @@ class Source:
 
     @property
     def segment(self) -> str | None:
-        """Its only segment; None for a connector, which has as many as there are from number 0 on."""
+        """Its only segment; None for a connector, which has any number of segments, numbered from 0."""
         match self.form:
             case Form.CONNECTOR:
                 return None
@@ -98,7 +98,7 @@ class Source:
                 return self.name
 
     def owns(self, segment: str) -> bool:
-        """Whether these are data of this source."""
+        """Whether the segment contains data of this source."""
         if self.form is not Form.CONNECTOR:
             return segment == self.segment
         match = _CONNECTOR_SEGMENT.fullmatch(segment)
@@ -106,12 +106,12 @@ class Source:
 
 
 def parse_sources(text: str) -> list[Source]:
-    """`sensors,pipeline:counts/out`: each once, in order. Raises RequestError if there is none, or one is wrong."""
+    """`sensors,pipeline:counts/out`: each once, in order. Raises RequestError if there is none, or one is invalid."""
     return [*dict.fromkeys(map(Source.parse, text.split(",")))]
 
 
 def check_pipeline_name(name: str, what: str = "pipeline") -> str:
-    """The name of a pipeline or of a port, as it is. Raises RequestError."""
+    """Returns the name of a pipeline or port unchanged. Raises RequestError if it is invalid."""
     if not _PIPELINE_NAME.fullmatch(name):
         raise RequestError(
             f"{name!r} is not a valid {what} name", "Use 1 to 100 letters, digits, dots, dashes, underscores."
@@ -120,12 +120,12 @@ def check_pipeline_name(name: str, what: str = "pipeline") -> str:
 
 
 def replay_source(pipeline: str, input: str) -> Source:  # noqa: A002  the word for it
-    """Letters of the pipeline that are sent through again, which this input reads beside its own sources."""
+    """The pipeline's replayed dead letters, which this input reads in addition to its own sources."""
     return Source(Form.OUTPUT, f"{pipeline}/{REPLAY_PREFIX}{input}")
 
 
 def is_held(segment: str) -> bool:
-    """Whether it holds rows for a sink: whoever holds them gives them up."""
+    """Whether it contains rows stored for a sink: only their owner removes them."""
     return segment.startswith(OUTPUT_PREFIX) and segment.rpartition("/")[2].startswith(HELD_PREFIX)
 
 
@@ -144,7 +144,7 @@ class Owner(NamedTuple):
 
 
 def kind_of(segment: str) -> Owner:
-    """The source that a segment's data belong to, and what its events are. RequestError if it holds no events."""
+    """The source that a segment's data belong to, and what its events are. Raises RequestError if it has no events."""
     if match := _CONNECTOR_SEGMENT.fullmatch(segment):
         return Owner(match[1], Kind.STORED)
     if match := _OUTPUT_SEGMENT.fullmatch(segment):

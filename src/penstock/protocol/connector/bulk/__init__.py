@@ -2,7 +2,7 @@
 
     received bytes ──▶ Receiver ──▶ frames, and Columns for each run of messages
     Columns ──▶ StreamTable.admit ──▶ Admission: what is new, and where each stream now is
-    Columns, Admission ──▶ rewrite ──▶ stored events of each route, and what their record's head says
+    Columns, Admission ──▶ rewrite ──▶ stored events of each route, and their record's head
     Admission's streams ──▶ encode_acks ──▶ an ACK
 
 Compiled kernels do the work. Importing `penstock.protocol.connector` alone does not load them: a program that speaks

@@ -1,4 +1,4 @@
-"""What bulk decoding returns: columns of a run of messages, and what is to be done with them.
+"""What bulk decoding returns: columns of a run of messages, and what to do with them.
 
 A column is a numpy array here, an `array.array` in the tests' oracle: both have a length, indices, `tolist()` and the
 buffer protocol.
@@ -19,7 +19,7 @@ HEAD_SIZE = MESSAGE_HEAD.size
 """From a MESSAGE's start to its key."""
 
 DROPPED = 255
-"""The route of a message that is not kept."""
+"""The route of a message that is not stored."""
 
 ROUTES_MAX = DROPPED
 
@@ -43,19 +43,19 @@ class Stop(IntEnum):
     END = 0
     """The bytes end there."""
     INCOMPLETE = 1
-    """The rest of a frame has not come yet."""
+    """The rest of a frame has not arrived yet."""
     OTHER = 2
-    """A frame that is no MESSAGE begins there; it may be incomplete."""
+    """A frame that is not a MESSAGE starts there; it may be incomplete."""
     MALFORMED = 3
     OVERSIZED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A run of whole MESSAGE frames that lie one behind the other in `data`, in its order.
+    """A run of consecutive whole MESSAGE frames in `data`, in order.
 
     `starts` has one number more than there are messages: a frame ends where the next one starts. All positions count
-    from the start of `data`. Whoever overwrites `data` has done with the columns: only the numbers stay.
+    from the start of `data`. Once `data` is overwritten, only the numbers remain valid.
     """
 
     data: Buffer
@@ -65,7 +65,7 @@ class Columns:
     stream_ids: Column
     message_ids: Column
     event_times: Column
-    """As they came, in the source's unit."""
+    """As received, in the source's unit."""
     key_sizes: Column
     largest_frame: int
     """The largest length field in the run; 0 when it is empty."""
@@ -86,12 +86,12 @@ class Columns:
         return bool(any(self.event_times.tolist()) if at_once is None else at_once())
 
     def key_span(self, index: int) -> tuple[int, int]:
-        """Where a message's key begins and ends."""
+        """Where a message's key starts and ends."""
         start = int(self.starts[index]) + HEAD_SIZE
         return start, start + int(self.key_sizes[index])
 
     def payload_span(self, index: int) -> tuple[int, int]:
-        """Where a message's payload begins and ends."""
+        """Where a message's payload starts and ends."""
         return self.key_span(index)[1], int(self.starts[index + 1])
 
     def message(self, index: int) -> Message:
@@ -107,7 +107,7 @@ class Columns:
 
 
 def frame_error(data: Buffer, at: int, frame_size_max: int) -> ProtocolError:
-    """What is wrong with the frame at `at`, where a run has stopped for it, in the words of the plain decoder."""
+    """The plain decoder's error for the malformed frame at `at`, where a run has stopped."""
     view = memoryview(data)
     try:
         length = read_length(view, at, frame_size_max)
@@ -120,7 +120,7 @@ def frame_error(data: Buffer, at: int, frame_size_max: int) -> ProtocolError:
 I64_MIN, I64_MAX = -(2**63), 2**63 - 1
 
 NO_TIME = I64_MIN
-"""The highest event time of a stream of which nothing was kept."""
+"""The highest event time of a stream without stored messages."""
 
 
 class Streams(NamedTuple):
@@ -128,27 +128,27 @@ class Streams(NamedTuple):
 
     stream_ids: Column
     last_ids: Column
-    """The last message id kept, now or before."""
+    """The last message id stored, now or before."""
     highest_times: Column
-    """Of the messages kept from this run, in microseconds; NO_TIME if there are none."""
+    """Of the messages stored from this run, in microseconds; NO_TIME if there are none."""
     routes: Column
     previous_ids: Column
-    """The last message id kept before this run, or NOTHING_YET: where a stream goes back to that was not stored. The
-    same as the last one if nothing was kept."""
+    """The last message id stored before this run, or NOTHING_YET: to restore if storing this run fails. Equal to the
+    last one if nothing of this run is to be stored."""
 
 
 class Totals(NamedTuple):
-    """Of each route, that of DROPPED messages too."""
+    """Per route, including that of DROPPED messages."""
 
     messages: Column
     sizes: Column
     """Bytes of the messages as stored events."""
     streams: Column
-    """How many streams had messages that were kept."""
+    """How many streams have messages to store."""
 
 
 class Problem(IntEnum):
-    """Why not all messages of a run could be looked at."""
+    """Why not all messages of a run could be checked."""
 
     NONE = 0
     NOT_OPEN = 1
@@ -157,7 +157,7 @@ class Problem(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admission:
-    """What is to be done with the first `count` messages of a run: all of them, unless there is a problem."""
+    """What to do with the first `count` messages of a run: all of them, unless there is a problem."""
 
     count: int
     routes: Column
@@ -169,7 +169,7 @@ class Admission:
     problem: Problem = Problem.NONE
 
     def error(self, columns: Columns) -> PenstockError:
-        """What is wrong with the message at `count`: the ones before it are well."""
+        """The error for the message at `count`: the ones before it are valid."""
         stream_id = int(columns.stream_ids[self.count])
         match self.problem:
             case Problem.NOT_OPEN:
@@ -182,7 +182,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Events as they are stored in one record, and what the record's head says of their streams."""
+    """Events as they are stored in one record, and the record's head with their streams."""
 
     count: int
     data: memoryview

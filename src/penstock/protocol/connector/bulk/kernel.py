@@ -1,11 +1,12 @@
 """The kernels, compiled by numba: loops over the messages of a buffer that touch each byte at most once.
 
-They have no bounds checks. What they may touch is decided by comparisons that stand before every access: `scan` reads
-nothing outside `start .. end` of the buffer, whatever the bytes; the others read and write by the columns that `scan`
-made, and into arrays whose sizes `decoder.py` has made from those.
+They are compiled without bounds checks. Comparisons before every access decide what they may touch: `scan` reads
+nothing outside `start .. end` of the buffer, whatever the bytes; the others read and write only what the columns of
+`scan` describe, into arrays that `decoder.py` has allocated accordingly.
 
-numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
-intrinsics: the numbers of `columns.py` (Stop, Problem, DROPPED, HEAD_SIZE) too; a test compares them.
+numba's cache tracks only a function's own file, so everything that is compiled together is in this one, except the
+intrinsics. That includes copies of the constants of `columns.py` (Stop, Problem, DROPPED, HEAD_SIZE); a test compares
+them.
 """
 
 from typing import Any
@@ -42,13 +43,13 @@ I64_MIN, I64_MAX, U64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 ID, NEXT_ID, TOUCHED, STATE, ROW_SIZE = 0, 1, 2, 3, 4
 """A row of a stream table, half a cache line. `NEXT_ID` is the last message id plus 1, so that "nothing yet" is 0.
-`TOUCHED` is the mark of the last run that had messages of the stream, and the stream's slot among that run's; 0 if the
-stream was put to rest."""
+`TOUCHED` is the mark of the last run with messages of the stream, and the stream's slot in that run; 0 if the stream
+was put to rest."""
 SLOT_BITS = 28
-"""Of `TOUCHED`: more messages than fit into any buffer. The other 36 hold a mark for each run of some years."""
+"""Of `TOUCHED`: for more messages than fit into any buffer. The other 36 suffice for a mark per run for years."""
 SLOT_MASK = 2**SLOT_BITS - 1
 AHEAD = 16
-"""Messages: so far ahead a row is fetched from memory before it is looked at."""
+"""Messages: a row is prefetched from memory this far ahead of its use."""
 EMPTY, SHUT, OPEN = 0, 1, 2
 """STATE: no stream, one that was open once, or OPEN + its route."""
 
@@ -75,7 +76,7 @@ prefetch = intrinsic(_prefetch)
 
 @inlined
 def check_header(data: Any, at: Any, left: Any, frame_size_max: Any) -> Any:
-    """WELL for a MESSAGE that is there as a whole; else why it is not. Reads no more than `left` bytes at `at`."""
+    """WELL for a complete MESSAGE, else why it is not one. Reads no more than `left` bytes at `at`."""
     if left < 4:
         return END if left == 0 else INCOMPLETE
     length = load32(data, at)
@@ -202,7 +203,7 @@ def touch(rows: Any, row: Any, touched: Any, streams: Any, slot: Any) -> Any:
 
 @inlined
 def count_streams(streams: Any, count: Any, totals: Any) -> Any:
-    """Those of which something was kept."""
+    """Count the streams with messages to store."""
     _, last_ids, _, routes, previous_ids = streams
     for slot in range(count):
         totals[2, routes[slot]] += 1 if last_ids[slot] != previous_ids[slot] else 0
@@ -228,7 +229,7 @@ def admit(
     streams: Any,
     totals: Any,
 ) -> Any:
-    """How many messages were looked at, what is wrong with the next one, how many streams were touched.
+    """How many messages were checked, what is wrong with the next one, how many streams were touched.
 
     `mark` is a number that this table has not had before. `ingest`: whether a time of 0 means the arrival, and when
     that was. The columns have room for one number for each message. `totals` has three rows of zeros, to which the
@@ -298,7 +299,7 @@ def write_events(data: Any, messages: Any, routes: Any, places: Any, out: Any) -
 
 @inlined
 def write_streams(streams: Any, places: Any, block: Any) -> Any:
-    """The id, the last message id and the highest event time of those of which something was kept."""
+    """The id, last message id and highest event time of the streams with messages to store."""
     stream_ids, last_ids, highest_times, routes, previous_ids = streams
     for slot in range(stream_ids.shape[0]):
         if last_ids[slot] != previous_ids[slot] and routes[slot] < places.shape[1]:
@@ -309,7 +310,7 @@ def write_streams(streams: Any, places: Any, block: Any) -> Any:
 
 @compiled(types.void(BYTES, types.Tuple((I64S, I32S, I64S)), U8S, STREAMS, TOTALS, U8S, ROWS))
 def rewrite(data: Any, messages: Any, routes: Any, streams: Any, places: Any, out: Any, block: Any) -> Any:
-    """Write the messages that were kept into `out`, as stored events, and their streams into the three rows of `block`:
+    """Write the admitted messages into `out`, as stored events, and their streams into the three rows of `block`:
     in their order, those of each route from its two `places` on, which are moved along. A route without is left out.
     """
     write_events(data, messages, routes, places, out)

@@ -1,4 +1,4 @@
-"""Stored events to columns and back: the one decoder and the one encoder of stored events, over their kernels.
+"""Stored events to columns and back: the only decoder and encoder of stored events, on top of the kernels.
 
 The kernels check no bounds of the arrays that they write to: the arrays are allocated here, large enough for whatever
 the bytes may contain.
@@ -31,12 +31,12 @@ from penstock.protocol.stored.event import (
 )
 from penstock.protocol.stored.names import Kind
 
-# What goes into bulk coding and comes out of it.
+# Input and output of bulk coding.
 #
 # A column is a numpy array or an `array.array`: both have a length, indices, `tolist()` and the buffer protocol.
 
 BUFFER_SIZE_MAX = 2**31 - 1
-"""Bytes that are decoded at once: the offsets of a column of bytes have 32 bits, as Spark wants them."""
+"""Bytes that are decoded at once: the offsets of a column of bytes have 32 bits, as Spark requires."""
 
 
 class Column(Protocol):
@@ -56,7 +56,7 @@ class Column(Protocol):
 class Bytes:
     """Byte strings, as Arrow lays them out: row i is `data[offsets[i] : offsets[i + 1]]`.
 
-    `offsets` has one number more than there are rows; the first need not be 0. There are no nulls in it.
+    `offsets` has one number more than there are rows; the first need not be 0. There are no nulls.
     """
 
     offsets: Column
@@ -81,7 +81,7 @@ class Bytes:
 
 
 class Wanted(NamedTuple):
-    """What to copy out of the events: what is not wanted costs nothing. The numbers are always there."""
+    """What to copy out of the events: unwanted columns cost nothing. The numbers are always included."""
 
     keys: bool = True
     values: bool = True
@@ -96,13 +96,13 @@ ALL = Wanted()
 class Events:
     """The whole events at the start of a buffer; they share no memory with it.
 
-    Of raw events there are offsets and values alone: the other columns are None, and so is what was not wanted.
+    Raw events have only offsets and values: the other columns are None, and so are unwanted ones.
     """
 
     offsets: Column
-    """Where each begins in its segment: i64."""
+    """Where each event starts in its segment: i64."""
     end: int
-    """Where in the segment the next event begins: the place to read on from."""
+    """Where the next event starts in the segment: where to continue reading."""
     stream_ids: Column | None = None
     """i64: the bits of the u64."""
     event_ids: Column | None = None
@@ -114,11 +114,11 @@ class Events:
     keys: Bytes | None = None
     values: Bytes | None = None
     sources: Bytes | None = None
-    """The origins' sources; "" for an event that tells none. None if there is no metadata in any of the events."""
+    """The origins' sources; "" for an event without one. None if there is no metadata in any of the events."""
     streams: Bytes | None = None
     """The names of the origins' streams, as `sources`."""
     metadata: Bytes | None = None
-    """As they lie in the events, empty or a map in msgpack."""
+    """As in the events: empty, or a msgpack map."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -126,18 +126,18 @@ class Events:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """Stored events, one behind the other."""
+    """Stored events, one after the other."""
 
     data: memoryview
     starts: Column
-    """Where each begins in `data`, and at last where the last one ends: the places where the buffer may be cut."""
+    """Where each event starts in `data`, and where the last one ends: the positions where the buffer may be split."""
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
 
 def damaged(kind: Kind, what: str, offset: int) -> Damaged:
-    """What to raise for bytes that are not what the segment should hold."""
+    """The error for bytes that are not what the segment should contain."""
     return Damaged(
         f"no {kind.value} event starts at offset {offset}: {what}",
         "Read whole events, from an offset where one starts.",
@@ -145,7 +145,7 @@ def damaged(kind: Kind, what: str, offset: int) -> Damaged:
 
 
 def too_large(row: int, what: str, size: int) -> LimitExceeded:
-    """What to raise for a row that cannot be stored."""
+    """The error for a row that cannot be stored."""
     limit = LENGTH_MAX if what == "event" else SHORT_MAX
     return LimitExceeded(
         f"row {row}: its {what} would have {size:,} bytes, the limit is {limit:,}",
@@ -154,12 +154,12 @@ def too_large(row: int, what: str, size: int) -> LimitExceeded:
 
 
 def no_metadata(row: int, why: str) -> RequestError:
-    """What to raise for metadata that nobody could read again."""
+    """The error for metadata that could not be read back."""
     return RequestError(f"row {row}: its metadata cannot be stored: {why}", "Use a MessagePack map with str keys.")
 
 
 def check_lengths(count: int, columns: "tuple[Column | Bytes | None, ...]") -> None:
-    """ValueError unless all the columns that are there have so many rows."""
+    """Raises ValueError unless all columns that are not None have this many rows."""
     for column in columns:
         if column is not None and len(column) != count:
             raise ValueError(f"a column has {len(column)} rows, the values have {count}")
@@ -171,10 +171,10 @@ _WHAT = {encode_kernel.LARGE_KEY: "key", encode_kernel.LARGE_METADATA: "metadata
 
 
 def decode(data: Buffer, offset: int = 0, kind: Kind = Kind.STORED, wanted: Wanted = ALL) -> Events:
-    """The whole events at the start of `data`, which lies at `offset` in its segment, where an event begins.
+    """The whole events at the start of `data`, which is at `offset` in its segment, where an event starts.
 
-    An event whose end is not there is left: `end` of the result says where it begins. Raises Damaged, with the offset,
-    when something there is no event of this kind; nothing is given of the events before it. Reads nothing outside
+    An incomplete event is left out: `end` of the result is where it starts. Raises Damaged, with the offset, if
+    something there is not an event of this kind; the events before it are not returned either. Reads nothing outside
     of `data`, whatever the bytes.
     """
     assert len(data) <= BUFFER_SIZE_MAX
@@ -243,7 +243,7 @@ def _decode_raw(data: NDArray[np.uint8], offset: int, wanted: Wanted) -> Events:
 
 
 def _what_is_wrong(event: memoryview, why: int) -> str:
-    """With the event that a scan stopped at."""
+    """What is wrong with the event that a scan stopped at."""
     tag, size = HEADER.unpack_from(event)
     if why == kernel.NO_EVENT:
         return f"type {tag}, length {size}"
@@ -256,7 +256,7 @@ def _what_is_wrong(event: memoryview, why: int) -> str:
 
 
 def _metadata_at(data: memoryview, at: int) -> bytes:
-    """Of the event at `at`, whose lengths a scan has checked."""
+    """The metadata of the event at `at`, whose lengths a scan has checked."""
     start = at + KEY_START + _short(data, at + KEY_START - 2)
     return bytes(data[start + 2 : start + 2 + _short(data, start)])
 
@@ -266,7 +266,7 @@ def _short(data: memoryview, at: int) -> int:
 
 
 def why_no_map(data: bytes, keys_are_text: bool = False) -> str:
-    """What is wrong with metadata that a kernel has refused: it only says which row it is."""
+    """What is wrong with metadata that a kernel has refused: the kernel only returns the row."""
     if data[0] & 0xF0 != 0x80 and data[0] & 0xFE != 0xDE:
         return "it is not a map"
     unpacker = msgpack.Unpacker(max_map_len=2**32)
@@ -304,13 +304,13 @@ def encode(
 ) -> Encoded:
     """Rows as stored events, in their order.
 
-    A column that is None stands for empty keys, no times (NO_TIME), ids of 0, no origin. There are no nulls: an empty
-    source or stream is one that is not told. Ids are u64 or the same bits as i64. `sources` and `streams` are UTF-8.
-    `metadata` are empty, or maps in msgpack whose keys are str: the origin is put before their pairs, and takes the
-    place of one that is among them.
+    A column that is None means empty keys, no times (NO_TIME), ids of 0, no origin. There are no nulls: an empty source
+    or stream means that there is none. Ids are u64 or the same bits as i64. `sources` and `streams` are UTF-8.
+    `metadata` are empty, or msgpack maps whose keys are str: the origin is written before their pairs, and replaces
+    one that is among them.
 
     Raises LimitExceeded, with the number of the row, when one is too large to be stored, and RequestError for metadata
-    that are no such map; nothing is given then.
+    that are not such a map; then nothing is returned.
     """
     count = len(values)
     check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams, metadata))
@@ -330,7 +330,7 @@ def encode(
 
 
 def encode_events(events: Sequence[StoredEvent]) -> bytes:
-    """These events, one behind the other: what `parse_event` would read again. Raises as `encode` does."""
+    """These events, one after the other, as `parse_event` reads them. Raises as `encode` does."""
     times = [NO_TIME if event.event_time is None else event.event_time for event in events]
     return bytes(
         encode(
@@ -347,7 +347,7 @@ def encode_events(events: Sequence[StoredEvent]) -> bytes:
 def _pairs(
     metadata: Bytes | None, origins: tuple[NDArray[np.int64], ...], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
-    """The maps' pairs, without the origins, which are stored apart: their offsets, their bytes, and how many there are
+    """The maps' pairs, without the origins, which are stored separately: their offsets, their bytes, and their number
     in each row.
     """
     counts, ends = np.zeros(count, np.int64), np.zeros(count + 1, np.int64)

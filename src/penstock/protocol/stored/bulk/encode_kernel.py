@@ -1,10 +1,10 @@
 """The kernels that encode, compiled by numba: loops over the rows of columns.
 
-They have no bounds checks: `measure` looks at every offset of the columns before `write` goes by them, into an array
-whose size `codec.py` has made from what was measured.
+They have no bounds checks: `measure` checks every offset of the columns before `write` uses them, into an array that
+`codec.py` has allocated with the measured size.
 
-numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
-intrinsics: the numbers of `event.py` too; a test compares them.
+numba's cache tracks only a function's own file, so everything that is compiled together is in this one, except the
+intrinsics. That includes copies of the constants of `event.py`; a test compares them.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ WELL, OFFSETS, LARGE_KEY, LARGE_METADATA, LARGE_EVENT = 0, 1, 2, 3, 4
 
 @inlined
 def text_size(size: Any) -> Any:
-    """Bytes of a pair of metadata: a label, and a str of `size` bytes; nothing if that is empty."""
+    """Bytes of a pair of metadata: a label, and a str of `size` bytes; 0 if that is empty."""
     if size == 0:
         return int64(0)
     if size < 32:
@@ -45,7 +45,7 @@ def text_size(size: Any) -> Any:
 
 @inlined
 def metadata_size(source: Any, stream: Any, pairs: Any, count: Any) -> Any:
-    """Of a map with an origin and `count` other pairs, which have so many bytes; nothing if all of it is empty."""
+    """Bytes of a map with an origin and `count` other pairs, which take `pairs` bytes; 0 if all of it is empty."""
     count += (1 if source > 0 else 0) + (1 if stream > 0 else 0)
     if count == 0:
         return int64(0)
@@ -54,7 +54,7 @@ def metadata_size(source: Any, stream: Any, pairs: Any, count: Any) -> Any:
 
 @inlined
 def is_in_order(offsets: Any, size: Any) -> Any:
-    """Whether the offsets grow, inside of so many bytes."""
+    """Whether the offsets ascend, within `size` bytes."""
     before = int64(0)
     for index in range(offsets.shape[0]):
         if offsets[index] < before:
@@ -69,7 +69,7 @@ DATA = types.UniTuple(BYTES, 5)
 
 @compiled(types.UniTuple(int64, 3)(COLUMNS, types.UniTuple(int64, 5), I64S, I64S))
 def measure(columns: Any, sizes: Any, counts: Any, starts: Any) -> Any:
-    """Fill `starts` with the place of each event; returns what is wrong, with which row, and how large it would be.
+    """Fill `starts` with the position of each event; returns what is wrong, with which row, and how large it would be.
 
     The columns are the offsets of values, keys, sources, streams and other pairs of metadata, all as long as `starts`;
     `sizes` their data's, `counts` how many of those pairs each row has.
@@ -98,7 +98,7 @@ def measure(columns: Any, sizes: Any, counts: Any, starts: Any) -> Any:
 
 @inlined
 def store_text(out: Any, to: Any, labels: Any, label: Any, data: Any, at: Any, size: Any) -> Any:
-    """A pair of metadata, if there is anything in it; returns where it ends."""
+    """Store a pair of metadata, unless it is empty; returns where it ends."""
     if size == 0:
         return to
     store8(out, to, 0xA6)
@@ -120,7 +120,7 @@ def store_text(out: Any, to: Any, labels: Any, label: Any, data: Any, at: Any, s
 
 @inlined
 def store_map(out: Any, to: Any, count: Any) -> Any:
-    """The head of a map, which nothing needs that is empty; returns where it ends. 64 KiB hold no larger one."""
+    """Store the head of a map, unless the map is empty; returns where it ends. 64 KiB cannot contain a larger map."""
     if count == 0:
         return to
     if count < 16:
@@ -133,7 +133,7 @@ def store_map(out: Any, to: Any, count: Any) -> Any:
 
 @inlined
 def store_metadata(out: Any, to: Any, labels: Any, columns: Any, data: Any, counts: Any, row: Any) -> Any:
-    """An sb with the origin and the other pairs; returns where it ends."""
+    """Store an sb with the origin and the other pairs; returns where it ends."""
     _, _, sources, streams, pairs = columns
     _, _, source_data, stream_data, pair_data = data
     source, stream = sources[row + 1] - sources[row], streams[row + 1] - streams[row]
@@ -148,7 +148,9 @@ def store_metadata(out: Any, to: Any, labels: Any, columns: Any, data: Any, coun
 
 @compiled(types.void(COLUMNS, DATA, I64S, types.UniTuple(I64S, 3), BYTES, I64S, U8S))
 def write(columns: Any, data: Any, counts: Any, numbers: Any, labels: Any, starts: Any, out: Any) -> Any:
-    """Fill `out` with the events whose places `measure` has found. `numbers`: stream ids, event ids, times."""
+    """Fill `out` with the events, at the positions that `measure` has found. `numbers`: stream ids, event ids,
+    times.
+    """
     values, keys, value_data, key_data = columns[0], columns[1], data[0], data[1]
     stream_ids, event_ids, times = numbers
     for row in range(starts.shape[0] - 1):

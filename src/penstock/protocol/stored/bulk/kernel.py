@@ -1,11 +1,11 @@
 """The kernels that decode, compiled by numba: loops over the events of a buffer.
 
-They have no bounds checks. What they may touch is decided by comparisons that stand before every access: the scans read
-nothing outside the buffer, whatever the bytes; the others read and write by what these have found, and into arrays
-whose sizes `codec.py` has made from it.
+They are compiled without bounds checks. Comparisons before every access decide what they may touch: the scans read
+nothing outside the buffer, whatever the bytes; the others read and write only what the scans have found, into arrays
+that `codec.py` has allocated accordingly.
 
-numba's cache knows a function by its own file alone, so all that is compiled together stands in this one, but for the
-intrinsics: the numbers of `event.py` too; a test compares them.
+numba's cache tracks only a function's own file, so everything that is compiled together is in this one, except the
+intrinsics. That includes copies of the constants of `event.py`; a test compares them.
 """
 
 from typing import Any
@@ -140,7 +140,7 @@ NO_TEXT = -1
 
 @inlined
 def load_length(data: Any, at: Any, end: Any, width: Any) -> Any:
-    """The number of `width` bytes, 1, 2 or 4, at `at`; BROKEN if they are not there."""
+    """The number of `width` bytes (1, 2 or 4) at `at`; BROKEN if they are missing."""
     if width > end - at:
         return int64(BROKEN)
     if width == 1:
@@ -149,14 +149,14 @@ def load_length(data: Any, at: Any, end: Any, width: Any) -> Any:
 
 
 @inlined
-def behind(at: Any, size: Any, end: Any) -> Any:
-    """Where `size` bytes at `at` end; BROKEN if that is behind `end`."""
+def end_of(at: Any, size: Any, end: Any) -> Any:
+    """Where `size` bytes at `at` end; BROKEN if that is after `end`."""
     return at + size if size <= end - at else int64(BROKEN)
 
 
 @inlined
 def fixed_size(lead: Any) -> Any:
-    """Bytes behind the lead byte, for what always has the same size; BROKEN for everything else."""
+    """Bytes after the lead byte, for items of a fixed size; BROKEN for everything else."""
     if lead == 0xC0 or lead == 0xC2 or lead == 0xC3:
         return int64(0)
     if lead == 0xCA or lead == 0xCB:
@@ -170,20 +170,20 @@ def fixed_size(lead: Any) -> Any:
 
 @inlined
 def sized_item(data: Any, at: Any, end: Any, lead: Any) -> Any:
-    """What says its own length in bytes: where it ends, no items, and where the bytes of a str begin."""
+    """An item that contains its length in bytes: where it ends, no inner items, and where the bytes of a str start."""
     first = 0xD9 if lead >= 0xD9 else 0xC7 if lead >= 0xC7 else 0xC4
     width = int64(1) << (lead - first)
     size = load_length(data, at, end, width)
     if size < 0:
         return int64(BROKEN), int64(0), int64(NO_TEXT)
     if first == 0xD9:
-        return behind(at + width, size, end), int64(0), at + width
-    return behind(at + width, size + (first == 0xC7), end), int64(0), int64(NO_TEXT)
+        return end_of(at + width, size, end), int64(0), at + width
+    return end_of(at + width, size + (first == 0xC7), end), int64(0), int64(NO_TEXT)
 
 
 @inlined
 def long_item(data: Any, at: Any, end: Any, lead: Any) -> Any:
-    """What says its own length; BROKEN for a byte that begins nothing."""
+    """An item that contains its length; BROKEN for a byte that starts no item."""
     if lead >= 0xDC:
         width = int64(2) << (lead & 1)
         count = load_length(data, at, end, width)
@@ -197,8 +197,8 @@ def long_item(data: Any, at: Any, end: Any, lead: Any) -> Any:
 
 @inlined
 def item(data: Any, at: Any, end: Any) -> Any:
-    """The item at `at`: where it ends, or what is inside of it begins, or BROKEN; how many items are inside; where the
-    bytes of a str begin, or NO_TEXT.
+    """The item at `at`: where it ends, or its inner items start, or BROKEN; the number of inner items; where the bytes
+    of a str start, or NO_TEXT.
     """
     if at >= end:
         return int64(BROKEN), int64(0), int64(NO_TEXT)
@@ -209,16 +209,16 @@ def item(data: Any, at: Any, end: Any) -> Any:
     if lead <= 0x9F:
         return at, (lead & 15) * (2 if lead <= 0x8F else 1), int64(NO_TEXT)
     if lead <= 0xBF:
-        return behind(at, lead & 31, end), int64(0), at
+        return end_of(at, lead & 31, end), int64(0), at
     size = fixed_size(lead)
     if size >= 0:
-        return behind(at, size, end), int64(0), int64(NO_TEXT)
+        return end_of(at, size, end), int64(0), int64(NO_TEXT)
     return long_item(data, at, end, lead)
 
 
 @inlined
 def skip(data: Any, at: Any, end: Any, inside: Any) -> Any:
-    """Where the next `inside` items, and all that is inside of them, end; or BROKEN."""
+    """Where the next `inside` items, including everything nested in them, end; or BROKEN."""
     while inside > 0 and at >= 0:
         at, more, _ = item(data, at, end)
         inside += more - 1
@@ -227,7 +227,7 @@ def skip(data: Any, at: Any, end: Any, inside: Any) -> Any:
 
 @inlined
 def label_of(data: Any, at: Any, end: Any, labels: Any) -> Any:
-    """0 for the bytes of "source", 1 for those of "stream", -1 for others. `labels` holds both."""
+    """0 for the bytes of "source", 1 for those of "stream", -1 for others. `labels` contains both."""
     if end - at != 6:
         return -1
     for label in range(2):
@@ -278,8 +278,8 @@ def find_origin(data: Any, at: Any, end: Any, labels: Any) -> Any:
 def scan_origins(
     data: Any, offset: Any, offsets: Any, key_offsets: Any, labels: Any, starts: Any, text_offsets: Any
 ) -> Any:
-    """Where the events' sources and streams begin in `data`, and the offsets of both as columns of bytes. Returns the
-    first row whose metadata is no map, or the number of rows.
+    """Where the events' sources and streams start in `data`, and the offsets of both as columns of bytes. Returns the
+    first row whose metadata is not a map, or the number of rows.
     """
     source_starts, stream_starts = starts
     source_offsets, stream_offsets = text_offsets
@@ -300,7 +300,7 @@ def scan_origins(
 
 @compiled(types.void(BYTES, int64, I64S, I32S, I64S, I32S))
 def scan_metadata(data: Any, offset: Any, offsets: Any, key_offsets: Any, starts: Any, metadata_offsets: Any) -> Any:
-    """Where the events' metadata begin in `data`, and the offsets of all as a column of bytes."""
+    """Where the events' metadata start in `data`, and the offsets of all as a column of bytes."""
     total = 0
     metadata_offsets[0] = 0
     for row in range(offsets.shape[0]):
@@ -312,8 +312,8 @@ def scan_metadata(data: Any, offset: Any, offsets: Any, key_offsets: Any, starts
 
 @inlined
 def next_pair(data: Any, at: Any, end: Any, labels: Any) -> Any:
-    """The label of the pair at `at` in a map, as `label_of` says it, and where it ends; BROKEN if its key is no str, or
-    something of it is not there.
+    """The label of the pair at `at` in a map, as `label_of` returns it, and where it ends; BROKEN if its key is not a
+    str, or it is incomplete.
     """
     key_end, _, text = item(data, at, end)
     if text == NO_TEXT or key_end < 0:
@@ -322,12 +322,12 @@ def next_pair(data: Any, at: Any, end: Any, labels: Any) -> Any:
 
 
 @compiled(int64(BYTES, I64S, BYTES, types.UniTuple(I64S, 2), U8S, I64S, I64S))
-def gather_pairs(data: Any, offsets: Any, labels: Any, told: Any, out: Any, pair_offsets: Any, counts: Any) -> Any:
-    """The pairs of maps one behind the other, and how many each row has, without the origins, which are stored apart:
-    `told` are the offsets of the sources and the streams. `out` has room for all of `data`. Returns the first row whose
-    bytes are no map with keys that are str, or the number of rows.
+def gather_pairs(data: Any, offsets: Any, labels: Any, origins: Any, out: Any, pair_offsets: Any, counts: Any) -> Any:
+    """The pairs of maps one after the other, and their number in each row, without the origins, which are stored apart:
+    `origins` are the offsets of the sources and the streams. `out` has room for all of `data`. Returns the first row
+    whose bytes are not a map with str keys, or the number of rows.
     """
-    sources, streams = told
+    sources, streams = origins
     to = int64(0)
     pair_offsets[0] = 0
     for row in range(counts.shape[0]):
@@ -339,10 +339,10 @@ def gather_pairs(data: Any, offsets: Any, labels: Any, told: Any, out: Any, pair
         while items > 0 and at >= 0:
             start = at
             label, at = next_pair(data, at, end, labels)
-            is_told = (label == 0 and sources[row] < sources[row + 1]) or (
+            is_stored_apart = (label == 0 and sources[row] < sources[row + 1]) or (
                 label == 1 and streams[row] < streams[row + 1]
             )
-            if at >= 0 and not is_told:
+            if at >= 0 and not is_stored_apart:
                 copy(out, to, data, start, at - start)
                 to += at - start
                 count += 1
@@ -356,7 +356,7 @@ def gather_pairs(data: Any, offsets: Any, labels: Any, told: Any, out: Any, pair
 
 @compiled(types.void(BYTES, I64S, I32S, U8S))
 def gather(data: Any, starts: Any, offsets: Any, out: Any) -> Any:
-    """Copy from `starts` in `data` what the offsets say."""
+    """Copy from `starts` in `data`, with the lengths of the offsets."""
     for row in range(starts.shape[0]):
         start = int64(offsets[row])
         copy(out, start, data, starts[row], offsets[row + 1] - start)
