@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 
 from penstock.application.instance import Instance
-from penstock.delivery.breakers.table import Breakers
+from penstock.delivery.breakers.signals import Signals
 from penstock.ingest.source_view import SourceView
 
 _SHOWN = 20
@@ -70,14 +70,15 @@ class ConnectorStatus:
         return asdict(self)
 
 
-def report(instance: Instance, breakers: Breakers, sources: SourceView) -> ConnectorStatus:
+def report(instance: Instance, signals: Signals, sources: SourceView) -> ConnectorStatus:
     status, spec, sink = instance.host.status(), instance.built.spec, instance.sink
+    breakers, streams = signals.breakers, signals.streams
     blocked, blocked_count = status.blocked, status.blocked_count
     if not status.streams:  # programs send, not the connector
-        waiting = [stream for stream in breakers.streams_of(spec.name) if not breakers.may_send(stream)]
-        blocked = {stream.stream_id: breakers.why(stream) for stream in waiting[:_SHOWN]}
+        waiting = [stream for stream in streams.streams_of(spec.name) if not streams.may_send(stream)]
+        blocked = {stream.stream_id: streams.why(stream) for stream in waiting[:_SHOWN]}
         blocked_count = len(waiting)
-    paused = [stream_id for name, stream_id in breakers.pauses if name == spec.name]
+    paused = [stream_id for name, stream_id in breakers.pauses.all() if name == spec.name]
     tripped = breakers.tripped_streams(spec.name)
     refusal = breakers.sink_refusal(spec.name) if instance.built.capabilities.sink is not None else None
     open_streams = sources.open_streams(spec.name) if not status.streams else ()

@@ -132,7 +132,7 @@ class Runtime:
         async with self._changing:
             now = self.application
             for connector, stream_id in now.paused:
-                self.breakers.pause(connector, stream_id)
+                self.breakers.pauses.pause(connector, stream_id)
             if now.phase is Phase.DRAINED:
                 if not now.is_deployed:  # only programs were drained: there is nothing to apply again
                     await self._save(replace(now, phase=Phase.RUNNING))
@@ -201,7 +201,7 @@ class Runtime:
         async with self._changing:
             stream_id = find_stream(self._gateway.sources, connector, stream, self.application.deployment.connectors)
             await self._save(self.application.with_pause((connector, stream_id), is_paused=True))
-            self.breakers.pause(connector, stream_id)
+            self.breakers.pauses.pause(connector, stream_id)
 
     async def resume(self, connector: str, stream: str | int | None) -> None:
         async with self._changing:
@@ -210,7 +210,7 @@ class Runtime:
             stream_id = stream if is_known else find_stream(self._gateway.sources, connector, stream, known)
             assert not isinstance(stream_id, str)
             await self._save(self.application.with_pause((connector, stream_id), is_paused=False))
-            self.breakers.resume(connector, stream_id)
+            self.breakers.pauses.resume(connector, stream_id)
 
     async def make_way(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
         """Called before a driver binds these. See `Binding.make_way`."""
@@ -376,7 +376,7 @@ class Runtime:
         return {"revision": now.revision, "name": now.name, "state": now.phase.value, "waits_for": waits_for}
 
     def connectors(self) -> list[ConnectorStatus]:
-        return [report(one, self.breakers, self._gateway.view) for _, one in sorted(self._instances.items())]
+        return [report(one, self.signals, self._gateway.view) for _, one in sorted(self._instances.items())]
 
     def status(self) -> list[dict[str, object]]:
         specs = self._running.connectors
@@ -390,7 +390,7 @@ class Runtime:
         """Sentences that name what blocks streams."""
         if self.application.phase is not Phase.RUNNING:
             yield f"the application is {self.application.phase.value}: sources are blocked until penstock apply or run"
-        for name in sorted({name for name, stream in self.breakers.pauses if stream is None}):
+        for name in sorted({name for name, stream in self.breakers.pauses.all() if stream is None}):
             yield f"an operator has paused {name}: penstock resume {name}"
         for one in self.connectors():
             if one.blocked_count:

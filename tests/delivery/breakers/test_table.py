@@ -1,8 +1,9 @@
-"""Breakers by example; against a model: test_table_model.py."""
+"""Breakers and started streams by example; against a model: test_table_model.py."""
 
 import pytest
 
 from penstock.connectors.api import StreamRef
+from penstock.delivery.breakers.started_streams import StartedStreams
 from penstock.delivery.breakers.table import Breakers
 from penstock.protocol.api.deployment import BreakerSpec
 
@@ -19,44 +20,51 @@ def breakers() -> Breakers:
     return made
 
 
-def test_a_stream_sends_when_all_its_sinks_have_opened_it_and_not_before(breakers: Breakers) -> None:
-    breakers.started(A, ["x", "y"])
+@pytest.fixture
+def streams(breakers: Breakers) -> StartedStreams:
+    return StartedStreams(breakers)
+
+
+def test_a_stream_sends_when_all_its_sinks_have_opened_it_and_not_before(
+    breakers: Breakers, streams: StartedStreams
+) -> None:
+    streams.started(A, ["x", "y"])
     breakers.opened("x", A)
     breakers.opened("x", A)
-    assert not breakers.may_send(A), "a set of sinks, and not a count of answers"
-    assert breakers.why(A) == "sink y: it has not opened the stream yet"
+    assert not streams.may_send(A), "a set of sinks, and not a count of answers"
+    assert streams.why(A) == "sink y: it has not opened the stream yet"
     breakers.opened("y", A)
-    assert breakers.may_send(A)
-    assert breakers.why(A) == ""
+    assert streams.may_send(A)
+    assert streams.why(A) == ""
 
 
-def test_one_that_leads_nowhere_sends_at_once(breakers: Breakers) -> None:
-    breakers.started(A, [])
-    assert breakers.may_send(A)
+def test_one_that_leads_nowhere_sends_at_once(breakers: Breakers, streams: StartedStreams) -> None:
+    streams.started(A, [])
+    assert streams.may_send(A)
 
 
-def test_closing_one_stream_leaves_the_others(breakers: Breakers) -> None:
+def test_closing_one_stream_leaves_the_others(breakers: Breakers, streams: StartedStreams) -> None:
     for stream in (A, B):
-        breakers.started(stream, ["x"])
+        streams.started(stream, ["x"])
         breakers.opened("x", stream)
     breakers.closed("x", A, "reset by peer")
-    assert not breakers.may_send(A)
-    assert breakers.may_send(B)
+    assert not streams.may_send(A)
+    assert streams.may_send(B)
     assert breakers.tripped_streams("x") == {A: "reset by peer"}
 
 
-def test_a_sink_that_connects_again_has_its_streams_as_they_were(breakers: Breakers) -> None:
-    breakers.started(A, ["x"])
+def test_a_sink_that_connects_again_has_its_streams_as_they_were(breakers: Breakers, streams: StartedStreams) -> None:
+    streams.started(A, ["x"])
     breakers.opened("x", A)
-    breakers.started(B, ["x"])
+    streams.started(B, ["x"])
     breakers.unavailable("x", "the line is dead")
-    assert breakers.why(A) == "sink x: the line is dead"
+    assert streams.why(A) == "sink x: the line is dead"
     breakers.available("x")
-    assert breakers.may_send(A)
-    assert not breakers.may_send(B)
+    assert streams.may_send(A)
+    assert not streams.may_send(B)
 
 
-def test_probes_come_less_and_less_often_up_to_a_limit_and_anew_after_a_success(breakers: Breakers) -> None:
+def test_probes_come_less_and_less_often_up_to_a_limit_and_start_again_after_a_success(breakers: Breakers) -> None:
     waits, now = [], 0.0
     breakers.lost("x", "nobody answers", now)
     for _ in range(4):
@@ -95,11 +103,12 @@ def test_a_connection_that_its_connector_has_closed_is_not_probed(breakers: Brea
     assert breakers.sink_refusal("x") == "disconnected"
 
 
-def test_three_streams_that_fail_within_a_second_close_the_sink_and_slower_ones_do_not() -> None:
+def test_three_streams_that_fail_within_a_second_trip_the_sink_and_slower_ones_do_not() -> None:
     breakers = Breakers()
+    streams = StartedStreams(breakers)
     breakers.configure("x", BreakerSpec(failing_streams=3, within_seconds=1.0), is_passing=True)
     for stream in (A, B, C):
-        breakers.started(stream, ["x"])
+        streams.started(stream, ["x"])
         breakers.opened("x", stream)
     for now in (0.0, 0.9, 1.8, 2.7):
         assert not breakers.failed("x", A if now < 1 else B, "reset", now)
@@ -109,69 +118,73 @@ def test_three_streams_that_fail_within_a_second_close_the_sink_and_slower_ones_
     assert breakers.sink_refusal("x") == "3 of its streams failed within 1 s, the last one: reset"
 
 
-def test_a_pause_outlives_whatever_breakers_do_and_a_stream_that_comes_later_has_it(breakers: Breakers) -> None:
-    breakers.pause("src", 1)
-    breakers.pause("src")
-    breakers.started(A, ["x"])
-    breakers.started(B, ["x"])
+def test_a_pause_outlives_whatever_breakers_do_and_a_stream_that_comes_later_has_it(
+    breakers: Breakers, streams: StartedStreams
+) -> None:
+    breakers.pauses.pause("src", 1)
+    breakers.pauses.pause("src")
+    streams.started(A, ["x"])
+    streams.started(B, ["x"])
     for stream in (A, B):
         breakers.opened("x", stream)
     breakers.unavailable("x", "gone")
     breakers.available("x")
-    assert not breakers.may_send(A)
-    assert not breakers.may_send(B)
-    breakers.resume("src")
-    assert breakers.may_send(B)
-    assert breakers.why(A) == "an operator has paused the stream"
-    assert breakers.pauses == [("src", 1)]
+    assert not streams.may_send(A)
+    assert not streams.may_send(B)
+    breakers.pauses.resume("src")
+    assert streams.may_send(B)
+    assert streams.why(A) == "an operator has paused the stream"
+    assert breakers.pauses.all() == [("src", 1)]
 
 
-def test_a_sink_that_is_paused_is_given_nothing_not_even_a_probe(breakers: Breakers) -> None:
+def test_a_sink_that_is_paused_gets_nothing_not_even_a_probe(breakers: Breakers) -> None:
     breakers.lost("x", "nobody answers", 0.0)
-    breakers.pause("x")
+    breakers.pauses.pause("x")
     assert breakers.due() is None
     assert breakers.tick(100.0) == []
     assert not breakers.admits("x", None)
-    breakers.resume("x")
+    breakers.pauses.resume("x")
     assert breakers.tick(100.0) == [("x", None)]
     assert breakers.admits("x", None)
 
 
-def test_a_sink_that_is_linked_later_has_to_open_the_stream_and_one_that_is_no_more_holds_nothing(
-    breakers: Breakers,
+def test_a_sink_that_is_linked_later_has_to_open_the_stream_and_one_that_is_unlinked_blocks_nothing(
+    breakers: Breakers, streams: StartedStreams
 ) -> None:
-    breakers.started(A, ["x"])
+    streams.started(A, ["x"])
     breakers.opened("x", A)
-    breakers.relinked("src", ["x", "y"])
-    assert not breakers.may_send(A)
+    streams.relinked("src", ["x", "y"])
+    assert not streams.may_send(A)
     breakers.opened("y", A)
-    assert breakers.may_send(A)
+    assert streams.may_send(A)
     breakers.closed("x", A, "full")
-    breakers.relinked("src", ["y"])
-    assert breakers.may_send(A)
-    breakers.relinked("src", ["x", "y"])
-    assert not breakers.may_send(A), "it has to open it again"
+    streams.relinked("src", ["y"])
+    assert streams.may_send(A)
+    streams.relinked("src", ["x", "y"])
+    assert not streams.may_send(A), "it has to open it again"
 
 
-def test_ten_thousand_streams_are_no_trouble(breakers: Breakers) -> None:
-    told: list[tuple[StreamRef, bool]] = []
-    breakers.stream_watchers.append(lambda stream, may_send: told.append((stream, may_send)))
-    streams = [StreamRef("src", number) for number in range(10_000)]
-    breakers.sink_watchers.append(lambda sink, stream: breakers.due())  # as who sets a timer by it
-    for stream in streams:
-        breakers.started(stream, ["x", "y"])
+def test_ten_thousand_streams_are_each_reported_once(breakers: Breakers, streams: StartedStreams) -> None:
+    changes: list[tuple[StreamRef, bool]] = []
+    streams.watchers.append(lambda stream, may_send: changes.append((stream, may_send)))
+    refs = [StreamRef("src", number) for number in range(10_000)]
+    breakers.watchers.append(lambda sink, stream: breakers.due())  # as a timer does
+    for stream in refs:
+        streams.started(stream, ["x", "y"])
         breakers.opened("x", stream)
         breakers.opened("y", stream)
-    assert told == [(stream, True) for stream in streams]
+    assert changes == [(stream, True) for stream in refs]
     breakers.unavailable("y", "gone")
-    assert told[10_000:] == [(stream, False) for stream in streams]
+    assert changes[10_000:] == [(stream, False) for stream in refs]
 
 
-def test_ten_thousand_streams_that_fail_are_probed_one_after_the_other(breakers: Breakers) -> None:
-    streams = [StreamRef("src", number) for number in range(10_000)]
-    breakers.sink_watchers.append(lambda sink, stream: breakers.due())
-    for at, stream in enumerate(streams):
-        breakers.started(stream, ["x"])
+def test_ten_thousand_streams_that_fail_are_probed_one_after_the_other(
+    breakers: Breakers, streams: StartedStreams
+) -> None:
+    refs = [StreamRef("src", number) for number in range(10_000)]
+    breakers.watchers.append(lambda sink, stream: breakers.due())
+    for at, stream in enumerate(refs):
+        streams.started(stream, ["x"])
         breakers.failed("x", stream, "refused", at / 1000)
     probed: list[StreamRef | None] = []
     while breakers.due() is not None:
@@ -179,12 +192,14 @@ def test_ten_thousand_streams_that_fail_are_probed_one_after_the_other(breakers:
         assert breakers.tick(1000.0) == [], "one at a time"
         probed.append(begun)
         breakers.delivered(sink, begun)
-    assert probed == streams
-    assert all(map(breakers.may_send, streams))
+    assert probed == refs
+    assert all(map(streams.may_send, refs))
 
 
-def test_a_probe_that_the_whole_sink_has_cut_short_is_made_when_it_is_open_again(breakers: Breakers) -> None:
-    breakers.started(A, ["x"])
+def test_a_probe_that_the_whole_sink_has_cut_short_is_made_when_it_passes_again(
+    breakers: Breakers, streams: StartedStreams
+) -> None:
+    streams.started(A, ["x"])
     breakers.failed("x", A, "reset", 0.0)
     assert breakers.tick(100.0) == [("x", A)]
     breakers.unavailable("x", "gone")

@@ -1,7 +1,7 @@
-"""Breakers against a model that is written otherwise: in whatever order things happen, a stream may send exactly when
-the model says so, and whoever watches has heard of it.
+"""Breakers and started streams against a model that works differently: in whatever order things happen, a stream may
+send exactly when the model allows it, and watchers are called for each change.
 
-The model keeps no state of its own but what was said: it looks the answer up in the history each time.
+The model records only the last signals: it computes the answer from them each time.
 """
 
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.connectors.api import StreamRef
+from penstock.delivery.breakers.started_streams import StartedStreams
 from penstock.delivery.breakers.table import Breakers
 from penstock.protocol.api.deployment import BreakerSpec
 
@@ -30,12 +31,12 @@ _sets = st.frozensets(_sinks)
 
 @dataclass
 class Model:
-    """`lives` of streams: the sinks of each that is started. `said`: the last word of a sink on a stream, `open` or
-    `closed`; no word is as good as closed. `whole`: the last word of a sink on itself.
+    """`lives`: the sinks of each started stream. `signals`: the last signal of a sink for a stream, `open` or `closed`;
+    without a signal it is closed. `whole`: the last signal of a sink for itself.
     """
 
     lives: dict[StreamRef, frozenset[str]] = field(default_factory=dict)
-    said: dict[tuple[str, StreamRef], str] = field(default_factory=dict)
+    signals: dict[tuple[str, StreamRef], str] = field(default_factory=dict)
     asked: set[tuple[str, StreamRef]] = field(default_factory=set)
     whole: dict[str, str] = field(default_factory=lambda: dict.fromkeys(SINKS, "closed"))
     paused: set[tuple[str, int | None]] = field(default_factory=set)
@@ -46,25 +47,25 @@ class Model:
             return False
         if {(stream.connector, None), (stream.connector, stream.stream_id)} & self.paused:
             return False
-        words = [self.whole[sink] for sink in self.lives[stream]]
-        words += [self.said.get((sink, stream), "closed") for sink in self.lives[stream]]
-        words += ["closed" for sink in self.lives[stream] if (sink, None) in self.paused]
-        return set(words) <= {"open"}
+        signals = [self.whole[sink] for sink in self.lives[stream]]
+        signals += [self.signals.get((sink, stream), "closed") for sink in self.lives[stream]]
+        signals += ["closed" for sink in self.lives[stream] if (sink, None) in self.paused]
+        return set(signals) <= {"open"}
 
     def ask(self, stream: StreamRef, sinks: frozenset[str]) -> None:
         self.asked |= {(sink, stream) for sink in sinks}
 
     def forget(self, sink: str, stream: StreamRef) -> None:
         self.asked.discard((sink, stream))
-        self.said.pop((sink, stream), None)
+        self.signals.pop((sink, stream), None)
         self.failures = [one for one in self.failures if one[:2] != (sink, stream)]
 
-    def answer(self, sink: str, stream: StreamRef, word: str) -> None:
+    def answer(self, sink: str, stream: StreamRef, signal: str) -> None:
         if (sink, stream) in self.asked:
-            self.said[sink, stream] = word
+            self.signals[sink, stream] = signal
 
     def fails(self, sink: str, stream: StreamRef, now: float) -> bool:
-        """Whether it was one too many."""
+        """Whether it is one too many."""
         spec = SPECS[sink]
         self.failures.append((sink, stream, now))
         recent = {who for name, who, at in self.failures if name == sink and now - at <= spec.within_seconds}
@@ -79,33 +80,34 @@ class BreakersAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.model = Model()
         self.breakers = Breakers()
+        self.streams = StartedStreams(self.breakers)
         self.now = 0.0
-        self.heard: dict[StreamRef, bool] = {}
-        self.breakers.stream_watchers.append(self.hear)
+        self.reported: dict[StreamRef, bool] = {}
+        self.streams.watchers.append(self.record)
         for sink, spec in SPECS.items():
             self.breakers.configure(sink, spec)
         self.probes: dict[str, StreamRef | None] = {}
 
-    def hear(self, stream: StreamRef, may_send: bool) -> None:
-        assert self.heard.get(stream, False) is not may_send, "told twice"
-        self.heard[stream] = may_send
+    def record(self, stream: StreamRef, may_send: bool) -> None:
+        assert self.reported.get(stream, False) is not may_send, "called twice"
+        self.reported[stream] = may_send
 
     # Sources.
 
     @rule(stream=_streams, sinks=_sets)
     def started(self, stream: StreamRef, sinks: frozenset[str]) -> None:
-        self.breakers.started(stream, sinks)
+        self.streams.started(stream, sinks)
         self.model.lives[stream] = sinks
         self.model.ask(stream, sinks)
 
     @rule(stream=_streams)
     def ended(self, stream: StreamRef) -> None:
-        self.breakers.ended(stream)
+        self.streams.ended(stream)
         self.model.lives.pop(stream, None)
 
     @rule(source=st.sampled_from(SOURCES), sinks=_sets)
     def relinked(self, source: str, sinks: frozenset[str]) -> None:
-        self.breakers.relinked(source, sinks)
+        self.streams.relinked(source, sinks)
         for stream in [one for one in self.model.lives if one.connector == source]:
             for sink in self.model.lives[stream] - sinks:
                 self.model.forget(sink, stream)
@@ -123,7 +125,7 @@ class BreakersAgainstModel(RuleBasedStateMachine):
 
     @rule(sink=_sinks, stream=_streams)
     def closed(self, sink: str, stream: StreamRef) -> None:
-        self.breakers.closed(sink, stream, "it said so")
+        self.breakers.closed(sink, stream, "it is full")
         self.model.answer(sink, stream, "closed")
         self.probe_of_stream_is_over(sink, stream)
 
@@ -156,7 +158,7 @@ class BreakersAgainstModel(RuleBasedStateMachine):
     @rule(sink=_sinks, stream=_streams)
     def closing_signal(self, sink: str, stream: StreamRef) -> None:
         if stream not in self.model.lives:
-            self.breakers.forgotten(sink, stream)
+            self.streams.forgotten(sink, stream)
             self.model.forget(sink, stream)
             self.probe_of_stream_is_over(sink, stream)
 
@@ -164,12 +166,12 @@ class BreakersAgainstModel(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from([*SOURCES, *SINKS]), stream_id=st.sampled_from([None, 1, 2]))
     def pause(self, who: str, stream_id: int | None) -> None:
-        self.breakers.pause(who, stream_id)
+        self.breakers.pauses.pause(who, stream_id)
         self.model.paused.add((who, stream_id))
 
     @rule(who=st.sampled_from([*SOURCES, *SINKS]), stream_id=st.sampled_from([None, 1, 2]))
     def resume(self, who: str, stream_id: int | None) -> None:
-        self.breakers.resume(who, stream_id)
+        self.breakers.pauses.resume(who, stream_id)
         self.model.paused.discard((who, stream_id))
 
     # Time.
@@ -221,22 +223,22 @@ class BreakersAgainstModel(RuleBasedStateMachine):
         self.model.whole[sink] = "closed"
         self.probes.pop(sink, None)
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
-    def sources_send_exactly_when_the_model_says(self) -> None:
+    def sources_send_exactly_when_the_model_allows_it(self) -> None:
         for stream in STREAMS:
             expected = self.model.may_send(stream)
-            assert self.breakers.may_send(stream) is expected, (stream, self.breakers.why(stream))
-            assert (self.breakers.why(stream) == "") is expected
-            assert self.heard.get(stream, False) is expected
+            assert self.streams.may_send(stream) is expected, (stream, self.streams.why(stream))
+            assert (self.streams.why(stream) == "") is expected
+            assert self.reported.get(stream, False) is expected
 
     @invariant()
     def sinks_take_what_is_open_and_one_probe(self) -> None:
         for sink in SINKS:
             paused = (sink, None) in self.model.paused
             for stream in STREAMS:
-                is_own = self.model.said.get((sink, stream)) == "open"
+                is_own = self.model.signals.get((sink, stream)) == "open"
                 takes = is_own and self.model.whole[sink] == "open" and not paused
                 assert self.breakers.takes(sink, stream) is takes
                 probed = sink in self.probes and (is_own if self.probes[sink] is None else self.probes[sink] == stream)

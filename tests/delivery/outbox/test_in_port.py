@@ -108,10 +108,10 @@ async def test_a_pause_in_the_middle_of_a_probe_holds_up_nobody_and_what_is_held
     await scene.put_out((A, b"a1"))
     await scene.delivered()
     await scene.until(lambda: scene.breakers.probe("x") is None)
-    x.before = lambda outgoing: scene.breakers.pause("x")
-    await scene.until(lambda: scene.breakers.is_paused("x"))
+    x.before = lambda outgoing: scene.breakers.pauses.pause("x")
+    await scene.until(lambda: scene.breakers.pauses.is_paused("x"))
     x.before = lambda outgoing: None
     scene.hosts["x"].probe(A)
     x.trouble = lambda outgoing: None
-    scene.breakers.resume("x")
+    scene.breakers.pauses.resume("x")
     await scene.until(lambda: x.values(A) == [b"a1"])

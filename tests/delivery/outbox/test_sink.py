@@ -274,8 +274,8 @@ async def test_no_breaker_undoes_an_operators_pause(scene: SinkScene) -> None:
     scene.signals.relink("src", ["x"])
     scene.signals.started(A)
     await scene.until(lambda: scene.signals.may_send(A))
-    scene.breakers.pause("x")
-    scene.breakers.pause("src", A.stream_id)
+    scene.breakers.pauses.pause("x")
+    scene.breakers.pauses.pause("src", A.stream_id)
     await scene.put_out((A, b"a1"))
     scene.hosts["x"].disconnected("gone")
     scene.hosts["x"].connected()
@@ -283,10 +283,10 @@ async def test_no_breaker_undoes_an_operators_pause(scene: SinkScene) -> None:
     await asyncio.sleep(0.1)
     assert x.all_values == []
     assert scene.signals.why(A) == "an operator has paused the stream; sink x: an operator has paused it"
-    scene.breakers.resume("x")
+    scene.breakers.pauses.resume("x")
     await scene.delivered()
     assert not scene.signals.may_send(A)
-    scene.breakers.resume("src", A.stream_id)
+    scene.breakers.pauses.resume("src", A.stream_id)
     assert scene.signals.may_send(A)
 
 

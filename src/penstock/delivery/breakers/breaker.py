@@ -1,8 +1,8 @@
 """One breaker, and the breakers of one sink: its own, and one for each stream that leads to it.
 
 passing ──trip──▶ tripped ──due, begin_probe──▶ probing ──delivered──▶ passing
-▲                             │
-└──────────── trip ◀──────────┘
+                     ▲                             │
+                     └──────────── trip ◀──────────┘
 """
 
 from collections import OrderedDict
@@ -36,7 +36,7 @@ class Breaker:
 
     reason: str | None = None
     due: float | None = None
-    """When a probe may begin. None: there is none, `reset` is called from outside."""
+    """When a probe may begin. None: there is no probe, `reset` is called from outside."""
     is_probing: bool = False
     trips: int = 0
     """Since something was delivered: each back-off is twice as long as the one before."""
@@ -55,7 +55,7 @@ class Breaker:
         self.reason, self.due, self.is_probing = None, None, False
 
     def trip(self, reason: str) -> None:
-        """Until `reset`, without a probe: whoever trips it so knows when it may pass again."""
+        """Until `reset`, without a probe: the caller knows when it may pass again."""
         self.reason, self.due, self.is_probing = reason, None, False
 
     def trip_after_failure(self, reason: str, now: float, spec: BreakerSpec, *, adds_probe: bool = False) -> None:
@@ -76,7 +76,7 @@ class Breaker:
         return True
 
     def defer_probe(self) -> None:
-        """It cannot be made now; it is due as soon as it can."""
+        """It cannot be made now; it is due as soon as it can be."""
         if self.is_probing:
             self.due, self.is_probing = 0.0, False
 

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.connectors.api import Connector, Host, StreamRef
 from penstock.coordinator.deliveries import Deliveries
 from penstock.core.errors import PenstockError
+from penstock.delivery.breakers.started_streams import StartedStreams
 from penstock.delivery.breakers.table import Breakers
 from penstock.ingest.gate import Changed, Gate
 from penstock.protocol.stored.names import Form, Source
@@ -27,7 +28,7 @@ LOOK_SECONDS = 60.0
 _STOPPED = "the application is being stopped, or started"
 
 Passed = Callable[[str], Awaitable[None]]
-"""Returns when everything that was made of the source until now has reached the sinks, through all pipelines."""
+"""Returns when all output from the source's events up to now has reached the sinks, through all pipelines."""
 
 Knows = Callable[[StreamRef], bool]
 """Whether the source still has the stream: it continues, may be resumed, or its end is not complete yet."""
@@ -60,6 +61,7 @@ class Signals:
 
     def __init__(self, breakers: Breakers, clock: Callable[[], float], knows: Knows = lambda stream: False) -> None:  # noqa: ARG005
         self.breakers = breakers
+        self.streams = StartedStreams(breakers)
         self.knows = knows
         """Asked for streams that were not started in this process."""
         self.passed: Passed | None = None
@@ -80,7 +82,7 @@ class Signals:
     def attach(self, name: str, connector: Connector[Any], host: Host) -> AttachedSink:
         """The streams that lead to it are announced, now and when they start. Configure its breakers before."""
         sink = self._sinks[name] = AttachedSink(name, connector, host)
-        for stream in self.breakers.streams_to(name):
+        for stream in self.streams.streams_to(name):
             self.announce(name, stream)
         return sink
 
@@ -98,12 +100,12 @@ class Signals:
         self._links[connector] = frozenset(sinks)
         for name in self._sinks.keys() - self._links[connector]:
             sink = self._sinks[name]
-            mine = [one for one in sink.starting if one.connector == connector and self.breakers.is_started(one)]
+            mine = [one for one in sink.starting if one.connector == connector and self.streams.is_started(one)]
             for stream in mine:
                 if not sink.has_rows(stream):  # otherwise it is closed after these rows, when the stream has ended
                     self._close_stream(sink, stream)
-        self.breakers.relinked(connector, self._links[connector], self.is_announced)
-        for stream in self.breakers.streams_of(connector):
+        self.streams.relinked(connector, self._links[connector], self.is_announced)
+        for stream in self.streams.streams_of(connector):
             self._announce_to_all(stream)
 
     def set_waiting(self, sink: str, pipeline: str, name: str, waiting: str | None) -> None:
@@ -129,12 +131,12 @@ class Signals:
 
     def started(self, stream: StreamRef) -> None:
         self._ended.discard(stream)
-        self.breakers.started(stream, self._links.get(stream.connector, frozenset()))
+        self.streams.started(stream, self._links.get(stream.connector, frozenset()))
         self._announce_to_all(stream)
 
     def ended(self, stream: StreamRef) -> None:
         self._ended.add(stream)
-        self.breakers.ended(stream)
+        self.streams.ended(stream)
 
     def completed(self, stream: StreamRef) -> None:
         if self.passed is None:
@@ -169,20 +171,20 @@ class Signals:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def may_send(self, stream: StreamRef) -> bool:
-        return self.breakers.may_send(stream)
+        return self.streams.may_send(stream)
 
     def why(self, stream: StreamRef) -> str:
-        return self.breakers.why(stream)
+        return self.streams.why(stream)
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
-        watchers = self.breakers.stream_watchers
+        watchers = self.streams.watchers
         watchers.append(changed)
         return lambda: watchers.remove(changed) if changed in watchers else None
 
     # To sinks.
 
     def _announce_to_all(self, stream: StreamRef) -> None:
-        for sink in self.breakers.downstream(stream):
+        for sink in self.streams.downstream(stream):
             self.announce(sink, stream)
 
     def announce(self, name: str, stream: StreamRef, *, again: bool = False) -> "asyncio.Task[None] | None":
@@ -192,7 +194,7 @@ class Signals:
             return None
         task = sink.starting.get(stream)
         if task is None or (again and task.done()):
-            self.breakers.announced(name, stream)
+            self.breakers.add(name, stream)
             task = sink.starting[stream] = asyncio.create_task(self._start(sink, stream))
         return task
 
@@ -223,7 +225,7 @@ class Signals:
             self.breakers.failed(sink.name, stream, str(error) or type(error).__name__, self._clock())
 
     def close_if_ended(self, name: str, stream: StreamRef) -> None:
-        """`stream-closed`, if the stream was announced to the sink and nothing of it is to come any more."""
+        """`stream-closed`, if the stream was announced to the sink and has no events left."""
         if self.is_announced(name, stream) and self._has_ended(stream):
             self.completed(stream)
 
@@ -236,13 +238,13 @@ class Signals:
     def _close_stream(self, sink: AttachedSink, stream: StreamRef) -> None:
         sink.failed.discard(stream)
         sink.forget(stream)
-        self.breakers.forgotten(sink.name, stream)
+        self.streams.forgotten(sink.name, stream)
         task = asyncio.create_task(self._close(sink, stream, sink.starting.pop(stream)))
         sink.closing[stream] = task
         task.add_done_callback(lambda done: sink.closing.pop(stream) if sink.closing.get(stream) is done else None)
 
     def _has_ended(self, stream: StreamRef) -> bool:
-        return not self.breakers.is_started(stream) and stream not in self._ended and not self.knows(stream)
+        return not self.streams.is_started(stream) and stream not in self._ended and not self.knows(stream)
 
     async def _close(self, sink: AttachedSink, stream: StreamRef, starting: "asyncio.Task[None]") -> None:
         starting.cancel()
@@ -255,8 +257,8 @@ class Signals:
 
 class ApplicationGate:
     """A Gate in front of another one, for programs on the connector protocol: while it is shut, none of their streams
-    may send (connectors are drained one by one). Shut at first, because until the deployment runs nobody knows where
-    streams lead.
+    may send (connectors are drained one by one). Shut at first, because until the deployment runs it is not known
+    where streams lead.
     """
 
     def __init__(self, gate: Gate) -> None:
@@ -311,7 +313,7 @@ class ApplicationGate:
 
 
 class PipelineChains:
-    """Whether what pipelines made of a source has also passed through the pipelines that read their output.
+    """Whether the output of a source's pipelines has also passed through the pipelines that read it.
 
     source ──▶ first ──▶ second ──▶ sink          `first` completes a stream's end before `second` has seen it
     """
@@ -350,7 +352,7 @@ class PipelineChains:
             await self._deliveries.news.wait(seen, LOOK_SECONDS)
 
     def _is_completed(self, source: str, end: int) -> bool:
-        """Also when nobody reads it any more."""
+        """Also when no pipeline reads it any more."""
         released = self._deliveries.state.released.get(source)
         return released is None or released.get(_segment(source), 0) >= end
 

@@ -208,7 +208,9 @@ class OutboxSink:
     def _check_port(self, port: InPort) -> None:
         """Raises SinkLost while the connector takes nothing at all and no probe is due."""
         reason = port.breakers.sink_refusal(port.name)
-        if reason is not None and (port.breakers.probe(port.name) != (None,) or port.breakers.is_paused(port.name)):
+        if reason is not None and (
+            port.breakers.probe(port.name) != (None,) or port.breakers.pauses.is_paused(port.name)
+        ):
             self._is_refused = True
             raise SinkLost(f"connector {port.name}: {reason}")
 
@@ -308,7 +310,7 @@ class OutboxSinks:
         self._sinks: dict[str, set[OutboxSink]] = {}
         """By the connector's name."""
         self._timer: asyncio.TimerHandle | None = None
-        signals.breakers.sink_watchers.append(self._changed)
+        signals.breakers.watchers.append(self._changed)
 
     def make(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> OutboxSink:
         """A sink of a pipeline, for Delivery."""
@@ -343,7 +345,7 @@ class OutboxSinks:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        watchers = self._signals.breakers.sink_watchers
+        watchers = self._signals.breakers.watchers
         if self._changed in watchers:
             watchers.remove(self._changed)
 
