@@ -65,9 +65,7 @@ def apply(
     console = Console(stderr=True, highlight=False)
     for note in loaded.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    with ApplicationClient(
-        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
-    ) as client:
+    with _client(worker, data, yes=yes) as client:
         _report(client.apply(loaded.deployment, file.name))
 
 
@@ -94,9 +92,7 @@ def stop(
 
     Nothing is lost: penstock apply or penstock run continues from there. Ctrl-C ends the waiting, not the drain.
     """
-    with ApplicationClient(
-        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
-    ) as client:
+    with _client(worker, data, yes=yes) as client:
         client.drain()
         if wait:
             _wait(client)
@@ -131,9 +127,7 @@ def pause(
     yes: YesOption = False,
 ) -> None:
     """Pause a connector, or one of its streams, until penstock resume. Restarts and breakers do not end a pause."""
-    with ApplicationClient(
-        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
-    ) as client:
+    with _client(worker, data, yes=yes) as client:
         client.pause(connector, _stream(stream))
 
 
@@ -145,13 +139,15 @@ def resume(
     yes: YesOption = False,
 ) -> None:
     """Resume a connector, or one of its streams, after penstock pause."""
-    with ApplicationClient(
-        worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
-    ) as client:
+    with _client(worker, data, yes=yes) as client:
         client.resume(connector, _stream(stream))
 
 
-def _stream(given: str | None) -> str | int | None:
+def _client(worker: str | None, data: Path | None, *, yes: bool) -> ApplicationClient:
+    return ApplicationClient(worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS)
+
+
+def _stream(text: str | None) -> str | int | None:
     """`#12` is an id; anything else a name."""
-    is_id = given is not None and given.startswith("#") and given[1:].isascii() and given[1:].isdigit()
-    return int(given[1:]) if given is not None and is_id else given
+    is_id = text is not None and text.startswith("#") and text[1:].isascii() and text[1:].isdigit()
+    return int(text[1:]) if text is not None and is_id else text
