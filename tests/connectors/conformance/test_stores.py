@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar, Protocol
 
 import pytest
 
@@ -27,48 +28,49 @@ from tests.connectors.conformance.stored_peers import (
 from tests.connectors.stores.postgres_server import find
 
 
-class TestFileTail(ConnectorConformance):
+class MakePeer(Protocol):
+    def __call__(self, folder: Path, /) -> Peer: ...
+
+
+class StoreConformance(ConnectorConformance):
+    """With a peer in the test's folder. Most stores do not send: they have no port `out`."""
+
+    peer: ClassVar[MakePeer]
+    speaks = False
+
+    def make_peer(self, folder: Path) -> Peer:
+        return self.peer(folder)
+
+
+class TestFileTail(StoreConformance):
     """A file takes all that is written: only how much of it is read can be limited."""
 
     connector = File
+    speaks = True
     breaks_off = False
     feels_it = False
-
-    def make_peer(self, folder: Path) -> Peer:
-        return GrowingFiles(folder)
+    peer = GrowingFiles
 
 
-class TestFileAppend(ConnectorConformance):
+class TestFileAppend(StoreConformance):
     connector = File
-    speaks = False
-
-    def make_peer(self, folder: Path) -> Peer:
-        return AppendedFile(folder)
+    peer = AppendedFile
 
 
-class TestSegment(ConnectorConformance):
+class TestSegment(StoreConformance):
     connector = Segment
-    speaks = False
     is_dialled = True
-
-    def make_peer(self, folder: Path) -> Peer:
-        return AnotherWorker(folder)
+    peer = AnotherWorker
 
 
-class TestFileWrite(ConnectorConformance):
+class TestFileWrite(StoreConformance):
     connector = File
-    speaks = False
-
-    def make_peer(self, folder: Path) -> Peer:
-        return WrittenParts(folder)
+    peer = WrittenParts
 
 
-class TestSqlite(ConnectorConformance):
+class TestSqlite(StoreConformance):
     connector = Sqlite
-    speaks = False
-
-    def make_peer(self, folder: Path) -> Peer:
-        return SqliteRows(folder)
+    peer = SqliteRows
 
     def given(self, value: bytes) -> bytes:
         return json.dumps({"value": value.decode()}).encode()
@@ -93,20 +95,14 @@ class TestPostgres(ConnectorConformance):
         return self.peers[-1]
 
 
-class TestCallback(ConnectorConformance):
+class TestCallback(StoreConformance):
     connector = Callback
-    speaks = False
-
-    def make_peer(self, folder: Path) -> Peer:
-        return CalledFunction(folder)
+    peer = CalledFunction
 
 
-class TestConnectorProtocol(ConnectorConformance):
+class TestConnectorProtocol(StoreConformance):
     """Its port `out` are the sessions of the gateway, which are tested in tests/ingest."""
 
     connector = ConnectorProtocol
-    speaks = False
     is_dialled = True
-
-    def make_peer(self, folder: Path) -> Peer:
-        return SinkProgram(folder)
+    peer = SinkProgram
