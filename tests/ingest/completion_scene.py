@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from penstock.ingest.completion import Completion
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message, Notify, NotifyAck, encode
-from tests.ingest.conftest import Peer, RunningGateway
+from tests.ingest.conftest import Connect, Peer, RunningGateway
 from tests.support.heads import decode_head
 from tests.support.waiting import eventually
 
@@ -118,6 +118,20 @@ class Listener:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+
+
+async def blocked_source(running: RunningGateway, connect: Connect, *stream_ids: int) -> Listener:
+    """With these streams open; what it sends is acknowledged only when it is released."""
+    completion(running).hold({})
+    source = Listener(await connect(running))
+    await source.open(*stream_ids)
+    return source
+
+
+async def release(running: RunningGateway, source: Listener, acked: dict[int, int]) -> None:
+    """Everything that is stored; then the source has these acknowledgements."""
+    completion(running).advance(ends(running))
+    await source.until(lambda: source.acked == acked)
 
 
 async def until_stored(running: RunningGateway, count: int, source: str = "source") -> None:

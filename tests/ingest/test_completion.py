@@ -6,7 +6,17 @@ import pytest
 
 from penstock.ingest.settings import AckMode, SourceSettings
 from penstock.protocol.connector import NOTHING_YET, Notify
-from tests.ingest.completion_scene import Listener, completion, ends, last_ids, quiet, record_ends, until_stored
+from tests.ingest.completion_scene import (
+    Listener,
+    blocked_source,
+    completion,
+    ends,
+    last_ids,
+    quiet,
+    record_ends,
+    release,
+    until_stored,
+)
 from tests.ingest.conftest import Connect, RunningGateway, Serve
 
 ONE_SEGMENT = SourceSettings(segments=1)
@@ -15,22 +25,17 @@ ONE_SEGMENT = SourceSettings(segments=1)
 async def test_what_is_stored_is_acknowledged_when_it_is_released_and_not_before(
     running: RunningGateway, connect: Connect
 ) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1, 2, 3)
+    source = await blocked_source(running, connect, 1, 2, 3)
     source.send((stream_id, number) for number in range(10) for stream_id in (1, 2, 3))
     await until_stored(running, 30)
     await quiet()
     assert source.acked == {}
-    completion(running).advance(ends(running))
-    await source.until(lambda: source.acked == {1: 9, 2: 9, 3: 9})
+    await release(running, source, {1: 9, 2: 9, 3: 9})
 
 
 async def test_credits_come_back_when_messages_are_durable(serve: Serve, connect: Connect) -> None:
     running = await serve(window_bytes=4096 * 10)
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     for first in range(0, 100, 5):  # ten times the window
         before = source.credits
         source.send((1, number) for number in range(first, first + 5))
@@ -41,9 +46,7 @@ async def test_credits_come_back_when_messages_are_durable(serve: Serve, connect
 
 async def test_a_release_acknowledges_the_records_that_lie_before_it_as_a_whole(serve: Serve, connect: Connect) -> None:
     running = await serve(source=ONE_SEGMENT)
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     for number in range(5):
         source.send([(1, number)])
         await until_stored(running, number + 1)
@@ -60,9 +63,7 @@ async def test_a_release_acknowledges_the_records_that_lie_before_it_as_a_whole(
 
 async def test_a_release_that_goes_back_or_beyond_the_end_does_no_harm(serve: Serve, connect: Connect) -> None:
     running = await serve(source=ONE_SEGMENT)
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 1)])
     await until_stored(running, 1)
     completion(running).advance({"connector/source/0": 1 << 40, "connector/source/77": 5})
@@ -84,8 +85,7 @@ async def test_every_session_gets_what_is_its_own(running: RunningGateway, conne
     other.send([(1, 40)])
     await until_stored(running, 3)
     await until_stored(running, 1, "other")
-    completion(running).advance(ends(running))
-    await first.until(lambda: first.acked == {1: 10, 2: 20})
+    await release(running, first, {1: 10, 2: 20})
     await second.until(lambda: second.acked == {3: 30})
     assert other.acked == {}
     completion(running, "other").advance(ends(running, "other"))
@@ -97,9 +97,7 @@ async def test_a_program_that_comes_back_is_acknowledged_once_everything_stored_
     serve: Serve, connect: Connect
 ) -> None:
     running = await serve(source=ONE_SEGMENT)
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     for number in range(3):
         source.send([(1, number)])
         await until_stored(running, number + 1)
@@ -116,20 +114,16 @@ async def test_a_program_that_comes_back_is_acknowledged_once_everything_stored_
     await until_stored(running, 4)
     completion(running).advance({segment: record[3]})
     await again.until(lambda: again.acked == {1: 2})
-    completion(running).advance(ends(running))
-    await again.until(lambda: again.acked == {1: 3})
+    await release(running, again, {1: 3})
 
 
 async def test_who_comes_back_when_all_is_released_is_acknowledged_at_once(
     running: RunningGateway, connect: Connect
 ) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1, 2)
+    source = await blocked_source(running, connect, 1, 2)
     source.send([(1, 7), (2, 8)])
     await until_stored(running, 2)
-    completion(running).advance(ends(running))
-    await source.until(lambda: source.acked == {1: 7, 2: 8})
+    await release(running, source, {1: 7, 2: 8})
     await source.close()
     again = Listener(await connect(running))
     await again.open(1, 2, 3)
@@ -149,8 +143,7 @@ async def test_the_end_of_a_stream_waits_for_its_release(running: RunningGateway
     other.peer.send(Notify(1, "s"))
     source.peer.send(Notify(1, "s"))
     await source.until(lambda: source.refused == other.refused == [1])
-    completion(running).advance(ends(running))
-    await source.until(lambda: source.acked == {1: 5})
+    await release(running, source, {1: 5})
     await other.open(1)
     assert other.opened == {1: 5}
 
@@ -158,13 +151,10 @@ async def test_the_end_of_a_stream_waits_for_its_release(running: RunningGateway
 async def test_the_end_of_a_stream_is_acknowledged_at_once_when_its_last_message_is_released_already(
     running: RunningGateway, connect: Connect
 ) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     await until_stored(running, 1)
-    completion(running).advance(ends(running))
-    await source.until(lambda: source.acked == {1: 5})
+    await release(running, source, {1: 5})
     source.end(1)
     await source.open(1)
     source.end(1)
@@ -173,9 +163,7 @@ async def test_the_end_of_a_stream_is_acknowledged_at_once_when_its_last_message
 
 
 async def test_an_empty_stream_ends_without_a_release(running: RunningGateway, connect: Connect) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.end(1)
     await quiet()
     await source.open(1)
@@ -185,9 +173,7 @@ async def test_an_empty_stream_ends_without_a_release(running: RunningGateway, c
 async def test_who_ends_a_stream_and_goes_finds_it_again_and_is_acknowledged_when_it_is_released(
     running: RunningGateway, connect: Connect
 ) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     source.end(1)
     await until_stored(running, 1)
@@ -198,8 +184,7 @@ async def test_who_ends_a_stream_and_goes_finds_it_again_and_is_acknowledged_whe
     again.end(1)
     await quiet()
     assert again.acked == {}
-    completion(running).advance(ends(running))
-    await again.until(lambda: again.acked == {1: 5})
+    await release(running, again, {1: 5})
     await again.until(lambda: sum(running.sources.registry.counts().values()) == 0)
 
 
@@ -227,9 +212,7 @@ async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_hol
     serve: Serve, connect: Connect, restarts: int
 ) -> None:
     running = await serve(source=ONE_SEGMENT)
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1, 2)
+    source = await blocked_source(running, connect, 1, 2)
     source.send([(1, 10)])
     await until_stored(running, 1)
     released = ends(running)
@@ -247,15 +230,12 @@ async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_hol
     await until_stored(running, 3)
     await quiet()
     assert again.acked == {}
-    completion(running).advance(ends(running))
-    await again.until(lambda: again.acked == {1: 11, 2: 20})
+    await release(running, again, {1: 11, 2: 20})
 
 
 async def test_ack_durable_does_not_wait_for_pipelines(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(ack=AckMode.DURABLE))
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     source.end(1)
     await source.until(lambda: source.acked == {1: 5})
@@ -275,8 +255,7 @@ async def test_a_hold_comes_after_acknowledgements_and_these_do_not_go_back(
     await until_stored(running, 3)
     await quiet()
     assert source.acked == {1: 5, 2: 5}
-    completion(running).advance(ends(running))
-    await source.until(lambda: source.acked == {1: 6, 2: 5})
+    await release(running, source, {1: 6, 2: 5})
 
 
 async def test_what_was_acknowledged_before_the_hold_is_not_acknowledged_again(serve: Serve, connect: Connect) -> None:
@@ -296,9 +275,7 @@ async def test_what_was_acknowledged_before_the_hold_is_not_acknowledged_again(s
 
 
 async def test_a_hold_that_starts_at_the_end_releases_what_is_there(running: RunningGateway, connect: Connect) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     await until_stored(running, 1)
     completion(running).hold(ends(running))
@@ -308,29 +285,23 @@ async def test_a_hold_that_starts_at_the_end_releases_what_is_there(running: Run
 async def test_a_second_hold_with_a_lower_start_takes_nothing_back_and_holds_what_comes(
     running: RunningGateway, connect: Connect
 ) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     await until_stored(running, 1)
-    completion(running).advance(ends(running))
-    await source.until(lambda: source.acked == {1: 5})
+    await release(running, source, {1: 5})
     completion(running).hold({})
     source.send([(1, 6)])
     source.end(1)
     await until_stored(running, 2)
     await quiet()
     assert source.acked == {1: 5}
-    completion(running).advance(ends(running))
-    await source.until(lambda: source.acked == {1: 6})
+    await release(running, source, {1: 6})
 
 
 async def test_let_go_acknowledges_all_that_is_durable_and_what_comes_at_once(
     running: RunningGateway, connect: Connect
 ) -> None:
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1, 2)
+    source = await blocked_source(running, connect, 1, 2)
     source.send([(1, 5), (2, 6)])
     source.end(2)
     await until_stored(running, 2)
@@ -385,9 +356,7 @@ async def test_a_hold_is_remembered_for_a_source_that_is_not_there_yet(
 
 async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect) -> None:
     running = await serve()
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     await until_stored(running, 1)
     async with asyncio.timeout(30):
@@ -401,9 +370,7 @@ async def test_the_status_shows_what_waits_and_how_long_the_oldest_has_waited(
     running: RunningGateway, connect: Connect
 ) -> None:
     began = asyncio.get_running_loop().time()
-    completion(running).hold({})
-    source = Listener(await connect(running))
-    await source.open(1)
+    source = await blocked_source(running, connect, 1)
     source.send([(1, 1), (1, 2), (1, 1)])
     await until_stored(running, 2)
     await quiet(0.1)
