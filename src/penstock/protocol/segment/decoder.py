@@ -6,6 +6,7 @@ from typing import ClassVar, TypeAlias
 
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
+from penstock.protocol.incremental import IncrementalDecoder
 from penstock.protocol.segment.append import BLOCK_SIZE_MAX, AppendByNumber, AppendByOffset, Incoming
 from penstock.protocol.segment.dialect import (
     APPEND_BLOCK,
@@ -342,13 +343,9 @@ def _seen(chunk: bytearray) -> bool:
     return False
 
 
-class Decoder:
-    """Receive into `get_buffer`, then say how much with `received`; the methods fit an asyncio.BufferedProtocol.
-
-    Data comes out as views of the receive buffers: nothing that can still be seen is ever overwritten. A view holds its
-    whole chunk in memory, so what is to be kept for long wants copying.
-
-    A ProtocolError is final: whatever is received afterwards raises it again, and the connection must be closed.
+class Decoder(IncrementalDecoder[Incoming]):
+    """Data comes out as views of the receive buffers: nothing that can still be seen is ever overwritten. A view keeps
+    its whole chunk in memory, so copy what you retain for long.
     """
 
     def __init__(
@@ -358,6 +355,7 @@ class Decoder:
         block_size_max: int = BLOCK_SIZE_MAX,
         chunk_size: int = CHUNK_SIZE,
     ) -> None:
+        super().__init__()
         self._role = role
         self._block_size_max = block_size_max
         self._buffer = ReceiveBuffer(chunk_size)
@@ -365,7 +363,6 @@ class Decoder:
         self._reading: Reading | None = None
         self._needed = 0
         self._begun = False
-        self._failure: str | None = None
 
     @property
     def dialect(self) -> Dialect | None:
@@ -387,18 +384,13 @@ class Decoder:
         return self._reader.held_bytes if self._reader else 0
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        """Where to receive next; never empty. What `received` gave last has been used up before."""
         self._check_usable()
         return self._buffer.room()
 
     def received(self, count: int) -> Iterator[Incoming]:
-        """What the next `count` bytes, now at the start of `get_buffer`, complete, in order.
-
-        ProtocolError comes after everything that was well before it.
-        """
         self._check_usable()
         self._buffer.received(count)
-        return iter(self._next, None)
+        return self._each()
 
     def feed(self, data: Buffer) -> Iterator[Incoming]:
         """The same for bytes that are in memory already: they are taken as the iterator goes on, and copied once."""
@@ -413,19 +405,6 @@ class Decoder:
         count = min(len(room), len(view))
         room[:count] = view[:count]
         return count
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise ProtocolError(self._failure)
-
-    def _next(self) -> Incoming | None:
-        """What comes next, or None as long as bytes are missing for it."""
-        self._check_usable()
-        try:
-            return self._read()
-        except ProtocolError as error:
-            self._failure = str(error)
-            raise
 
     def _read(self) -> Incoming | None:
         reader = self._reader or self._choose_reader()

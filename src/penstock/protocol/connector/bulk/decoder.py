@@ -16,7 +16,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
 from penstock.protocol.connector.bulk import kernel
 from penstock.protocol.connector.bulk.columns import (
@@ -37,6 +36,7 @@ from penstock.protocol.connector.bulk.columns import (
 )
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING, FRAME_SIZE_MAX, U32, HelloCheck, decode, read_length
 from penstock.protocol.connector.frames import NOTHING_YET, Ack, EventTimeUnit, Frame
+from penstock.protocol.incremental import IncrementalDecoder
 from penstock.protocol.stored.head import StreamColumns
 
 U64_MASK = 2**64 - 1
@@ -263,13 +263,9 @@ CHUNK_SIZE_MIN = 64
 Incoming: TypeAlias = Frame | Columns
 
 
-class Receiver:
-    """Receive into `get_buffer`, then say how much with `received`; the methods fit an asyncio.BufferedProtocol.
-
-    Columns are views of the buffer: they hold until `get_buffer` is called again. Other frames own their bytes.
+class Receiver(IncrementalDecoder[Incoming]):
+    """Columns are views of the buffer: they are valid until `get_buffer` is called again. Other frames own their bytes.
     The buffer has `chunk_size` bytes, or as many as the frame that is coming in needs, once its length is checked.
-
-    A ProtocolError comes after everything that was well before it, and is final: it is raised again ever after.
     """
 
     def __init__(
@@ -281,6 +277,7 @@ class Receiver:
     ) -> None:
         assert 0 < frame_size_max <= FRAME_SIZE_CEILING
         assert chunk_size >= CHUNK_SIZE_MIN
+        super().__init__()
         self._stop: Stop | None = None
         self._hello = hello
         self._frame_size_max = frame_size_max
@@ -288,7 +285,6 @@ class Receiver:
         self._view = memoryview(bytearray(chunk_size))
         self._start = self._end = 0
         self._needed = 0
-        self._failure: str | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -296,7 +292,6 @@ class Receiver:
         return len(self._view)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        """Where to receive next; never empty. What `received` gave last has been used up before."""
         self._check_usable()
         size = max(self._needed, self._chunk_size)
         if self._start or len(self._view) != size:
@@ -307,23 +302,10 @@ class Receiver:
         return self._view[self._end :]
 
     def received(self, count: int) -> Iterator[Incoming]:
-        """What the next `count` bytes, now at the start of `get_buffer`, complete, in order."""
         self._check_usable()
         assert 0 <= count <= len(self._view) - self._end
         self._end += count
-        return iter(self._next, None)
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise ProtocolError(self._failure)
-
-    def _next(self) -> Incoming | None:
-        self._check_usable()
-        try:
-            return self._read()
-        except ProtocolError as error:
-            self._failure = str(error)
-            raise
+        return self._each()
 
     def _read(self) -> Incoming | None:
         if self._stop is None:

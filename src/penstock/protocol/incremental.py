@@ -1,0 +1,48 @@
+"""What the decoders of both protocols share: bytes go in as they arrive, whole messages come out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from penstock.core.errors import ProtocolError
+
+T = TypeVar("T")
+
+
+class IncrementalDecoder(ABC, Generic[T]):
+    """Receive into `get_buffer`, then pass the count to `received`; the methods fit an asyncio.BufferedProtocol.
+
+    A ProtocolError comes after everything that was valid before it. It is final: from then on every call raises it
+    again, and the connection must be closed.
+    """
+
+    def __init__(self) -> None:
+        self._failure: str | None = None
+
+    @abstractmethod
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where to receive next; never empty. The caller has used what `received` returned last."""
+
+    @abstractmethod
+    def received(self, count: int) -> Iterator[T]:
+        """What the next `count` bytes, now at the start of `get_buffer`, complete, in order."""
+
+    @abstractmethod
+    def _read(self) -> T | None:
+        """What comes next, or None as long as bytes are missing for it."""
+
+    def _each(self) -> Iterator[T]:
+        """What `_read` returns, until bytes are missing."""
+        return iter(self._next, None)
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise ProtocolError(self._failure)
+
+    def _next(self) -> T | None:
+        self._check_usable()
+        try:
+            return self._read()
+        except ProtocolError as error:
+            self._failure = str(error)
+            raise
