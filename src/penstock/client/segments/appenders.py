@@ -139,34 +139,12 @@ _SEND_AHEAD_BYTES = 2**20
 """Passed to the connection before it can send them, so that one system call sends several blocks."""
 
 
-class Appender:
-    """One writer's appends to one segment: stored once each, in order, despite lost connections and restarted workers.
+class AppenderState:
+    """What both appenders report."""
 
-    An event is sent when its block is full or on `flush`; it is stored when it is acknowledged, and buffered until
-    then. At most `window_bytes` are buffered. `append` waits for room in the window. While the connection is lost, or
-    the segment has no room, it retries for `retry_seconds` and then raises: then this event was not taken. If `flush`
-    raises, everything taken stays buffered, and it may be called again. Leaving `with` on an error drops what is not
-    acknowledged: a writer that returns with the same id finds in `last_number` where to continue.
-
-    Not thread-safe.
-    """
-
-    def __init__(
-        self, appending: Appending, connect: Callable[[], BlockingConnection], block_bytes: int, retry_seconds: float
-    ) -> None:
+    def __init__(self, appending: Appending) -> None:
         self._appending = appending
         self._window: AppendWindow = appending.window
-        self._connect = connect
-        self._block_bytes = block_bytes
-        self._retry_seconds = retry_seconds
-        self._connection: BlockingConnection | None = None
-        try:
-            self._until(lambda: appending.is_open)
-        except BaseException:
-            self.close()
-            raise
-        self.last_number = self._window.acknowledged
-        """The number of this writer's last event in the segment when it was opened; None if there is none."""
 
     @property
     def writer_id(self) -> UUID:
@@ -186,6 +164,35 @@ class Appender:
     def bytes_held(self) -> int:
         """Bytes taken and not acknowledged."""
         return self._window.bytes_held
+
+
+class Appender(AppenderState):
+    """One writer's appends to one segment: stored once each, in order, despite lost connections and restarted workers.
+
+    An event is sent when its block is full or on `flush`; it is stored when it is acknowledged, and buffered until
+    then. At most `window_bytes` are buffered. `append` waits for room in the window. While the connection is lost, or
+    the segment has no room, it retries for `retry_seconds` and then raises: then this event was not taken. If `flush`
+    raises, everything taken stays buffered, and it may be called again. Leaving `with` on an error drops what is not
+    acknowledged: a writer that returns with the same id finds in `last_number` where to continue.
+
+    Not thread-safe.
+    """
+
+    def __init__(
+        self, appending: Appending, connect: Callable[[], BlockingConnection], block_bytes: int, retry_seconds: float
+    ) -> None:
+        super().__init__(appending)
+        self._connect = connect
+        self._block_bytes = block_bytes
+        self._retry_seconds = retry_seconds
+        self._connection: BlockingConnection | None = None
+        try:
+            self._until(lambda: appending.is_open)
+        except BaseException:
+            self.close()
+            raise
+        self.last_number = self._window.acknowledged
+        """The number of this writer's last event in the segment when it was opened; None if there is none."""
 
     def append(self, event: Buffer, *, number: int | None = None) -> int:
         """Take one event, copied. Returns its number, by default one more than the last one's; the first is 1."""
@@ -301,7 +308,7 @@ class Appender:
 # Appends to a segment, for asyncio.
 
 
-class AsyncAppender:
+class AsyncAppender(AppenderState):
     """As `Appender`, with two differences. An event is sent at once if none is in flight, else together with those that
     arrive until one is acknowledged: this needs no flush. And several tasks may append: each event is appended whole,
     in the order in which they get room.
@@ -320,8 +327,7 @@ class AsyncAppender:
         timeout_seconds: float,
         retry_seconds: float,
     ) -> None:
-        self._appending = Appending(segment, writer_id, window, self._on_change)
-        self._window = window
+        super().__init__(Appending(segment, writer_id, window, self._on_change))
         self._connect = connect
         self._block_bytes = block_bytes
         self._timeout_seconds = timeout_seconds
@@ -337,25 +343,6 @@ class AsyncAppender:
         await self._until(lambda: self._appending.is_open)
         self.last_number = self._window.acknowledged
         return self
-
-    @property
-    def writer_id(self) -> UUID:
-        return UUID(bytes=self._appending.writer_id)
-
-    @property
-    def acknowledged(self) -> int | None:
-        """The number of the last event that is known to be stored; None if there is none."""
-        return self._window.acknowledged
-
-    @property
-    def taken(self) -> int | None:
-        """The number of the last event that was taken, stored or not; None if there is none."""
-        return self._window.taken
-
-    @property
-    def bytes_held(self) -> int:
-        """Bytes taken and not acknowledged."""
-        return self._window.bytes_held
 
     async def append(self, event: Buffer, *, number: int | None = None) -> int:
         """Take one event, copied. Returns its number, by default one more than the last one's; the first is 1."""
