@@ -1,11 +1,16 @@
-"""Sockets that detect dead peers."""
+"""What the connections of all clients share: sockets that detect dead peers, and the bytes to send."""
 
+import asyncio
+import selectors
 import socket
+import ssl
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 
+from penstock.core.address import Address
 from penstock.core.types import Buffer
 
 DEAD_PEER_SECONDS = 60
@@ -13,10 +18,39 @@ DEAD_PEER_SECONDS = 60
 
 _PROBE_SECONDS = 15
 
+RECEIVE_BYTES = 64 * 1024
+
+NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a non-blocking socket raises when it can neither send nor receive at the moment."""
+
+
+def connect(
+    address: Address,
+    tls: ssl.SSLContext | None,
+    timeout_seconds: float,
+    prepare: Callable[[socket.socket], object],
+) -> socket.socket:
+    """A non-blocking socket. Raises OSError when nothing listens there, or TLS fails."""
+    connected = socket.create_connection((address.host, address.port), timeout_seconds)
+    try:
+        prepare(connected)
+        if tls is not None:
+            connected = tls.wrap_socket(connected, server_hostname=address.host)
+        connected.setblocking(False)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def send_at_once(connected: socket.socket) -> None:
+    """Small requests do not wait for the acknowledgement of earlier ones."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
 
 def prepare(connected: socket.socket) -> None:
     """Send at once, and detect dead peers: a source may be idle for hours and not notice that its peer is gone."""
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    send_at_once(connected)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
@@ -80,3 +114,101 @@ class Outgoing:
                 self._views.appendleft(view[count:])
                 return
             count -= len(view)
+
+    def send_to(self, connected: socket.socket) -> bool:
+        """As much as a non-blocking socket takes now; return whether that was anything. Raises OSError when it is
+        closed.
+        """
+        buffers = self.next()
+        try:
+            # TLS encrypts one buffer at a time.
+            is_tls = isinstance(connected, ssl.SSLSocket)
+            count = connected.send(buffers[0]) if is_tls else connected.sendmsg(buffers)
+        except NOT_NOW:
+            return False
+        self.sent(count)
+        return True
+
+
+class DuplexSocket(ABC):
+    """A non-blocking socket that sends and receives in the same call: we read a peer's replies while we send, so a peer
+    that reads on only after its replies have left does not block us for ever.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._outgoing = Outgoing()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connected, selectors.EVENT_READ)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._outgoing.size
+
+    def close(self) -> None:
+        self._selector.close()
+        self._socket.close()
+
+    def _wait(self, wait_seconds: float | None) -> bool:
+        """Until something can be sent or received; return whether it can. None: no limit."""
+        writing = selectors.EVENT_WRITE if self._outgoing.size else 0
+        self._selector.modify(self._socket, selectors.EVENT_READ | writing)
+        return bool(self._selector.select(wait_seconds))
+
+    def _move(self) -> bool:
+        """Send and receive what is possible now; return whether that was anything."""
+        sent = bool(self._outgoing.size) and self._send()
+        return self._receive() or sent
+
+    def _send(self) -> bool:
+        try:
+            return self._outgoing.send_to(self._socket)
+        except OSError as error:
+            while self._receive():  # the peer may have sent why
+                pass
+            raise self._unreachable(error) from error
+
+    @abstractmethod
+    def _receive(self) -> bool:
+        """What is there now; return whether that was anything. Raises when the connection is closed."""
+
+    @abstractmethod
+    def _unreachable(self, error: OSError) -> Exception: ...
+
+
+# The end of an asyncio connection.
+
+
+class SpareSocket:
+    """A second handle of a transport's socket: a transport that could not write no longer reads, but the peer may have
+    sent why it closed. With TLS there is none, because the bytes are encrypted.
+    """
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self._socket: socket.socket | None = None
+        if transport.get_extra_info("ssl_object") is None:
+            self._socket = transport.get_extra_info("socket").dup()
+            self._socket.setblocking(False)
+
+    def receive(self) -> bytes:
+        """What has arrived and was not read; empty if nothing is left."""
+        with suppress(OSError):
+            if self._socket is not None:
+                return self._socket.recv(RECEIVE_BYTES)
+        return b""
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+async def end_sending(transport: asyncio.Transport, closed: asyncio.Event, timeout_seconds: float) -> None:
+    """Let what was written arrive: wait until the peer closes, which sets `closed`, or the time is up."""
+    with suppress(OSError):  # the connection is lost already; a TimeoutError is one too
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+        async with asyncio.timeout(timeout_seconds):
+            await closed.wait()

@@ -1,7 +1,6 @@
 """A connection of the blocking client: one socket, no thread."""
 
 import asyncio
-import selectors
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -9,7 +8,7 @@ from typing import Any, Protocol, cast
 
 from penstock.client.segments.failures import Interrupted, no_answer, unreachable
 from penstock.client.segments.operations import Attempts
-from penstock.client.sockets import Outgoing
+from penstock.client.sockets import NOT_NOW, DuplexSocket, connect, send_at_once
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError, ProtocolError
 from penstock.core.types import Buffer
@@ -108,34 +107,20 @@ class Session:
         return ProtocolError(f"the worker at {self.address}: {error}", hint)
 
 
-_NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-class BlockingConnection:
-    """Sends and receives in the same call: a peer that does not read on until we have read its replies gets them.
-
-    Any error it raises is final: close it then.
-    """
+class BlockingConnection(DuplexSocket):
+    """Any error it raises is final: close it then."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> None:
         """Connects. Interrupted or Unavailable when nobody listens, ProtocolError when it is no worker."""
+        super().__init__(_connect(address, tls, timeout_seconds))
         self.session = Session(address)
-        self._outgoing = Outgoing()
         self.timeout_seconds = timeout_seconds
-        self._tls = tls is not None
-        self._selector = selectors.DefaultSelector()
-        self._socket = _connect(address, tls, timeout_seconds)
         try:
-            self._selector.register(self._socket, selectors.EVENT_READ)
             self.send([self.session.hello()])
             self.exchange_until(lambda: self.session.is_open)
         except PenstockError:
             self.close()
             raise
-
-    @property
-    def unsent_bytes(self) -> int:
-        return self._outgoing.size
 
     def send(self, parts: Iterable[Buffer]) -> None:
         """Queue the parts, which must stay as they are; `exchange` sends them."""
@@ -149,9 +134,7 @@ class BlockingConnection:
         """Send and receive what is possible. If that is nothing, wait for it; Interrupted when it does not come."""
         if self._move() or not wait_seconds:
             return
-        writing = selectors.EVENT_WRITE if self._outgoing.size else 0
-        self._selector.modify(self._socket, selectors.EVENT_READ | writing)
-        if not self._selector.select(wait_seconds):
+        if not self._wait(wait_seconds):
             raise no_answer(self.session.address, wait_seconds)
         self._move()
 
@@ -160,41 +143,20 @@ class BlockingConnection:
         if self._outgoing.size:
             self._send()
 
-    def close(self) -> None:
-        self._selector.close()
-        self._socket.close()
-
-    def _move(self) -> bool:
-        sent = bool(self._outgoing.size) and self._send()
-        return self._receive() or sent
-
-    def _send(self) -> bool:
-        try:
-            count = self._send_some()
-        except _NOT_NOW:
-            return False
-        except OSError as error:
-            while self._receive():  # the worker may have said why
-                pass
-            raise unreachable(self.session.address, error) from error
-        self._outgoing.sent(count)
-        return True
-
-    def _send_some(self) -> int:
-        buffers = self._outgoing.next()
-        return self._socket.send(buffers[0]) if self._tls else self._socket.sendmsg(buffers)
-
     def _receive(self) -> bool:
         try:
             count = self._socket.recv_into(self.session.get_buffer())
-        except _NOT_NOW:
+        except NOT_NOW:
             return False
         except OSError as error:
-            raise unreachable(self.session.address, error) from error
+            raise self._unreachable(error) from error
         if not count:
             raise self._closed()
         self.session.received(count)
         return True
+
+    def _unreachable(self, error: OSError) -> PenstockError:
+        return unreachable(self.session.address, error)
 
     def _closed(self) -> Interrupted:
         before = "" if self.session.is_open else " before its Hello"
@@ -203,18 +165,9 @@ class BlockingConnection:
 
 def _connect(address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> socket.socket:
     try:
-        connected = socket.create_connection((address.host, address.port), timeout_seconds)
-        try:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is not None:
-                connected = tls.wrap_socket(connected, server_hostname=address.host)
-            connected.setblocking(False)
-        except BaseException:
-            connected.close()
-            raise
+        return connect(address, tls, timeout_seconds, send_at_once)
     except OSError as error:
         raise unreachable(address, error) from error
-    return connected
 
 
 # A connection of the asyncio client; calls and appenders share it.

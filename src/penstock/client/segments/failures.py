@@ -96,16 +96,18 @@ def _with_server_text(kind: type[PenstockError], text: str, otherwise: str) -> P
     return kind(text.removesuffix(kind.hint).strip() or otherwise)
 
 
-def unreachable(address: Address, error: Exception) -> Unavailable:
-    """The error for one of the operating system or of TLS: Interrupted, unless a retry cannot help."""
+def unreachable(
+    address: Address, error: Exception, *, port: str = "segment", interrupted: type[Interrupted] = Interrupted
+) -> Unavailable:
+    """The error for one of the operating system or of TLS: `interrupted`, unless a retry cannot help."""
     passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     if isinstance(error, ssl.SSLError) and not isinstance(error, passing):
         return Unavailable(
             f"no TLS connection to the worker at {address}: {error}",
-            "Check certificates and authorities, and that the worker's segment port speaks TLS.",
+            f"Check certificates and authorities, and that the worker's {port} port speaks TLS.",
         )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return Interrupted(f"the worker at {address} cannot be reached: {reason}")
+    return interrupted(f"the worker at {address} cannot be reached: {reason}")
 
 
 def no_answer(address: Address, seconds: float) -> Interrupted:

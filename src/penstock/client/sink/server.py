@@ -22,7 +22,7 @@ from penstock.client.sink.base import (
 )
 from penstock.client.sink.participant import Effect, Steps, perform
 from penstock.client.sink.session import Desk, SinkSession
-from penstock.client.sockets import Outgoing, Waker, prepare
+from penstock.client.sockets import NOT_NOW, Outgoing, Waker, prepare
 
 # A connection of the asyncio sink.
 
@@ -179,8 +179,6 @@ class Server:
 
 # A connection of the blocking sink: one socket, no thread.
 
-_NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
 
 class BlockingConnection:
     """Moves bytes when `select` reports that it can; `is_closed` when it is no longer usable. Its exceptions come from
@@ -237,7 +235,7 @@ class BlockingConnection:
                 self._outgoing.sent(self._socket.send(self._outgoing.next()[0]))
             if self.session.is_over and not self.is_closed:
                 self._end_sending()
-        except _NOT_NOW:
+        except NOT_NOW:
             pass
         except OSError:
             self.close()
@@ -278,7 +276,7 @@ class BlockingConnection:
             return b""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
-        except _NOT_NOW:
+        except NOT_NOW:
             return b""
         except OSError:
             data = b""

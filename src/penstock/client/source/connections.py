@@ -8,49 +8,41 @@ import time
 from contextlib import suppress
 from typing import cast
 
-from penstock.client.sockets import Outgoing, Waker, prepare
+from penstock.client.sockets import (
+    NOT_NOW,
+    RECEIVE_BYTES,
+    DuplexSocket,
+    SpareSocket,
+    Waker,
+    connect,
+    end_sending,
+    prepare,
+)
 from penstock.client.source.failures import closed, no_answer, unreachable
 from penstock.client.source.session import BATCH_BYTES, SourceSession, Terms
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError
 
-RECEIVE_BYTES = 64 * 1024
-
 FAREWELL_SECONDS = 2.0
 """How long the last frames may take to leave, and the worker to close its end."""
 
-_NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
-
-class BlockingConnection:
-    """Sends and receives in the same call: a worker's ACKs are read while we write. No byte is lost by a partial send.
-
-    Any error it raises is final: close it then.
-    """
+class BlockingConnection(DuplexSocket):
+    """A worker's ACKs are read while we write. Any error it raises is final: close it then."""
 
     def __init__(self, terms: Terms, address: Address, tls: ssl.SSLContext | None, waker: Waker) -> None:
         """Connects; Lost or Unavailable when nobody listens. The handshake is the session's."""
-        self._socket = connect(address, tls, terms.timeout_seconds)
-        self._is_tls = tls is not None
-        self._outgoing = Outgoing()
+        super().__init__(_connect(address, tls, terms.timeout_seconds))
         self._waker = waker
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._socket, selectors.EVENT_READ)
         self._selector.register(waker, selectors.EVENT_READ)
         self.session = SourceSession(terms, address, time.monotonic())
-
-    @property
-    def unsent_bytes(self) -> int:
-        return self._outgoing.size
 
     def exchange(self, wait_seconds: float | None) -> None:
         """Send and receive what is possible. If that is nothing, wait for it, or for the waker; None: for ever."""
         self._outgoing.add(self.session.take())
         if self._move() or wait_seconds == 0:
             return
-        writing = selectors.EVENT_WRITE if self._outgoing.size else 0
-        self._selector.modify(self._socket, selectors.EVENT_READ | writing)
-        self._selector.select(wait_seconds)
+        self._wait(wait_seconds)
         self._waker.clear()
         self._move()
 
@@ -63,68 +55,44 @@ class BlockingConnection:
         self.session.close()
         self._selector.unregister(self._waker)
         try:
-            while self._outgoing.size and self._wait(selectors.EVENT_WRITE, deadline):
+            while self._outgoing.size and self._is_ready(selectors.EVENT_WRITE, deadline):
                 self._send()
             self._socket.shutdown(socket.SHUT_WR)
-            while self._wait(selectors.EVENT_READ, deadline) and self._socket.recv(RECEIVE_BYTES):
+            while self._is_ready(selectors.EVENT_READ, deadline) and self._socket.recv(RECEIVE_BYTES):
                 pass
         except (OSError, PenstockError):  # it is over, one way or the other
             pass
 
     def close(self) -> None:
         self.session.close()
-        self._selector.close()
-        self._socket.close()
+        super().close()
 
-    def _wait(self, events: int, deadline: float) -> bool:
+    def _is_ready(self, events: int, deadline: float) -> bool:
         self._selector.modify(self._socket, events)
         left = deadline - time.monotonic()
         return left > 0 and bool(self._selector.select(left))
 
-    def _move(self) -> bool:
-        sent = bool(self._outgoing.size) and self._send()
-        return self._receive() or sent
-
-    def _send(self) -> bool:
-        try:
-            buffers = self._outgoing.next()
-            count = self._socket.send(buffers[0]) if self._is_tls else self._socket.sendmsg(buffers)
-        except _NOT_NOW:
-            return False
-        except OSError as error:
-            while self._receive():  # the worker may have said why
-                pass
-            raise unreachable(self.session.address, error) from error
-        self._outgoing.sent(count)
-        return True
-
     def _receive(self) -> bool:
         try:
             data = self._socket.recv(RECEIVE_BYTES)
-        except _NOT_NOW:
+        except NOT_NOW:
             return False
         except OSError as error:
-            raise unreachable(self.session.address, error) from error
+            raise self._unreachable(error) from error
         if not data:
             raise closed(self.session.address)
         self.session.receive(data, time.monotonic())
         return True
 
+    def _unreachable(self, error: OSError) -> PenstockError:
+        return unreachable(self.session.address, error)
 
-def connect(address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> socket.socket:
+
+def _connect(address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> socket.socket:
     try:
-        connected = socket.create_connection((address.host, address.port), timeout_seconds)
-        try:
-            prepare(connected)
-            if tls is not None:
-                connected = tls.wrap_socket(connected, server_hostname=address.host)
-            connected.setblocking(False)
-        except BaseException:
-            connected.close()
-            raise
+        return connect(address, tls, timeout_seconds, prepare)
     except OSError as error:
         raise unreachable(address, error) from error
-    return connected
 
 
 # A connection of the asyncio source.
@@ -143,7 +111,7 @@ class AsyncConnection(asyncio.Protocol):
         self._changed = changed
         self._closed = asyncio.Event()
         self._transport: asyncio.Transport | None = None
-        self._spare: socket.socket | None = None
+        self._spare: SpareSocket | None = None
 
     @classmethod
     async def open(
@@ -172,30 +140,14 @@ class AsyncConnection(asyncio.Protocol):
         self.write()
         self.session.close()
         assert self._transport is not None
-        with suppress(OSError):  # it is over already; a TimeoutError is one
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._closed.wait()
+        await end_sending(self._transport, self._closed, FAREWELL_SECONDS)
 
     def close(self) -> None:
         self.session.close()
-        self._close_spare()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _close_spare(self) -> None:
         if self._spare is not None:
             self._spare.close()
-            self._spare = None
-
-    def _read_rest(self) -> None:
-        """A transport that could not write does not read any more; but the worker may have said why it closed."""
-        with suppress(OSError):
-            while self._spare is not None and self.lost is None and (data := self._spare.recv(RECEIVE_BYTES)):
-                self.data_received(data)
+        if self._transport is not None:
+            self._transport.abort()
 
     def _end(self, error: PenstockError) -> None:
         if self.lost is None:
@@ -210,9 +162,7 @@ class AsyncConnection(asyncio.Protocol):
         connected = transport.get_extra_info("socket")
         with suppress(OSError):  # it is lost already: the transport will notice
             prepare(connected)
-        if transport.get_extra_info("ssl_object") is None:
-            self._spare = connected.dup()
-            self._spare.setblocking(False)
+        self._spare = SpareSocket(transport)
         self.room_bytes = BATCH_BYTES
 
     def data_received(self, data: bytes) -> None:
@@ -231,8 +181,10 @@ class AsyncConnection(asyncio.Protocol):
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._read_rest()
-        self._close_spare()
+        assert self._spare is not None
+        while self.lost is None and (data := self._spare.receive()):
+            self.data_received(data)
+        self._spare.close()
         address = self.session.address
         self._end(closed(address) if exc is None else unreachable(address, exc))
         self._closed.set()

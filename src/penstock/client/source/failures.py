@@ -4,8 +4,7 @@ After a plain close, a RESTART, or if nobody answers, the source tries again. No
 for the programmer or operator" implies that the same HELLO, or the same message, would get the same answer.
 """
 
-import ssl
-
+from penstock.client.segments import failures
 from penstock.client.segments.failures import Interrupted
 from penstock.core.address import Address
 from penstock.core.errors import RequestError, Unavailable
@@ -45,14 +44,7 @@ def parse_address(text: str) -> Address:
 
 def unreachable(address: Address, error: Exception) -> Unavailable:
     """The error for one of the operating system or of TLS: Lost, unless a retry cannot help."""
-    passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-    if isinstance(error, ssl.SSLError) and not isinstance(error, passing):
-        return Unavailable(
-            f"no TLS connection to the worker at {address}: {error}",
-            "Check certificates and authorities, and that the worker's connector port speaks TLS.",
-        )
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return Lost(f"the worker at {address} cannot be reached: {reason}")
+    return failures.unreachable(address, error, port="connector", interrupted=Lost)
 
 
 def closed(address: Address) -> Lost:

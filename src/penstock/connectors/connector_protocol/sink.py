@@ -8,7 +8,7 @@ from contextlib import suppress
 from ssl import SSLContext
 from typing import cast
 
-from penstock.client.sockets import DEAD_PEER_SECONDS, prepare
+from penstock.client.sockets import DEAD_PEER_SECONDS, SpareSocket, end_sending, prepare
 from penstock.connectors.connector_protocol.options import (
     EVENT_TIME_UNITS,
     ConnectorProtocolOptions,
@@ -30,8 +30,6 @@ UNSENT_BYTES_MAX = 256 * 1024
 PIECE_BYTES = 256 * 1024
 """Passed to the transport at a time, which copies what it cannot send immediately."""
 
-RECEIVE_BYTES = 64 * 1024
-
 FAREWELL_SECONDS = 2.0
 """For a sink to read the last data, and to close."""
 
@@ -52,7 +50,7 @@ class OutputConnection(asyncio.Protocol):
         self._closed = asyncio.Event()
         self._has_room = True
         self._transport: asyncio.Transport | None = None
-        self._spare: socket.socket | None = None
+        self._spare: SpareSocket | None = None
 
     async def connect(self, tls: ssl.SSLContext | None) -> None:
         """Raises SinkLost when nobody listens, or TLS fails."""
@@ -103,18 +101,13 @@ class OutputConnection(asyncio.Protocol):
     async def farewell(self) -> None:
         """Lets the data arrive: all of it is sent, and input is read until the sink closes."""
         assert self._transport is not None
-        with suppress(OSError):  # it is over already; includes TimeoutError
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._closed.wait()
+        await end_sending(self._transport, self._closed, FAREWELL_SECONDS)
 
     def close(self, reason: SinkLost | None = None) -> None:
         """Immediately."""
         self._end(reason or SinkLost(f"the connection to the sink at {self._where} is closed"))
-        self._close_spare()
+        if self._spare is not None:
+            self._spare.close()
         if self._transport is not None:
             self._transport.abort()
 
@@ -124,17 +117,6 @@ class OutputConnection(asyncio.Protocol):
         not read meanwhile.
         """
         return round(max(DEAD_PEER_SECONDS, self._options.vote) * 1000)
-
-    def _close_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
-
-    def _read_rest(self) -> None:
-        """A transport that could not write no longer reads; but the sink may have sent the reason why it closed."""
-        with suppress(OSError):
-            while self._spare is not None and self.lost is None and (data := self._spare.recv(RECEIVE_BYTES)):
-                self.data_received(data)
 
     def _send_last(self) -> None:
         assert self._transport is not None
@@ -159,9 +141,7 @@ class OutputConnection(asyncio.Protocol):
         with suppress(OSError):  # it is lost already: the transport will notice
             prepare(connected)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._stall_milliseconds)
-        if transport.get_extra_info("ssl_object") is None:
-            self._spare = connected.dup()
-            self._spare.setblocking(False)
+        self._spare = SpareSocket(transport)
 
     def data_received(self, data: bytes) -> None:
         if self.lost is not None:
@@ -182,8 +162,10 @@ class OutputConnection(asyncio.Protocol):
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._read_rest()
-        self._close_spare()
+        assert self._spare is not None
+        while self.lost is None and (data := self._spare.receive()):
+            self.data_received(data)
+        self._spare.close()
         self._end(
             SinkLost(f"the sink at {self._where} closed the connection") if exc is None else self._unreachable(exc)
         )
