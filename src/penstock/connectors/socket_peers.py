@@ -14,6 +14,16 @@ from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.sockets import ServerOptions, address_of, claims_of, listening_at
 from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
 from penstock.core.errors import PenstockError
+from penstock.core.types import Guarantee
+
+PEER_CAPABILITIES = Capabilities(
+    source=Guarantee.AT_MOST_ONCE,
+    sink=Guarantee.AT_MOST_ONCE,
+    is_linked=True,
+    own_event_times=False,
+    on_stream_started="Opens every stream; closes a stream of its own while its peer does not read.",
+)
+"""Of every server whose connections are streams."""
 
 # The other side of one connection, whatever its protocol, and reading it into a stream.
 

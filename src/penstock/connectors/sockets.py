@@ -236,7 +236,6 @@ def listening_at(host: str, port: int) -> Iterator[None]:
 CONNECTIONS_MAX = 10_000
 """For one server unless its options set it: each connection costs a stream in the table and some buffers."""
 
-SERVER_ON_STREAM_STARTED = "Opens every stream; closes a stream of its own while its peer does not read."
 CLIENT_ON_STREAM_STARTED = (
     "Opens all streams while it is connected. "
     "With `connections: per-stream` it connects for this stream, then opens it."

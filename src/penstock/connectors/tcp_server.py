@@ -2,15 +2,13 @@
 
 import asyncio
 
-from penstock.connectors.api import About, Capabilities, Host
-from penstock.connectors.socket_peers import Listening, PeerServer
+from penstock.connectors.api import About, Host
+from penstock.connectors.socket_peers import PEER_CAPABILITIES, Listening, PeerServer
 from penstock.connectors.sockets import (
-    SERVER_ON_STREAM_STARTED,
     Connection,
     ServerOptions,
     server_context,
 )
-from penstock.core.types import Guarantee
 
 _BACKLOG = 1024
 """Connections that the kernel has accepted and we have not yet."""
@@ -29,13 +27,7 @@ class TcpServer(PeerServer[TcpServerOptions]):
         name="tcp-server",
         text="Listens for TCP connections. Each is a stream; a reply goes to the connection of its event.",
         options=TcpServerOptions,
-        capabilities=Capabilities(
-            source=Guarantee.AT_MOST_ONCE,
-            sink=Guarantee.AT_MOST_ONCE,
-            is_linked=True,
-            own_event_times=False,
-            on_stream_started=SERVER_ON_STREAM_STARTED,
-        ),
+        capabilities=PEER_CAPABILITIES,
         example={"host": "127.0.0.1", "port": 9000},
     )
 

@@ -6,16 +6,14 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Host
-from penstock.connectors.socket_peers import Listening, PeerServer
+from penstock.connectors.api import About, Host
+from penstock.connectors.socket_peers import PEER_CAPABILITIES, Listening, PeerServer
 from penstock.connectors.sockets import (
-    SERVER_ON_STREAM_STARTED,
     ServerOptions,
     WsOptions,
     connection_arguments,
     server_context,
 )
-from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -46,13 +44,7 @@ class WsServer(PeerServer[WsServerOptions]):
         name="ws-server",
         text="Listens for WebSocket connections. Each is a stream; a reply goes to the connection of its event.",
         options=WsServerOptions,
-        capabilities=Capabilities(
-            source=Guarantee.AT_MOST_ONCE,
-            sink=Guarantee.AT_MOST_ONCE,
-            is_linked=True,
-            own_event_times=False,
-            on_stream_started=SERVER_ON_STREAM_STARTED,
-        ),
+        capabilities=PEER_CAPABILITIES,
         extra="ws",
         example={"host": "127.0.0.1", "port": 8888},
     )
