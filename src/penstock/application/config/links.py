@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.application.config.connectors import CheckedConnector
 from penstock.application.config.document import (
@@ -221,6 +221,21 @@ _SOURCE_PORTS = ("out", "err")
 _SINK_PORTS = ("in",)
 
 
+class _Side(NamedTuple):
+    """What may stand on one side of a link, and the words for what may not."""
+
+    ports: tuple[str, ...]
+    ports_of_other_side: tuple[str, ...]
+    preposition: str
+    other_direction: str
+    other_side: str
+    other_role: str
+
+
+_SOURCE = _Side(_SOURCE_PORTS, _SINK_PORTS, "from", "leave", "right", "sink")
+_TARGET = _Side(_SINK_PORTS, _SOURCE_PORTS, "to", "enter", "left", "source")
+
+
 class Linking:
     """Links everything that could be checked; ends at anything else are skipped: its own mistakes are reported."""
 
@@ -258,36 +273,31 @@ class Linking:
         self._document.complain(reached.path, text, hint, key=reached.is_key)
 
     def _check_source(self, reached: Reached) -> None:
-        port = reached.url.port
-        if reached.url.kind == "connector" and reached.name in self._connectors:
-            capabilities = self._connectors[reached.name].capabilities
-            if port in _SINK_PORTS:
-                text = f'Unable to link from "{reached.shown}". Events leave the system through port "{port}"'
-                self._complain(reached, text, "It can only be used on the right of a link.")
-            elif port in _SOURCE_PORTS and capabilities.source is None:
-                self._complain(reached, _unable(reached, "sink"))
-            elif port not in _SOURCE_PORTS:
-                self._complain(reached, *_no_port(reached, _ports(capabilities)))
+        self._check_connector(reached, _SOURCE)
         pipeline = self._pipelines.get(reached.name) if reached.url.kind == "pipeline" else None
-        if pipeline is not None and port not in pipeline.outputs:
+        if pipeline is not None and reached.url.port not in pipeline.outputs:
             self._complain(reached, *_no_port(reached, pipeline.outputs))
 
     def _check_target(self, reached: Reached) -> None:
-        port = reached.url.port
         if reached.url.kind == "system":
             self._complain(reached, "system/streams can only be read", "It can only be used on the left of a link.")
-        if reached.url.kind == "connector" and reached.name in self._connectors:
-            capabilities = self._connectors[reached.name].capabilities
-            if port in _SOURCE_PORTS:
-                text = f'Unable to link to "{reached.shown}". Events enter the system through port "{port}"'
-                self._complain(reached, text, "It can only be used on the left of a link.")
-            elif port in _SINK_PORTS and capabilities.sink is None:
-                self._complain(reached, _unable(reached, "source"))
-            elif port not in _SINK_PORTS:
-                self._complain(reached, *_no_port(reached, _ports(capabilities)))
+        self._check_connector(reached, _TARGET)
         pipeline = self._pipelines.get(reached.name) if reached.url.kind == "pipeline" else None
-        if pipeline is not None and pipeline.inputs is not None and port not in pipeline.inputs:
+        if pipeline is not None and pipeline.inputs is not None and reached.url.port not in pipeline.inputs:
             self._complain(reached, *_no_port(reached, pipeline.inputs))
+
+    def _check_connector(self, reached: Reached, side: _Side) -> None:
+        if reached.url.kind != "connector" or reached.name not in self._connectors:
+            return
+        port, present = reached.url.port, _ports(self._connectors[reached.name].capabilities)
+        if port in side.ports_of_other_side:
+            unable = f'Unable to link {side.preposition} "{reached.shown}".'
+            text = f'{unable} Events {side.other_direction} the system through port "{port}"'
+            self._complain(reached, text, f"It can only be used on the {side.other_side} of a link.")
+        elif port not in side.ports:
+            self._complain(reached, *_no_port(reached, present))
+        elif port not in present:
+            self._complain(reached, _unable(reached, side.other_role))
 
     def _check_pair(self, route: Route) -> None:
         if "pipeline" not in (route.source.url.kind, route.target.url.kind) and route.target.url.kind != "system":
