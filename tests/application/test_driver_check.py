@@ -26,6 +26,12 @@ async def proposal(check: DriverCheck) -> int:
     return int(proposed["number"])
 
 
+def asked_of(check: DriverCheck) -> "asyncio.Task[None]":
+    """A driver follows, and is asked."""
+    check.heard()
+    return asyncio.create_task(check.check(NEW))
+
+
 async def test_where_no_driver_follows_nobody_is_asked() -> None:
     check = DriverCheck(Clock())
     await check.check(NEW)
@@ -36,8 +42,7 @@ async def test_where_no_driver_follows_nobody_is_asked() -> None:
 
 async def test_its_reasons_are_raised_and_nothing_is_proposed_any_more() -> None:
     check = DriverCheck(Clock())
-    check.heard()
-    asked = asyncio.create_task(check.check(NEW))
+    asked = asked_of(check)
     check.answer(await proposal(check), ["p has other keys", "q cannot be built"])
     with pytest.raises(RequestError) as caught:
         await asked
@@ -67,8 +72,7 @@ async def test_an_answer_to_an_older_question_is_none() -> None:
 async def test_a_driver_that_falls_silent_is_taken_for_gone() -> None:
     clock = Clock()
     check = DriverCheck(clock)
-    check.heard()
-    asked = asyncio.create_task(check.check(NEW))
+    asked = asked_of(check)
     await proposal(check)
     clock.now += FOLLOWED_SECONDS + 1
     await asked
@@ -84,8 +88,7 @@ async def seen(check: DriverCheck) -> int:
 async def test_a_driver_that_plans_is_waited_for_though_it_is_silent() -> None:
     clock = Clock()
     check = DriverCheck(clock)
-    check.heard()
-    asked = asyncio.create_task(check.check(NEW))
+    asked = asked_of(check)
     number = await seen(check)
     clock.now += FOLLOWED_SECONDS + 1
     await asyncio.wait([asked], timeout=1.5)  # it looks at the clock every second
@@ -97,8 +100,7 @@ async def test_a_driver_that_plans_is_waited_for_though_it_is_silent() -> None:
 async def test_a_driver_that_has_seen_it_and_never_answers_lets_nothing_change() -> None:
     clock = Clock()
     check = DriverCheck(clock)
-    check.heard()
-    asked = asyncio.create_task(check.check(NEW))
+    asked = asked_of(check)
     await seen(check)
     clock.now += ANSWER_SECONDS_MAX + 1
     with pytest.raises(RequestError, match=r"the driver .* has not answered within 60 s") as caught:
@@ -108,8 +110,7 @@ async def test_a_driver_that_has_seen_it_and_never_answers_lets_nothing_change()
 
 async def test_a_driver_that_leaves_without_an_answer_is_not_waited_for() -> None:
     check = DriverCheck(Clock())
-    check.heard()
-    asked = asyncio.create_task(check.check(NEW))
+    asked = asked_of(check)
     await seen(check)
     check.left()
     await asked

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
-from penstock.core.errors import StoreFailed
+from penstock.core.errors import StoreFailed, Unavailable
 from penstock.protocol.api.pipelines import (
     Cut,
     InputOffset,
@@ -26,6 +27,7 @@ from penstock.store.files import Files
 from penstock.store.journal import Durability
 from penstock.store.settings import KIB, StoreSettings
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.testing.memory_files import MemoryFiles
 
 STORE = StoreSettings(chapter_bytes=64 * KIB, reserve_bytes=128 * KIB)
@@ -112,6 +114,17 @@ class Scene:
         with suppress(asyncio.CancelledError):
             await self._committing
         self.journal.close()
+
+    async def crash(self, files: FaultyFiles, random: Random, task: "asyncio.Task[Any]") -> Files:
+        """Somewhere in the writing of what the task waits for. Returns the files as the next process finds them."""
+        with suppress(SimulatedCrash):
+            files.crash_at(files.operations + random.randint(1, 6))
+            self.journal.commit()
+        self._committing.cancel()
+        await self.coordinator.stop()
+        with suppress(Unavailable, SimulatedCrash):
+            await task
+        return files.crash()
 
     async def reopen(self, **changes: Any) -> None:
         await self.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 from penstock.coordinator import dead_letters as service
 from penstock.coordinator.dead_letters import DeadLetters
 from penstock.coordinator.machine.state import Retention
-from penstock.core.errors import PipelineError, RequestError, Unavailable
+from penstock.core.errors import PipelineError, RequestError
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replayed
 from penstock.protocol.api.pipelines import InputOffset, InputSpec, StoredInput
-from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
+from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, opened
 from tests.protocol.stored.events import stored
 
@@ -286,14 +285,7 @@ async def crashed(seed: int) -> bool:
     await scene.until(lambda: scene.names("coordinator/replaying/") or scene.store.exists(REPLAYS))
     if random.random() < 0.7:
         await scene.until(lambda: scene.coordinator._shared.state.pipelines["p"].replayed)
-    with suppress(SimulatedCrash):
-        files.crash_at(files.operations + random.randint(1, 6))
-        scene.journal.commit()
-    scene._committing.cancel()
-    await scene.coordinator.stop()
-    with suppress(Unavailable, SimulatedCrash):
-        await replaying
-    again = Scene(files.crash())
+    again = Scene(await scene.crash(files, random, replaying))
     await again.open()
     assert again.names("coordinator/replaying/") == []
     (about,) = (await listed(again, 0)).ports

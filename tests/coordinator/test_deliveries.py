@@ -1,7 +1,6 @@
 """What the coordinator does for delivery, on a store: sinks, decisions, dead letters, and who waits for whom."""
 
 import asyncio
-from contextlib import suppress
 from random import Random
 
 import pytest
@@ -11,11 +10,11 @@ from penstock.coordinator import reports
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_round, next_to_follow
 from penstock.coordinator.machine.state import Pipeline, Retention, Sink
-from penstock.core.errors import LimitExceeded, PipelineError, RequestError, Unavailable
+from penstock.core.errors import LimitExceeded, PipelineError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import InputOffset, Limits
 from penstock.protocol.stored.names import LEDGER
-from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
+from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, opened, raw
 
 A, OUT, PARKED = "connector/s/0", "pipeline/p/out", "pipeline/p/parked.x"
@@ -394,14 +393,7 @@ async def crashed(random: Random) -> tuple[bool, bytes]:
         await scene.until(lambda: sink(scene).parked)
     else:
         await copying(scene)
-    with suppress(SimulatedCrash):
-        files.crash_at(files.operations + random.randint(1, 6))
-        scene.journal.commit()
-    scene._committing.cancel()
-    await scene.coordinator.stop()
-    with suppress(Unavailable, SimulatedCrash):
-        await parking
-    again = Scene(files.crash())
+    again = Scene(await scene.crash(files, random, parking))
     await again.open()
     assert again.names("coordinator/parking/") == []
     found = sink(again).parked == 1, again.output(port="parked.x") if again.store.exists(PARKED) else b""

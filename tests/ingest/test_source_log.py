@@ -102,6 +102,20 @@ async def test_a_snapshot_that_cannot_be_written_harms_nothing(
     assert [event.event_id for event in again.events()] == [0, 1, 2, 3, 4]
 
 
+def full_after(calls: int, operation: Append) -> Append:
+    """The operation of a store whose disk is full after so many calls."""
+    count = 0
+
+    def limited(*args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > calls:
+            raise DiskFull("for a test")
+        return operation(*args, **options)
+
+    return limited
+
+
 async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_whole(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,17 +128,7 @@ async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_wh
         await acked(peer, stream_id, stream_id)
     log = running.sources.log("source")
     log.snapshot()
-    append: Append = running.store.append
-    parts = 0
-
-    def two_parts_only(*args: Any, **options: Any) -> Any:
-        nonlocal parts
-        parts += 1
-        if parts > 2:
-            raise DiskFull("for a test")
-        return append(*args, **options)
-
-    running.store.append = two_parts_only  # type: ignore[method-assign]
+    running.store.append = full_after(2, running.store.append)  # type: ignore[method-assign]
     with pytest.raises(DiskFull):
         log.snapshot()
     await running.crash()
@@ -152,17 +156,7 @@ async def test_a_full_disk_lets_a_source_with_fewer_segments_than_now_set_go_on(
 
 async def test_a_connector_half_made_on_a_full_disk_is_made_later(serve: Serve, connect: Connect) -> None:
     running = await serve()
-    create: Append = running.store.create
-    count = 0
-
-    def one_only(*args: Any, **options: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count > 1:
-            raise DiskFull("for a test")
-        return create(*args, **options)
-
-    running.store.create = one_only  # type: ignore[method-assign]
+    running.store.create = full_after(1, running.store.create)  # type: ignore[method-assign]
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "p", "source"))
     assert await peer.frames_until_closed() == []
