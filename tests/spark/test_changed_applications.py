@@ -177,5 +177,6 @@ def test_an_incompatible_change_is_refused_and_a_reset_lets_it_start_from_scratc
             stage.until(lambda: "count was reset and starts from scratch" in stage.said)
             stage.until(lambda: stage.status().complete >= 0)
             stage.completes(sender)
+        stage.until((checkpoint / "penstock.json").exists)  # it is written beside the first epoch
         assert "stream string, source string" in (checkpoint / "penstock.json").read_text()
         assert checkpoint.with_name("count~reset").is_dir()

@@ -50,8 +50,8 @@ class PenstockDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.spark.python_worker import hinted
         from penstock.spark.source.options import SourceOptions
-        from penstock.spark.source.partitions import BatchReader
         from penstock.spark.source.schema import columns_of
+        from penstock.spark.source.stream import BatchReader
 
         with hinted():
             return BatchReader(SourceOptions.for_batch(self.options), columns_of(schema))

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset
-from penstock.core.errors import DataLoss, RequestError
+from penstock.core.errors import DataLoss
 from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.names import Source
-from penstock.spark.python_worker import hinted
 from penstock.spark.source.options import SourceOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -112,36 +107,3 @@ def packed(splits: Iterable[Range], parts: int) -> list[SegmentRanges]:
         taken.setdefault(middle * count // total, []).append(split)
         before += size
     return [SegmentRanges(tuple(ranges)) for ranges in taken.values()]
-
-
-# `spark.read.format("penstock")`: the events stored now, once.
-
-
-class BatchReader(DataSourceReader):
-    """The start and the end of the batch are fixed when Spark plans it; later events are not in it."""
-
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
-        self._options = options
-        self._columns = columns
-
-    def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        with hinted(), CoordinatorClient(options.worker) as coordinator:
-            end = InputOffset(coordinator.resolve(options.sources, options.ending))
-            _check_known(options.sources, end)
-            start = InputOffset(coordinator.resolve(options.sources, options.starting))
-            # For an empty list of partitions Spark would invent one of its own.
-            return plan_partitions(coordinator, options, start, end) or [SegmentRanges(())]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from penstock.spark.source.arrow import read_partition  # here: kernels and Arrow take a second to import
-
-        assert isinstance(partition, SegmentRanges)
-        return read_partition(self._options, self._columns, partition)
-
-
-def _check_known(sources: Sequence[str], end: InputOffset) -> None:
-    """A stream waits for sources that do not exist yet; a batch that reads one is an error."""
-    for source in map(Source.parse, sources):
-        if not any(map(source.owns, end.segments)):
-            raise RequestError(f"source {str(source)!r} not found", "List them: penstock status")

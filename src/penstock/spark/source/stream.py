@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -26,7 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, LoadState, Segments
-from penstock.core.errors import Unavailable
+from penstock.core.errors import RequestError, Unavailable
+from penstock.protocol.stored.names import Source
 from penstock.spark.python_worker import freeze, hinted
 from penstock.spark.run.generation import Generation
 from penstock.spark.source.options import SourceOptions
@@ -349,3 +350,36 @@ def _limits(given: Limits | None, limit: ReadLimit) -> Limits | None:
         case ReadMaxRows():
             return Limits(bytes=given.bytes if given else None, rows=limit.max_rows)
     return None if given is None else Limits()
+
+
+# `spark.read.format("penstock")`: the events stored now, once.
+
+
+class BatchReader(DataSourceReader):
+    """The start and the end of the batch are fixed when Spark plans it; later events are not in it."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with hinted(), CoordinatorClient(options.worker) as coordinator:
+            end = InputOffset(coordinator.resolve(options.sources, options.ending))
+            _check_known(options.sources, end)
+            start = InputOffset(coordinator.resolve(options.sources, options.starting))
+            # For an empty list of partitions Spark would invent one of its own.
+            return plan_partitions(coordinator, options, start, end) or [SegmentRanges(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.source.arrow import read_partition  # here: kernels and Arrow take a second to import
+
+        assert isinstance(partition, SegmentRanges)
+        return read_partition(self._options, self._columns, partition)
+
+
+def _check_known(sources: Sequence[str], end: InputOffset) -> None:
+    """A stream waits for sources that do not exist yet; a batch that reads one is an error."""
+    for source in map(Source.parse, sources):
+        if not any(map(source.owns, end.segments)):
+            raise RequestError(f"source {str(source)!r} not found", "List them: penstock status")
