@@ -196,11 +196,11 @@ class CountFlow(SourceFlow):
 
     def _look(self, stage: Stage, name: str) -> None:
         with CoordinatorClient(stage.worker) as coordinator:
-            shown: list[dict[str, Any]] = coordinator.status().get("windows", [])
+            shown = coordinator.status().windows
             coordinator.drop(name)
         for one in shown:
-            if one["pipeline"] == name and one["keys"]:
-                self.found["state_bytes_per_key"] = one["state_bytes"] / one["keys"]
+            if one.pipeline == name and one.keys:
+                self.found["state_bytes_per_key"] = one.state_bytes / one.keys
 
 
 def _observed(progress: Any) -> int:

@@ -227,11 +227,11 @@ class Ingest(Penstock):
         """How many messages were accepted, without duplicates. Raises BenchmarkFailed if the segments are too short for
         them.
         """
-        gateway = status(server)["gateway"]
-        held = sum(source["held_bytes"] for source in gateway["sources"].values())
-        messages: int = gateway["messages"]
-        if held < messages * STORED_BYTES:
-            raise BenchmarkFailed(f"{messages} messages need more than the {held} bytes that are stored")
+        found = status(server)
+        retained = sum(source["retained_bytes"] for source in found["sources"].values())
+        messages: int = found["source_totals"]["messages"]
+        if retained < messages * STORED_BYTES:
+            raise BenchmarkFailed(f"{messages} messages need more than the {retained} bytes that are stored")
         return messages
 
 

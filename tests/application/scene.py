@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from penstock.cli.app import app
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment, InterceptorSpec, ReconnectSpec
+from penstock.protocol.api.status import ConnectorStatus
 from tests.application.deployments import connector
 from tests.application.stand_in import StandIn, standing_in
 from tests.support.running_worker import running_worker
@@ -47,17 +48,16 @@ class Scene:
         self.stand_ins: dict[str, StandIn] = {}
         """By pipeline."""
 
-    def connector(self, name: str) -> dict[str, Any]:
-        found: dict[str, dict[str, Any]] = {one["name"]: one for one in self.application.status()["connectors"]}
-        return found[name]
+    def connector(self, name: str) -> ConnectorStatus:
+        return {one.name: one for one in self.application.status().connectors}[name]
 
     def waiting(self) -> dict[str, int]:
         """Streams that may not send, of each connector that has some."""
-        found = self.application.status()["connectors"]
-        return {one["name"]: one["blocked_count"] for one in found if one["blocked_count"]}
+        found = self.application.status().connectors
+        return {one.name: one.blocked_count for one in found if one.blocked_count}
 
     def until_listens(self, *names: str) -> None:
-        until(lambda: all(self.connector(name)["state"] == "connected" for name in names))
+        until(lambda: all(self.connector(name).state == "connected" for name in names))
 
     def command(self, *words: str) -> str:
         """What `penstock …` says, which must go well."""

@@ -121,7 +121,7 @@ def test_a_sink_that_is_linked_no_more_holds_nobody(stage: Stage) -> None:
         stage.apply()
         sender.send("one")
         until(lambda: stage.receives("one"))
-        assert [sink["sink"] for sink in stage.scene.application.status()["sinks"]] == ["sink"]
+        assert [sink.sink for sink in stage.scene.application.status().sinks] == ["sink"]
 
 
 def test_what_cannot_be_made_here_changes_nothing(stage: Stage) -> None:

@@ -30,7 +30,7 @@ def served(data: Path, deployment: Deployment, port: int) -> Iterator[tuple[Runn
     """The connectors listen, and nobody runs the pipelines."""
     with running_worker(data) as worker, ApplicationClient(http_of(worker)) as application:
         application.apply(deployment)
-        until(lambda: {one["name"]: one["state"] for one in application.status()["connectors"]}["web"] == "connected")
+        until(lambda: {one.name: one.state for one in application.status().connectors}["web"] == "connected")
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client:
             yield worker, client
 
@@ -41,8 +41,7 @@ def http_of(worker: RunningWorker) -> str:
 
 def stored_of(worker: RunningWorker) -> int:
     with CoordinatorClient(http_of(worker)) as coordinator:
-        sources = coordinator.status()["gateway"]["sources"]
-        return int(sources["web"]["messages"])
+        return coordinator.status().sources["web"].messages
 
 
 def test_a_request_waits_for_its_pipeline_and_is_answered(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_a_request_waits_for_its_pipeline_and_is_answered(tmp_path: Path) -> Non
         asking = threading.Thread(target=lambda: answers.append(client.post("/", content=b"early").status_code))
         asking.start()
         with CoordinatorClient(http_of(worker)) as coordinator:
-            until(lambda: coordinator.status()["connectors"][-1]["counts"].get("early_requests"))
+            until(lambda: coordinator.status().connectors[-1].counts.get("early_requests"))
         assert (answers, stored_of(worker)) == ([], 0), "nothing of it is stored before it can be processed"
         with standing_in(http_of(worker), worker.address, deployment):
             asking.join(ANSWER_SECONDS_MAX)
@@ -90,7 +89,7 @@ def test_a_drain_ends_the_wait(tmp_path: Path) -> None:
         asking = threading.Thread(target=lambda: answers.append(client.post("/", content=b"early")))
         asking.start()
         with ApplicationClient(http_of(worker)) as application:
-            until(lambda: application.status()["connectors"][-1]["counts"].get("early_requests"))
+            until(lambda: application.status().connectors[-1].counts.get("early_requests"))
             application.drain()
             asking.join(ANSWER_SECONDS_MAX)
         assert [(one.status_code, one.text) for one in answers] == [(503, "shutting down: not accepting requests\n")]

@@ -51,7 +51,7 @@ def test_any_sequence_of_applies_ends_in_the_state_of_the_last(
             client.apply(one)
         last = sequence[-1]
         assert client.application().deployment == last
-        until(lambda: {one["name"]: one["state"] for one in client.status()["connectors"]} == _states(last))
+        until(lambda: {one.name: one.state for one in client.status().connectors} == _states(last))
         bound = {(sink.pipeline, sink.sink): (sink.port, sink.url) for sink in coordinator.sinks()}
         for name in last.pipelines:
             wanted = {sink: (spec.port, spec.url) for sink, spec in sinks_of(last, name).items()}
@@ -73,9 +73,9 @@ def test_a_name_can_be_a_server_s_first_and_then_a_program_s(tmp_path: Path) -> 
             client.apply(deployed(listening("shops", port), *parts))
             with Sender(port) as sender:
                 sender.send("of a server")
-                until(lambda: client.status()["gateway"]["sources"]["shops"]["messages"] == 1)
+                until(lambda: client.status().sources["shops"].messages == 1)
             deployment = deployed(connector("shops", "connector-protocol", codec="binary"), *parts)
             client.apply(deployment)
             with standing_in(http, worker.address, deployment):
                 send(programs, "shops", "north", [b"one"])
-            assert client.status()["gateway"]["sources"]["shops"]["messages"] == 2
+            assert client.status().sources["shops"].messages == 2

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.client import ApplicationClient
+from penstock.protocol.api.status import SourceStatus
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import dialling, listening
@@ -32,21 +32,20 @@ def client(worker: RunningWorker) -> Iterator[ApplicationClient]:
         yield made
 
 
-def source_of(client: ApplicationClient, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = client.status()["gateway"]["sources"][name]
-    return found
+def source_of(client: ApplicationClient, name: str) -> SourceStatus:
+    return client.status().sources[name]
 
 
 def test_a_connector_at_its_quota_is_made_anew_though_nobody_runs_its_pipeline(client: ApplicationClient) -> None:
     port, other = free_port(), free_port()
     to_p = link("connector/source/out", "pipeline/p/in")
     client.apply(deployed(listening("source", port, quota_bytes=QUOTA), pipeline("p"), to_p))
-    until(lambda: client.status()["connectors"][0]["state"] == "connected")
+    until(lambda: client.status().connectors[0].state == "connected")
     with Sender(port) as sender:
         sender.send(*["x" * 1000] * 1000)
-        until(lambda: not source_of(client, "source")["has_room"])
+        until(lambda: not source_of(client, "source").has_room)
         client.apply(deployed(listening("source", other, quota_bytes=QUOTA), pipeline("p"), to_p))
-        assert client.status()["connectors"][0]["state"] in ("starting", "connected")
+        assert client.status().connectors[0].state in ("starting", "connected")
 
 
 def test_a_stream_that_a_sink_has_opened_late_becomes_idle_when_it_is_silent(client: ApplicationClient) -> None:
@@ -61,9 +60,9 @@ def test_a_stream_that_a_sink_has_opened_late_becomes_idle_when_it_is_silent(cli
         )
         client.apply(deployment)
         with Sender(port):
-            until(lambda: client.status()["connectors"][1]["blocked_count"] == 1)
+            until(lambda: client.status().connectors[1].blocked_count == 1)
             taker.up()
-            until(lambda: source_of(client, "source")["idle_streams"] == 1)
+            until(lambda: source_of(client, "source").idle_streams == 1)
 
 
 def test_what_a_stopped_application_was_linked_to_keeps_nobody_in_the_next(

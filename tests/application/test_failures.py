@@ -30,17 +30,17 @@ def test_a_connector_whose_secret_is_gone_leaves_the_others_and_starts_when_it_i
         with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
 
             def state(name: str) -> str:
-                found = {one["name"]: one["state"] for one in client.status()["connectors"]}
+                found = {one.name: one.state for one in client.status().connectors}
                 return str(found[name])
 
             until(lambda: state("beats") == "connected")
             assert state("sink") == "failed"
-            (problem,) = client.status()["problems"]
+            (problem,) = client.status().problems
             assert f"connector sink does not run: connector sink: {secret} cannot be read" in problem
             secret.write_text("127.0.0.1\n")
             assert client.apply(deployment)["started"] == ["sink"]
             until(lambda: state("sink") == "connected")
-            assert client.status()["problems"] == []
+            assert client.status().problems == []
 
 
 def test_what_a_file_holds_is_nowhere_in_what_is_kept_or_shown(tmp_path: Path) -> None:

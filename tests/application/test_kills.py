@@ -63,8 +63,8 @@ def test_a_pause_of_an_operator_survives_and_only_he_ends_it(stage: Stage) -> No
     with Sender(stage.port) as sender:
         sender.send("one")
         until(lambda: stage.scene.waiting() == {"source": 1})
-        assert stage.scene.connector("source")["paused"]
-        until(lambda: "an operator has paused source" in stage.scene.connector("source")["blocked_streams"][0]["why"])
+        assert stage.scene.connector("source").paused
+        until(lambda: "an operator has paused source" in stage.scene.connector("source").blocked_streams[0].why)
         stage.scene.application.apply(stage.deployment)
         assert stage.taker.lines == []
         stage.scene.command("resume", "source")
@@ -73,11 +73,11 @@ def test_a_pause_of_an_operator_survives_and_only_he_ends_it(stage: Stage) -> No
 
 def test_one_stream_is_paused_and_the_others_go_on(stage: Stage) -> None:
     with Sender(stage.port) as slow, Sender(stage.port) as quick:
-        until(lambda: stage.scene.connector("source")["streams"] == 2)
+        until(lambda: stage.scene.connector("source").streams == 2)
         slow.send("first")
         until(lambda: stage.taker.lines == ["first"])
         stage.scene.command("pause", "source", "--stream", slow.address)
-        (paused,) = stage.scene.connector("source")["paused_streams"]
+        (paused,) = stage.scene.connector("source").paused_streams
         slow.send("slow")
         quick.send("quick")
         until(lambda: stage.taker.lines == ["first", "quick"])
@@ -92,18 +92,18 @@ def test_what_is_held_for_a_closed_stream_arrives_after_a_kill_once_and_in_order
         until(lambda: stage.taker.lines == ["one"])
         works.clear()
         sender.send("two", "three")
-        until(lambda: stage.scene.connector("source")["events_in"] == 3)
+        until(lambda: stage.scene.connector("source").events_in == 3)
         stage.taker.down()
-        until(lambda: stage.scene.connector("sink")["tripped_count"] == 1)
+        until(lambda: stage.scene.connector("sink").tripped_count == 1)
         works.set()
-        until(lambda: stage.scene.connector("sink")["outbox_bytes"] > 0)
-        until(lambda: stage.scene.application.status()["sinks"][0]["lacking"] == 0)
+        until(lambda: stage.scene.connector("sink").outbox_bytes > 0)
+        until(lambda: stage.scene.application.status().sinks[0].lacking == 0)
         stage.kill()
-    assert stage.scene.connector("sink")["outbox_bytes"] > 0
+    assert stage.scene.connector("sink").outbox_bytes > 0
     stage.taker.up()
     until(lambda: len(stage.taker.lines) >= 3)
     with Sender(stage.port) as sender:
         sender.send("four")
         until(lambda: len(stage.taker.lines) >= 4)
     assert stage.taker.lines == ["one", "two", "three", "four"]
-    until(lambda: stage.scene.connector("sink")["outbox_bytes"] == 0)
+    until(lambda: stage.scene.connector("sink").outbox_bytes == 0)

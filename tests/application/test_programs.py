@@ -41,11 +41,11 @@ class Stage:
         return self.pool.submit(send, self.programs, source, stream, payloads)
 
     def stored(self, source: str) -> int:
-        sources = self.client.status()["gateway"]["sources"]
-        return sources[source]["messages"] if source in sources else 0
+        sources = self.client.status().sources
+        return sources[source].messages if source in sources else 0
 
     def waiting(self) -> dict[str, int]:
-        return {one["name"]: one["blocked_count"] for one in self.client.status()["connectors"]}
+        return {one.name: one.blocked_count for one in self.client.status().connectors}
 
 
 @contextmanager
@@ -90,9 +90,10 @@ def test_a_program_may_send_when_every_sink_downstream_has_opened_its_stream(sta
             other.result(30)
             until(lambda: stage.waiting()["shops"] == 1)
             assert stage.stored("shops") == 0
-            held = next(one for one in stage.client.status()["connectors"] if one["name"] == "shops")["blocked_streams"]
-            assert "'north'" in held[0]["stream"]
-            assert "sink ill" in held[0]["why"]
+            shops = next(one for one in stage.client.status().connectors if one.name == "shops")
+            blocked = shops.blocked_streams[0]
+            assert "'north'" in blocked.stream
+            assert "sink ill" in blocked.why
             ill.up()
             sending.result(30)
             until(lambda: well.lines == ill.lines == ["one", "two"])
@@ -102,10 +103,10 @@ def test_a_program_of_no_application_can_be_paused_too(stage: Stage) -> None:
     send(stage.programs, "shops", "north", [b"one"])
     stage.client.pause("shops")
     sending = stage.sending("shops", "north", b"one", b"two")
-    until(lambda: stage.client.status()["gateway"]["open_sessions"] == 1)
+    until(lambda: stage.client.status().session_totals.open == 1)
     send(stage.programs, "others", "north", [b"goes on"])
     assert stage.stored("shops") == 1
-    assert "an operator has paused shops: penstock resume shops" in stage.client.status()["holds"]
+    assert "an operator has paused shops: penstock resume shops" in stage.client.status().blockages
     stage.client.resume("shops")
     sending.result(30)
     assert stage.stored("shops") == 2
@@ -116,7 +117,7 @@ def test_one_stream_of_a_program_is_paused_by_its_name(stage: Stage) -> None:
     stage.client.pause("shops", "north")
     sending = stage.sending("shops", "north", b"one", b"two")
     send(stage.programs, "shops", "south", [b"goes on"])
-    until(lambda: stage.client.status()["gateway"]["open_sessions"] == 1)
+    until(lambda: stage.client.status().session_totals.open == 1)
     assert stage.stored("shops") == 2
     stage.client.resume("shops", "north")
     sending.result(30)
@@ -174,7 +175,7 @@ def test_a_quota_that_is_smaller_than_an_epoch_does_not_stand_in_its_own_way(sta
         until(
             lambda: any(
                 "source shops is blocked" in sentence and "at its quota" in sentence
-                for sentence in stage.client.status()["holds"]
+                for sentence in stage.client.status().blockages
             )
         )
         stand_ins["p"].works.set()

@@ -74,7 +74,7 @@ def test_a_sink_that_is_down_holds_its_streams_and_all_arrive_once_when_it_is_ba
             with Sender(port) as sender, ApplicationClient(http) as client:
 
                 def waiting() -> dict[str, int]:
-                    return {one["name"]: one["blocked_count"] for one in client.status()["connectors"]}
+                    return {one.name: one.blocked_count for one in client.status().connectors}
 
                 sender.send(*orders(1, 100))
                 run.until(lambda: waiting()["shops"] == 1)

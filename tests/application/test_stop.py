@@ -69,14 +69,14 @@ def test_what_interceptors_hold_on_both_ways_arrives(stage: Stage[Scene]) -> Non
     """In the way out values would wait for others for an hour."""
     with Sender(stage.port) as sender:
         sender.send("one", "two")
-        until(lambda: stage.scene.connector("source")["events_in"] == 2)
+        until(lambda: stage.scene.connector("source").events_in == 2)
         time.sleep(0.5)
         assert stage.taker.lines == []
         assert "the application is stopped" in stage.stop()
         assert stage.taker.lines == ["one", "two"]
         assert not sender.is_open()
     assert stage.scene.application.application().state == "drained"
-    assert stage.scene.application.status()["connectors"] == []
+    assert stage.scene.application.status().connectors == []
 
 
 def test_half_a_record_is_a_letter_that_arrives_before_all_is_over(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_half_a_record_is_a_letter_that_arrives_before_all_is_over(tmp_path: Pat
 def test_it_goes_on_where_it_was_when_it_is_applied_again(stage: Stage[Scene]) -> None:
     with Sender(stage.port) as sender:
         sender.send("one")
-        until(lambda: stage.scene.connector("source")["events_in"] == 1)
+        until(lambda: stage.scene.connector("source").events_in == 1)
         stage.stop()
     stage.scene.application.apply(stage.deployment)
     with Sender(stage.port) as sender:
         sender.send("two")
-        until(lambda: stage.scene.connector("source")["events_in"] >= 1)
+        until(lambda: stage.scene.connector("source").events_in >= 1)
         stage.stop()
     assert stage.taker.lines == ["one", "two"]
 
@@ -120,17 +120,17 @@ def test_a_stopped_application_stays_stopped_over_a_restart(killed_stage: Stage[
     killed_stage.scene.kill()
     told = killed_stage.scene.application.application()
     assert (told.state, told.deployment) == ("drained", killed_stage.deployment)
-    assert killed_stage.scene.application.status()["connectors"] == []
+    assert killed_stage.scene.application.status().connectors == []
 
 
 @pytest.mark.process
 def test_a_stop_that_the_worker_did_not_survive_is_finished_by_the_next(killed_stage: Stage[KilledScene]) -> None:
     with Sender(killed_stage.port) as sender:
         sender.send("one")
-        until(lambda: killed_stage.scene.connector("source")["events_in"] == 1)
+        until(lambda: killed_stage.scene.connector("source").events_in == 1)
         killed_stage.taker.down()
         killed_stage.scene.application.drain()
-        until(lambda: killed_stage.scene.application.status()["application"]["waits_for"] != [])
+        until(lambda: killed_stage.scene.application.application().waits_for != [])
         killed_stage.scene.kill()
     assert killed_stage.scene.application.application().state == "draining"
     killed_stage.taker.up()
@@ -141,15 +141,15 @@ def test_a_stop_that_the_worker_did_not_survive_is_finished_by_the_next(killed_s
 def test_an_apply_in_the_middle_of_a_stop_goes_on_with_everything(stage: Stage[Scene]) -> None:
     with Sender(stage.port) as sender:
         sender.send("one")
-        until(lambda: stage.scene.connector("source")["events_in"] == 1)
+        until(lambda: stage.scene.connector("source").events_in == 1)
         stage.taker.down()
         stage.scene.application.drain()
-        until(lambda: stage.scene.application.status()["application"]["waits_for"] != [])
+        until(lambda: stage.scene.application.application().waits_for != [])
     assert stage.scene.application.apply(stage.deployment)["started"] == ["sink", "source"]
     stage.taker.up()
     with Sender(stage.port) as sender:
         sender.send("two")
-        until(lambda: stage.scene.connector("source")["events_in"] == 2)
+        until(lambda: stage.scene.connector("source").events_in == 2)
         stage.stop()
     assert stage.taker.lines == ["one", "two"]
 
@@ -158,7 +158,7 @@ def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Sc
     numbers = dict.fromkeys(("bucket", "open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
     with Sender(stage.port) as sender, CoordinatorClient(stage.scene.http) as coordinator:
         sender.send("one")
-        until(lambda: stage.scene.connector("source")["events_in"] == 1)
+        until(lambda: stage.scene.connector("source").events_in == 1)
         coordinator.report_windows(
             "p", "w", 1, [BucketNumbers(**numbers | {"waiting": 2, "first_end": 9, "next_time": 9})]
         )
@@ -169,12 +169,12 @@ def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Sc
 def test_while_it_waits_it_says_for_whom(stage: Stage[Scene]) -> None:
     with Sender(stage.port) as sender:
         sender.send("one")
-        until(lambda: stage.scene.connector("source")["events_in"] == 1)
+        until(lambda: stage.scene.connector("source").events_in == 1)
         stage.taker.down()
         stage.scene.application.drain()
 
         def names_the_sink() -> bool:
-            waits_for = stage.scene.application.status()["application"]["waits_for"]
+            waits_for = stage.scene.application.application().waits_for
             return any("sink of pipeline p" in sentence for sentence in waits_for)
 
         until(names_the_sink)
@@ -186,14 +186,14 @@ def test_programs_that_send_wait_while_it_is_stopped_and_go_on_afterwards(stage:
     programs = stage.scene.programs
 
     def stored() -> int:
-        count: int = stage.scene.application.status()["gateway"]["sources"]["shops"]["messages"]
+        count: int = stage.scene.application.status().sources["shops"].messages
         return count
 
     send(programs, "shops", "north", [b"before"])
     stage.stop()
     with ThreadPoolExecutor() as pool:
         sending = pool.submit(send, programs, "shops", "north", [b"before", b"during"])
-        until(lambda: stage.scene.application.status()["gateway"]["open_sessions"] == 1)
+        until(lambda: stage.scene.application.status().session_totals.open == 1)
         time.sleep(0.5)
         assert stored() == 1
         stage.scene.application.apply(stage.deployment)

@@ -11,7 +11,7 @@ from penstock.client.coordinator import PipelineStatus
 def stopped(**more: Any) -> PipelineStatus:
     epochs = dict.fromkeys(("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1)
     plain: dict[str, Any] = {"name": "per-shop", "state": "STOPPED", "lag_bytes": 0, "undelivered_bytes": 0, **epochs}
-    return PipelineStatus(**plain, watermark=None, held=None, heartbeat_age_seconds=None, **more)
+    return PipelineStatus(**plain, watermark=None, blocked=None, heartbeat_age_seconds=None, **more)
 
 
 @pytest.mark.parametrize(

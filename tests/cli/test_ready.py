@@ -5,11 +5,19 @@ from typing import Any
 
 from penstock.cli.run_view import ready_lines
 from penstock.protocol.api.pipelines import PipelineStatus
+from penstock.protocol.api.status import ConnectorStatus
 
-WEB = {"name": "web", "type": "http-server", "reached_at": "POST to http://127.0.0.1:8080/"}
-TCP = {"name": "orders", "type": "tcp-server", "reached_at": "tcp 127.0.0.1:9000"}
-FILE = {"name": "old", "type": "file", "reached_at": ""}
-PROGRAMS = {"name": "sensors", "type": "connector-protocol", "reached_at": ""}
+
+def connector(name: str, type_name: str, reached_at: str = "") -> ConnectorStatus:
+    return ConnectorStatus(
+        name=name, id=name, instance="", type=type_name, state="connected", reason="", reached_at=reached_at
+    )
+
+
+WEB = connector("web", "http-server", "POST to http://127.0.0.1:8080/")
+TCP = connector("orders", "tcp-server", "tcp 127.0.0.1:9000")
+FILE = connector("old", "file")
+PROGRAMS = connector("sensors", "connector-protocol")
 
 
 def status(name: str, *sources: str, state: Any = "RUNNING") -> PipelineStatus:
@@ -22,14 +30,14 @@ def status(name: str, *sources: str, state: Any = "RUNNING") -> PipelineStatus:
         lag_bytes=0,
         undelivered_bytes=0,
         watermark=None,
-        held=None,
+        blocked=None,
         heartbeat_age_seconds=0.0,
         inputs={"in": sources},
         **epochs,
     )
 
 
-def ready(*known: PipelineStatus, connectors: Sequence[Any] = (WEB, TCP, FILE, PROGRAMS)) -> list[str]:
+def ready(*known: PipelineStatus, connectors: Sequence[ConnectorStatus] = (WEB, TCP, FILE, PROGRAMS)) -> list[str]:
     return ready_lines([one.name for one in known], known, connectors)
 
 

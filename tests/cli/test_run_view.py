@@ -68,7 +68,7 @@ def test_it_says_why_windows_are_open(running: RunningPipeline) -> None:
     view = RunView(NOWHERE, Console(file=(written := io.StringIO()), width=200))
     epochs = dict.fromkeys(("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1)
     told: dict[str, Any] = {"name": "counts", "state": "RUNNING", "lag_bytes": 0, "undelivered_bytes": 0, **epochs}
-    told |= {"watermark": None, "held": None, "heartbeat_age_seconds": 0.0}
+    told |= {"watermark": None, "blocked": None, "heartbeat_age_seconds": 0.0}
     told |= {"open_windows": 2, "open_windows_wait": "catching up (106 bytes)"}
     view._known = {"counts": PipelineStatus(**told)}
     with view:

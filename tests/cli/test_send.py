@@ -133,7 +133,7 @@ def test_where_the_worker_gives_times_of_arrival_lines_are_sent_without_their_ow
         before = time.time_ns() // 1_000_000
         for option in ("now", "now", "field=at"):
             run(file, "--worker", http, "--event-time", option)
-            follows_clock.append(get_json(http, "/status")["gateway"]["sources"]["files"]["has_arrival_times"])
+            follows_clock.append(get_json(http, "/status")["sources"]["files"]["has_arrival_times"])
             file.write_text(file.read_text() + '{"at": 7}\n')
         first, second, third = times_of(worker)
     assert before <= first <= second <= time.time_ns() // 1_000_000
@@ -175,7 +175,7 @@ def test_a_line_without_a_time_is_an_error_that_names_it(
         run(file, "--address", f"127.0.0.1:{worker.ports['connector']}", "--event-time", "field=at")
     assert what in str(caught.value)
     status = get_json(f"127.0.0.1:{worker.ports['http']}", "/status")
-    assert status["gateway"]["sources"] == {}, "no stream is open that holds back a window"
+    assert status["sources"] == {}, "no stream is open that holds back a window"
 
 
 def test_a_first_line_that_is_too_long_opens_no_stream(worker: RunningWorker, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_first_line_that_is_too_long_opens_no_stream(worker: RunningWorker, tm
     file.write_bytes(b"x" * (4 << 20) + b"\n")
     with pytest.raises(LimitExceeded, match="line 1"):
         run(file, "--worker", http)
-    assert get_json(http, "/status")["gateway"]["sources"] == {}
+    assert get_json(http, "/status")["sources"] == {}
 
 
 def test_another_way_to_give_event_times_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_it_waits_for_a_pipeline_that_is_starting_so_that_its_result_is_durable_
     with Sending(worker, file) as sending:
         sending.until_it_says("waiting for counts: Spark is starting, ready in about ")
         starting.stop()
-        assert client.status()["gateway"]["sources"] == {}, "nothing is sent that nobody would be known to read"
+        assert client.status().sources == {}, "nothing is sent that nobody would be known to read"
         run_epochs(client, "counts", lambda: sending.process.poll() is None)
         assert sending.process.returncode == 0, sending.said
         assert "acknowledged up to line 1" in sending.said

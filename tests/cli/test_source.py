@@ -32,7 +32,7 @@ def test_a_watermark_is_declared_and_a_source_ends(worker: RunningWorker) -> Non
             assert printed == "shops: no more events before 1969-12-31 23:59:59 UTC on 1 stream\n"
     assert run(worker, "source", "end", "shops").stdout == "shops has ended\n"
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client:
-        assert client.status()["gateway"]["sources"]["shops"]["has_finished"]
+        assert client.status().sources["shops"].has_finished
     with pytest.raises(RequestError, match="source 'nobody' not found"):
         run(worker, "source", "end", "nobody")
     for name in ("", "a/b"):
@@ -47,7 +47,7 @@ def test_a_file_that_is_sent_may_be_the_end_of_its_source(worker: RunningWorker,
     assert printed.startswith("lines: 3 lines sent"), "the last one has no end, and there is no more of it"
     assert printed.endswith("files has ended\n")
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client:
-        assert client.status()["gateway"]["sources"]["files"]["has_finished"]
+        assert client.status().sources["files"].has_finished
 
 
 def test_times_are_iso_or_microseconds() -> None:

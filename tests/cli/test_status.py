@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from penstock.cli import status
-from penstock.cli.connect import get_json
+from penstock.cli.connect import worker_status
 from penstock.cli.segment import segments_of
 from penstock.cli.status import view
 from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputSpec, SinkSpec
@@ -43,7 +43,7 @@ def on_screen(worker: RunningWorker, width: int, height: int, notes: Sequence[st
     segments = [*segments_of(address)]
     console = Console(width=width, height=height, color_system=None)
     with console.capture() as printed:
-        status = get_json(address, "/status")
+        status = worker_status(address)
         console.print(view(address, status, segments, width=width, height=height - 1, notes=notes))
     return printed.get().splitlines()
 

@@ -72,7 +72,7 @@ def run(*words: str, answer: str | None = None) -> Result:
 
 def journal_end(worker: RunningWorker) -> int:
     with CoordinatorClient(http_of(worker)) as client:
-        return int(client.status()["store"]["journal_end"])
+        return client.status().store.journal_end
 
 
 @pytest.mark.parametrize("words", CHANGING, ids=lambda words: "-".join(words[:2]))
@@ -154,7 +154,7 @@ def test_a_source_is_ended_only_at_the_worker_that_its_lines_go_to(other: Runnin
     assert isinstance(refused, RequestError)
     assert "is not the connector port of the worker" in str(refused)
     with CoordinatorClient(http_of(other)) as client:
-        assert client.status()["gateway"]["sources"] == {}
+        assert client.status().sources == {}
 
 
 def test_pipelines_are_named_where_there_is_no_application(other: RunningWorker) -> None:
@@ -178,7 +178,7 @@ def test_on_a_terminal_it_asks(other: RunningWorker, answer: bytes, status: int)
             _, said = process.communicate(timeout=200)
         assert process.returncode == status
         assert "It is not the worker of ./penstock-data. Change it?" in said
-        segments = [one["name"] for one in connect.get_json(http_of(other), "/segments?prefix=mine")["segments"]]
+        segments = [one.name for one in connect.get_json(http_of(other), "/segments?prefix=mine")["segments"]]
         assert segments == (["mine"] if status == 0 else [])
     finally:
         os.close(ours)

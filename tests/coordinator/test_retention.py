@@ -92,10 +92,10 @@ class TestBackpressure:
         await scene.ingest(A, {1: 6})
         held = await scene.cut(at)
         assert held.offset == at
-        assert held.held is not None
-        assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in held.held
+        assert held.blocked is not None
+        assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in held.blocked
         assert scene.status("p").undelivered_bytes == 208
-        assert any("pipeline p is blocked by reader" in line for line in scene.coordinator.holds({}))
+        assert any("pipeline p is blocked by reader" in line for line in scene.coordinator.blockages({}))
         waiting = asyncio.create_task(scene.cut(at, wait_seconds=30))
         await asyncio.sleep(0.01)
         reading = await scene.initial("reader")
@@ -107,23 +107,23 @@ class TestBackpressure:
         await scene.start("p", limits=Limits(undelivered_bytes=1))
         at = await scene.epoch(await scene.initial(), 0, raw(b"x" * 200))
         await scene.ingest(A, {1: 6})
-        assert (await scene.cut(at)).held is None
+        assert (await scene.cut(at)).blocked is None
 
 
 class TestHolds:
     async def test_a_pipeline_that_does_not_run_is_named_with_what_waits_for_it(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
-        assert scene.coordinator.holds({}) == [f"pipeline p is STARTING: {end} bytes of s wait for it"]
+        assert scene.coordinator.blockages({}) == [f"pipeline p is STARTING: {end} bytes of s wait for it"]
         await scene.cut(await scene.initial())
-        assert scene.coordinator.holds({}) == [], "it has asked for them"
+        assert scene.coordinator.blockages({}) == [], "it has asked for them"
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=True)
-        assert scene.coordinator.holds({}) == [f"pipeline p is STOPPED: {end} bytes of s wait for it"]
+        assert scene.coordinator.blockages({}) == [f"pipeline p is STOPPED: {end} bytes of s wait for it"]
         await scene.reopen(heartbeat_lapse_seconds=0.05)
         assert scene.status().state == "STOPPED"
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=False)
         await scene.until(lambda: scene.status().state == "FAILING")
-        assert scene.coordinator.holds({}) == [f"pipeline p is FAILING: {end} bytes of s wait for it"]
+        assert scene.coordinator.blockages({}) == [f"pipeline p is FAILING: {end} bytes of s wait for it"]
         await scene.reopen()
         assert scene.status().state == "STOPPED"
 
@@ -131,7 +131,7 @@ class TestHolds:
         await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.cut(await scene.initial())
-        (line,) = scene.coordinator.holds({"s": 42})
+        (line,) = scene.coordinator.blockages({"s": 42})
         assert line == "source s is blocked by p (RUNNING): it is at its quota with 42 bytes, and gets no credits"
 
 

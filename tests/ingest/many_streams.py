@@ -123,7 +123,7 @@ async def measure(worker: WorkerProcess, figures: Figures) -> None:
     await asyncio.gather(*(part.send(figures.rounds) for part in parts))
     figures.sent_in = time.perf_counter() - began
     figures.resident_after = resident_bytes(worker)
-    assert status_of(worker)["gateway"]["active_streams"] == figures.streams
+    assert status_of(worker)["source_totals"]["active_streams"] == figures.streams
     began = time.perf_counter()
     worker.kill()
     await asyncio.gather(*(part.close() for part in parts))

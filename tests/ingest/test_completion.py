@@ -240,7 +240,7 @@ async def test_ack_durable_does_not_wait_for_pipelines(serve: Serve, connect: Co
     source.end(1)
     await source.until(lambda: source.acked == {1: 5})
     await source.open(1)
-    assert not running.gateway.status()["sources"]["source"]["held"]  # type: ignore[index]
+    assert not running.gateway.view.status()["source"].acks_await_pipelines
 
 
 async def test_a_hold_comes_after_acknowledgements_and_these_do_not_go_back(
@@ -374,18 +374,18 @@ async def test_the_status_shows_what_waits_and_how_long_the_oldest_has_waited(
     source.send([(1, 1), (1, 2), (1, 1)])
     await until_stored(running, 2)
     await quiet(0.1)
-    status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
-    assert (status["messages"], status["duplicates"]) == (2, 1)
-    assert status["message_bytes"] == running.sources.counters.message_bytes
-    assert status["held"]
-    assert status["waiting_bytes"] > 0
-    assert 0.1 <= running.gateway.gauges()["ack_lag_seconds"] < asyncio.get_running_loop().time() - began
+    status = running.gateway.view.status()["source"]
+    assert (status.messages, status.duplicates) == (2, 1)
+    assert status.message_bytes == running.sources.counters.message_bytes
+    assert status.acks_await_pipelines
+    assert status.waiting_bytes > 0
+    assert 0.1 <= running.gateway.session_totals().ack_lag_seconds < asyncio.get_running_loop().time() - began
     completion(running).advance(released := ends(running))
     await source.until(lambda: source.acked == {1: 2})
-    assert running.gateway.gauges()["ack_lag_seconds"] == 0
-    status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
-    assert (status["released"], status["acknowledged"], status["waiting_bytes"]) == (released, released, 0)
+    assert running.gateway.session_totals().ack_lag_seconds == 0
+    status = running.gateway.view.status()["source"]
+    assert (status.released, status.acknowledged, status.waiting_bytes) == (released, released, 0)
     completion(running).let_go()
-    await source.until(lambda: not running.gateway.status()["sources"]["source"]["held"])  # type: ignore[index]
-    status = running.gateway.status()["sources"]["source"]  # type: ignore[index]
-    assert (status["held"], status["released"], status["waiting_bytes"]) == (False, {}, 0)
+    await source.until(lambda: not running.gateway.view.status()["source"].acks_await_pipelines)
+    status = running.gateway.view.status()["source"]
+    assert (status.acks_await_pipelines, status.released, status.waiting_bytes) == (False, {}, 0)

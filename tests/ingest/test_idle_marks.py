@@ -42,13 +42,13 @@ async def test_a_silent_stream_becomes_idle_and_its_next_message_brings_it_back(
         await sent(scene, peer, message_id, 1)
     scene.pass_time(1)
     assert await scene.idle() == [2]
-    assert scene.running.gateway.status()["idle_streams"] == 1
+    assert scene.running.gateway.view.totals().idle_streams == 1
     scene.pass_time(TIMEOUT / 2)
     assert await scene.idle() == [2], "it is marked once"
     await sent(scene, peer, 10, 1, 2)
     records = await scene.records()
     assert ([Mark(2, AGAIN)], 10) in [(marks, last.get(2)) for marks, last in records], "in the record of its events"
-    assert scene.running.gateway.status()["idle_streams"] == 0
+    assert scene.running.gateway.view.totals().idle_streams == 0
     scene.pass_time(2 * TIMEOUT)
     assert await scene.idle() == [1, 2, 2]
 

@@ -192,7 +192,7 @@ async def test_a_table_that_cannot_be_read_shuts_out_its_own_source_alone(serve:
         (error,) = await peer.frames_until_closed()
         assert isinstance(error, Error)
         assert "not a valid table of streams" in error.text
-    assert sorted(again.gateway.status()["damaged_sources"]) == ["cut", "odd"]  # type: ignore[call-overload]
+    assert sorted(again.gateway.view.damaged()) == ["cut", "odd"]
 
 
 @pytest.mark.parametrize("name", ["streams", "0", "mit Leerzeichen", "ölpreis", "..", "a" * 200, "💧" * 200, "-"])
@@ -304,7 +304,7 @@ async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
     assert "not found" in frames[-1].text
-    assert running.gateway.status()["open_sessions"] == 1
+    assert len(running.gateway.sessions) == 1
     good = await connect(running, "another")
     await good.open(1)
     again = await connect(await serve(source=settings))

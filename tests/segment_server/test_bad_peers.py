@@ -110,7 +110,7 @@ async def test_a_peer_that_stops_in_the_middle_of_a_message_is_ended(serve: Serv
 async def test_too_many_connections_are_refused(serve: Serve) -> None:
     running = await serve(connections_max=2)
     open_ones = [await raw(running.port) for _ in range(2)]
-    await eventually(lambda: running.server.gauges()["open_connections"] == 2)
+    await eventually(lambda: running.server.status().open_connections == 2)
     reader, writer = await raw(running.port)
     async with asyncio.timeout(30):
         with suppress(ConnectionResetError):
@@ -128,9 +128,9 @@ async def test_a_peer_that_never_reads_is_no_longer_read(versioned: Peer, serve:
     writer.write(VERSIONED.encode(Hello(17, 5)))
     request = VERSIONED.encode(ReadSegment("big", 0, 2_000_000))
     writer.write(request * 500)
-    await eventually(lambda: running.server.gauges()["paused_connections"] == 1)
+    await eventually(lambda: running.server.status().paused_connections == 1)
     await asyncio.sleep(0.2)
-    assert running.server.gauges()["paused_connections"] == 1
+    assert running.server.status().paused_connections == 1
     assert running.server.counters.read_bytes < 40_000_000, "a gigabyte was asked for"
     await set_up(versioned)
     versioned.send(block(1))
@@ -169,9 +169,9 @@ async def test_bytes_that_wait_for_the_disk_are_bounded_and_all_are_acknowledged
     GatedFile.gate.clear()
     for number in range(100):
         peer.send(block(number, bytes(100_000)))
-    await eventually(lambda: running.server.gauges()["unacknowledged_bytes"] > 1_000_000)
+    await eventually(lambda: running.server.status().unacknowledged_bytes > 1_000_000)
     await asyncio.sleep(0.2)
-    assert 1_000_000 < running.server.gauges()["unacknowledged_bytes"] < 1_200_000
+    assert 1_000_000 < running.server.status().unacknowledged_bytes < 1_200_000
     GatedFile.gate.set()
     for _ in range(100):
         assert isinstance(await peer.reply(), DataAppended)

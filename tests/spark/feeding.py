@@ -72,7 +72,7 @@ class Feed:
                 yield None
 
     def _is_stored(self) -> bool:
-        sources = get(self._worker, "/status")["gateway"]["sources"]
+        sources = get(self._worker, "/status")["sources"]
         if sources.get(self._source, {"messages": 0})["messages"] < sum(map(len, self._said.values())):
             return False
         durable: bool = in_store(self._worker, lambda store: store.journal.durable == store.journal.end)

@@ -119,7 +119,7 @@ def test_a_port_and_its_sink_can_be_added_together(worker: RunningWorker, tmp_pa
     sending = threading.Thread(target=send, args=(connector, "lines", "two", [b"second"]))
     sending.start()  # it ends when the result is at the sinks
     deadline = time.monotonic() + 60
-    while get(worker, "/status")["gateway"]["sources"]["lines"]["messages"] < 2:
+    while get(worker, "/status")["sources"]["lines"]["messages"] < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     done = run(tmp_path, worker, text=TWO_PORTS)

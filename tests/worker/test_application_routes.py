@@ -104,4 +104,4 @@ def test_an_application_that_cannot_be_read_is_a_problem_of_its_own(tmp_path: Pa
         status, told = ask(worker, "PUT", "/application", {"deployment": SMALL.as_json()})
         assert (status, told["kind"]) == (503, "Damaged")
         with ApplicationClient(http(worker)) as client:
-            assert any(FILE in problem for problem in client.status()["problems"])
+            assert any(FILE in problem for problem in client.status().problems)

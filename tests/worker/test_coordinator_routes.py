@@ -54,7 +54,7 @@ def test_an_epoch_s_life(worker: RunningWorker, client: CoordinatorClient, segme
     assert client.cut("p", run.generation, "in", cut.offset, wait_ms=1).offset == cut.offset
     client.abort("p", 1, generation=run.generation)
     client.heartbeat("p", run.generation, stopped=True)
-    assert client.status()["pipelines"][0]["state"] == "STOPPED"
+    assert client.status().pipelines[0].state == "STOPPED"
     client.reset("p")
     client.drop("p")
     assert client.pipelines() == []
@@ -232,5 +232,5 @@ def test_metrics_and_status_tell_of_every_pipeline(client: CoordinatorClient, wo
     assert 'penstock_pipeline_lag_bytes{pipeline="p"} 0.0' in text
     assert 'penstock_pipeline_running{pipeline="p"} 1.0' in text
     status = client.status()
-    assert [one["name"] for one in status["pipelines"]] == ["p"]
-    assert status["holds"] == []
+    assert [one.name for one in status.pipelines] == ["p"]
+    assert status.blockages == []

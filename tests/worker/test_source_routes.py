@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.coordinator import CoordinatorClient, InputSpec, WatermarkHeld
+from penstock.client.coordinator import CoordinatorClient, InputSpec, WatermarkBlocker
 from penstock.core.errors import RequestError
 from penstock.protocol.connector import stream_id_of
 from penstock.protocol.stored.event import END_OF_TIME
@@ -62,7 +62,7 @@ def test_an_end_and_what_holds_a_watermark_back_are_seen_everywhere(
 ) -> None:
     run = client.start("counts", {"in": InputSpec(["a shop", "market"])}, [])
     assert post(worker, "/sources/a%20shop/end", {}) == (200, {})
-    assert client.status()["gateway"]["sources"]["a shop"]["has_finished"]
+    assert client.status().sources["a shop"].has_finished
     cut = client.cut("counts", run.generation, "in", client.initial("counts", run.generation, "in"))
     assert cut.offset.watermark is None, "the market has not even begun"
     client.drop("counts")
@@ -71,7 +71,7 @@ def test_an_end_and_what_holds_a_watermark_back_are_seen_everywhere(
     at = client.cut("counts", run.generation, "in", client.initial("counts", run.generation, "in")).offset
     assert at.watermark == 1000, "its streams have ended, and may begin again"
     (told,) = client.pipelines()
-    assert (told.watermark, told.watermark_held) == (1000, None)
+    assert (told.watermark, told.watermark_blocked_by) == (1000, None)
     client.end_source("market")
     assert client.cut("counts", run.generation, "in", at).offset.watermark == END_OF_TIME
 
@@ -83,18 +83,18 @@ def test_a_stream_that_holds_the_watermark_back_is_told_by_its_name_in_status_an
         run = client.start("counts", {"in": InputSpec(["a shop"])}, [])
         at = client.cut("counts", run.generation, "in", client.initial("counts", run.generation, "in")).offset
         south = stream_id_of("south")
-        assert client.pipelines()[0].watermark_held == WatermarkHeld("a shop", south, "south", None)
+        assert client.pipelines()[0].watermark_blocked_by == WatermarkBlocker("a shop", south, "south", None)
         stream.send(1, 5)
         assert client.declare_watermark("a shop", 3_000, "south", after=1) == 1
         at = client.cut("counts", run.generation, "in", at).offset
         assert at.watermark == 5_000
-        assert client.pipelines()[0].watermark_held == WatermarkHeld("a shop", south, "south", 5_000)
+        assert client.pipelines()[0].watermark_blocked_by == WatermarkBlocker("a shop", south, "south", 5_000)
         assert client.declare_watermark("a shop", 9_000, south) == 1
         at = client.cut("counts", run.generation, "in", at).offset
         assert at.watermark == 9_000
         with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=10) as response:
             text = response.read().decode()
         labels = f'pipeline="counts",source="a shop",stream="south",stream_id="{south}"'
-        assert f"penstock_pipeline_watermark_held{{{labels}}} 1.0" in text
+        assert f"penstock_pipeline_watermark_blocked{{{labels}}} 1.0" in text
         assert 'penstock_pipeline_watermark_seconds{pipeline="counts"} 0.009' in text
         assert 'penstock_pipeline_watermark_unmoved_seconds{pipeline="counts"}' in text

@@ -31,12 +31,13 @@ def test_the_worker_tells_of_pipelines_that_are_starting_until_they_ask_for_an_e
         CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client,
     ):
         client.announce({"p": ["s"]})
-        (told,) = client.status()["starting"]
-        assert (told["name"], told["sources"]) == ("p", ["s"])
-        assert 0 < told["ready_in_seconds"] <= DEFAULT_START_SECONDS
+        (told,) = client.status().starting
+        assert (told.name, told.sources) == ("p", ["s"])
+        assert told.ready_in_seconds is not None
+        assert 0 < told.ready_in_seconds <= DEFAULT_START_SECONDS
         run = client.start("p", {"in": InputSpec(["s"])}, ["out"])
         assert client.pipelines()[0].state == "STARTING"
         client.cut("p", run.generation, "in", client.initial("p", run.generation, "in"))
         assert client.pipelines()[0].state == "RUNNING"
-        assert client.status()["starting"] == []
+        assert client.status().starting == []
     assert (tmp_path / "data" / "starts.json").exists()

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from penstock.application.binding import Binding, register
 from penstock.application.deployments import (
     Application,
@@ -20,7 +22,7 @@ from penstock.application.deployments import (
 from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
-from penstock.application.report import ConnectorStatus, failed, report
+from penstock.application.report import report
 from penstock.connectors.api import Connector, Downstream
 from penstock.connectors.sink_api import NonVotingSink
 from penstock.coordinator.service import Coordinator
@@ -35,6 +37,7 @@ from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment, End
 from penstock.protocol.api.pipelines import PipelineStatus
+from penstock.protocol.api.status import ApplicationStatus, ConnectorStatus
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
@@ -364,24 +367,29 @@ class Runtime:
         deployment, known = self.application.deployment, self._coordinator.deliveries.state.pipelines
         incarnations = {name: known[name].incarnation for name in deployment.pipelines if name in known}
         return {
-            **self.summary(),
+            **msgspec.structs.asdict(self.summary()),
             "deployment": deployment.as_json(),
             "proposed": self.driver.proposed(),
             "incarnations": incarnations,
         }
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> ApplicationStatus:
         now = self.application
         waits_for = self._drain.waits_for if self._drain is not None else []
-        return {"revision": now.revision, "name": now.name, "state": now.phase.value, "waits_for": waits_for}
+        return ApplicationStatus(revision=now.revision, name=now.name, state=now.phase.value, waits_for=waits_for)
 
     def connectors(self) -> list[ConnectorStatus]:
         return [report(one, self.signals, self._gateway.view) for _, one in sorted(self._instances.items())]
 
-    def status(self) -> list[dict[str, object]]:
+    def status(self) -> list[ConnectorStatus]:
+        """Those that could not be built, too."""
         specs = self._running.connectors
-        broken = [failed(name, specs[name].type, why) for name, why in self._failures.items() if name in specs]
-        return [*broken, *(one.as_json() for one in self.connectors())]
+        failed = [
+            ConnectorStatus(name=name, id=name, instance="", type=specs[name].type, state="failed", reason=why)
+            for name, why in self._failures.items()
+            if name in specs
+        ]
+        return [*failed, *self.connectors()]
 
     def problems(self) -> list[str]:
         return [f"connector {name} does not run: {why}" for name, why in sorted(self._failures.items())]

@@ -2,10 +2,10 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -13,7 +13,6 @@ from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
 from penstock.cli.open_windows import staying_open
-from penstock.client.coordinator import PipelineStatus
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 
@@ -101,22 +100,19 @@ def stop(
 def _wait(client: ApplicationClient) -> None:
     """Print what the drain waits for, whenever that changes."""
     console = Console(stderr=True, highlight=False)
-    shown: list[str] = []
-    while (found := (status := client.status())["application"])["state"] == "draining":
-        if found["waits_for"] != shown:
-            shown = found["waits_for"]
+    shown: Sequence[str] = []
+    while (found := client.application()).state == "draining":
+        if found.waits_for != shown:
+            shown = found.waits_for
             for sentence in shown:
                 console.print(f"waiting: {sentence}", markup=False, soft_wrap=True)
         time.sleep(_LOOK_SECONDS)
-    typer.echo(
-        "everything is delivered: the application is stopped" if found["state"] == "drained" else _taken_up(found)
-    )
-    for sentence in staying_open(msgspec.convert(status["pipelines"], list[PipelineStatus])):
+    if found.state == "drained":
+        typer.echo("everything is delivered: the application is stopped")
+    else:
+        typer.echo(f"the application was started again meanwhile (revision {found.revision})")
+    for sentence in staying_open(client.status().pipelines):
         typer.echo(sentence)
-
-
-def _taken_up(found: dict[str, Any]) -> str:
-    return f"the application was started again meanwhile (revision {found['revision']})"
 
 
 def pause(

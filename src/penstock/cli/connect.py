@@ -12,12 +12,14 @@ from pathlib import Path
 from ssl import SSLContext, create_default_context
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import retrying
 from penstock.core.errors import RequestError, Unavailable
+from penstock.protocol.api.status import WorkerStatus
 
 HTTP_SECONDS_MAX = 10
 
@@ -64,12 +66,14 @@ def get_json(worker: str, path: str) -> Any:
         ) from None
 
 
-def worker_status(address: str) -> dict[str, Any]:
+def worker_status(address: str) -> WorkerStatus:
     """The worker's /status. Raises Unavailable, also if something else answers at this address."""
-    status = get_json(address, "/status")
-    if not isinstance(status, dict) or "ports" not in status:
-        raise Unavailable(f"what answers on {address} is not a worker", "Use --worker HOST:PORT, or --data DIR.")
-    return status
+    try:
+        return msgspec.convert(get_json(address, "/status"), WorkerStatus)
+    except msgspec.ValidationError:
+        raise Unavailable(
+            f"what answers on {address} is not a worker of this version", "Use --worker HOST:PORT, or --data DIR."
+        ) from None
 
 
 def worker_to_read(worker: str | None, data: Path | None) -> str:
@@ -129,7 +133,7 @@ def ports_on(data: Path) -> dict[str, int]:
         status = worker_status(_local(ports))
     except Unavailable as error:
         raise Unavailable(f"no worker runs on {data}: {file} is left over from one that was killed", start) from error
-    if status.get("id") != identity or status["ports"] != ports:
+    if status.id != identity or status.ports != ports:
         other = _described(_local(ports), status)
         raise Unavailable(f"no worker runs on {data}: its port is now used by another one, {other}", start)
     return ports
@@ -139,29 +143,28 @@ def _local(ports: dict[str, int]) -> str:
     return f"127.0.0.1:{ports['http']}"
 
 
-def _status(address: str, retry_seconds: float) -> dict[str, Any]:
+def _status(address: str, retry_seconds: float) -> WorkerStatus:
     for attempt in retrying(retry_seconds, Unavailable):
         with attempt:
             return worker_status(address)
     raise AssertionError("tenacity returns or raises")
 
 
-def _serves(status: dict[str, Any], data: Path) -> bool:
-    return status.get("data") == str(data.resolve())
+def _serves(status: WorkerStatus, data: Path) -> bool:
+    return status.data == str(data.resolve())
 
 
-def _described(address: str, status: dict[str, Any]) -> str:
-    data = f"./{OWN_DATA}" if _serves(status, OWN_DATA) else status.get("data", "an unknown directory")
+def _described(address: str, status: WorkerStatus) -> str:
+    data = f"./{OWN_DATA}" if _serves(status, OWN_DATA) else status.data
     return f"worker {address}: {_application(status)}, data in {data}"
 
 
-def _application(status: dict[str, Any]) -> str:
+def _application(status: WorkerStatus) -> str:
     """The name of the application: its file, or its pipelines if they come from Python files."""
-    application = status.get("application") or {}
-    if name := application.get("name"):
-        return f"application {name}"
-    known = (*status.get("pipelines", ()), *status.get("starting", ()))
-    names = [*dict.fromkeys(pipeline["name"] for pipeline in known)]
+    if status.application is not None and status.application.name:
+        return f"application {status.application.name}"
+    known = [pipeline.name for pipeline in status.pipelines]
+    names = [*dict.fromkeys([*known, *(pipeline.name for pipeline in status.starting)])]
     if not names:
         return "no application"
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
@@ -175,13 +178,13 @@ def _report(text: str) -> None:
 @contextmanager
 def segment_client(address: str) -> Iterator[SegmentClient]:
     """A client of the segment port of the worker with this HTTP address."""
-    status = get_json(address, "/status")
+    status = worker_status(address)
     context = tls_context()
-    if status["tls"] and context is None:
+    if status.tls and context is None:
         raise RequestError(
             "the worker speaks TLS alone", "Name its certificate authority: penstock segment --tls-ca FILE VERB …"
         )
-    with SegmentClient(f"{address.rpartition(':')[0]}:{status['ports']['segment']}", ssl=context) as client:
+    with SegmentClient(f"{address.rpartition(':')[0]}:{status.ports['segment']}", ssl=context) as client:
         yield client
 
 

@@ -58,8 +58,8 @@ def list_pipelines(worker: WorkerOption = None, data: DataOption = None, as_json
         console.width = _WIDTH
     console.print(*[_table(found), watermark_table(found)] if found else ["no pipelines"], sep="\n")
     for one in found:
-        if one.held is not None:
-            console.print(f"{escape(one.name)} is {escape(one.held)}", soft_wrap=True)
+        if one.blocked is not None:
+            console.print(f"{escape(one.name)} is {escape(one.blocked)}", soft_wrap=True)
 
 
 def _table(found: list[PipelineStatus]) -> Table:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -26,6 +26,7 @@ from penstock.cli.run_setup import (
 from penstock.cli.run_view import announced
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import PASSTHROUGH, Deployed, Deployment
+from penstock.protocol.api.status import ApplicationStatus
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline
@@ -47,7 +48,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
         if stdio and worker.process is None:
             print_line("stdio is the input and output of the worker, which was there before: not of this command")
         with ApplicationClient(worker.http) as client:
-            _report_replaced(client.status()["application"], file.name)
+            _report_replaced(client.status().application, file.name)
             client.apply(deployment, file.name)
             first = client.application()
         number = _run(worker, pipelines, first, options)
@@ -57,10 +58,10 @@ def run_application(file: Path, options: RunOptions) -> int | None:
     return number
 
 
-def _report_replaced(running: dict[str, Any] | None, name: str) -> None:
+def _report_replaced(running: ApplicationStatus | None, name: str) -> None:
     """A worker that is already running may run another application."""
-    if running is not None and running["revision"] and running["name"] not in ("", name):
-        print_line(f"{name} replaces {running['name']} (revision {running['revision']}), which is deployed there")
+    if running is not None and running.revision and running.name not in ("", name):
+        print_line(f"{name} replaces {running.name} (revision {running.revision}), which is deployed there")
 
 
 def _folders(deployment: Deployment) -> list[Path]:

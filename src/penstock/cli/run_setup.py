@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from penstock.cli.connect import OWN_DATA, get_json, worker_to_change
+from penstock.cli.connect import OWN_DATA, worker_status, worker_to_change
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
@@ -110,7 +110,7 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
                 f"{options.worker_options[0]} is for a worker that is started", "Pass it to penstock worker instead."
             )
         address = worker_to_change(options.worker, None, yes=True, retry_seconds=_WORKER_SECONDS_MAX)
-        yield FoundWorker(address, get_json(address, "/status")["ports"])
+        yield FoundWorker(address, worker_status(address).ports)
         return
     with embedded_worker(options.place.data, options.worker_options, stdio=stdio) as found:
         how = "runs already" if found.process is None else "is started"

@@ -6,9 +6,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -19,6 +18,7 @@ from penstock.cli.texts import printable, show_time
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import show_size
+from penstock.protocol.api.status import ConnectorStatus
 from penstock.spark import codecs
 from penstock.spark.run.runner import RunningPipeline
 
@@ -34,18 +34,20 @@ _ELSEWHERE = ("pipeline:", "segment:")
 
 
 def ready_lines(
-    names: Collection[str], known: Iterable[PipelineStatus], connectors: Iterable[Mapping[str, Any]]
+    names: Collection[str], known: Iterable[PipelineStatus], connectors: Iterable[ConnectorStatus]
 ) -> list[str]:
     """For these pipelines. A request is answered once every pipeline that reads it has it, so all of them must run."""
-    connector_of = {one["name"]: one for one in connectors}
+    connector_of = {one.name: one for one in connectors}
     reads = {one.name: _sources(one) for one in known}
     running = {one.name for one in known if one.state == "RUNNING"}
     lines: dict[str, None] = {}
     for name in sorted(running.intersection(names)):
-        requests = [source for source in reads[name] if connector_of.get(source, {}).get("type") == _REQUESTS]
+        requests = [
+            source for source in reads[name] if source in connector_of and connector_of[source].type == _REQUESTS
+        ]
         for source in requests:
             if all(reader in running for reader, sources in reads.items() if source in sources):
-                lines[f"ready: {connector_of[source]['reached_at']}"] = None
+                lines[f"ready: {connector_of[source].reached_at}"] = None
         others = [f"{source}{_how(source, connector_of)}" for source in reads[name] if source not in requests]
         if others:
             lines[f"ready: {name} reads {', '.join(others)}"] = None
@@ -56,14 +58,14 @@ def _sources(pipeline: PipelineStatus) -> list[str]:
     return list(dict.fromkeys(source for sources in pipeline.inputs.values() for source in sources))
 
 
-def _how(source: str, connector_of: Mapping[str, Mapping[str, Any]]) -> str:
+def _how(source: str, connector_of: Mapping[str, ConnectorStatus]) -> str:
     """In parentheses: how events reach the source."""
     if source.startswith(_ELSEWHERE):
         return ""
     connector = connector_of.get(source)
-    if connector is None or connector["type"] == _PROGRAMS:
+    if connector is None or connector.type == _PROGRAMS:
         return f" (penstock send --source {source})"
-    return f" ({connector.get('reached_at') or connector['type']})"
+    return f" ({connector.reached_at or connector.type})"
 
 
 _LINE_SECONDS = 5.0
@@ -86,7 +88,7 @@ class RunView:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._known: Mapping[str, PipelineStatus] = {}
         self._sinks: Sequence[SinkStatus] = ()
-        self._connectors: Sequence[Mapping[str, Any]] = ()
+        self._connectors: Sequence[ConnectorStatus] = ()
         self._ready: Collection[str] = ()
         self._is_stopping = False
         self._asked = self._printed = 0.0
@@ -122,10 +124,9 @@ class RunView:
         if time.monotonic() - self._asked >= _ASK_SECONDS:
             with suppress(PenstockError):
                 status = self._coordinator.status()
-                self._known = {one.name: one for one in msgspec.convert(status["pipelines"], list[PipelineStatus])}
-                self._sinks = [SinkStatus(**one) for one in status.get("sinks", [])]
-                self._connectors = status.get("connectors", [])
-                self._is_stopping = (status.get("application") or {}).get("state", "running") != "running"
+                self._known = {one.name: one for one in status.pipelines}
+                self._sinks, self._connectors = status.sinks, status.connectors
+                self._is_stopping = status.application is not None and status.application.state != "running"
             self._asked = time.monotonic()
 
     def _report(self, about: str, line: str, level: int = logging.INFO) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from penstock.cli.connect import (
     YesOption,
     get_json,
     segment_client,
+    worker_status,
     worker_to_change,
     worker_to_read,
 )
@@ -34,6 +35,7 @@ from penstock.client.segments.failures import SegmentInfo
 from penstock.core.errors import NoSuchSegment, RequestError
 from penstock.core.sizes import show_size
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.stored import Kind, StoredEvent, kind_of, parse_event
 from penstock.store.files import RealFiles
 from penstock.store.verify import VerifyReport
@@ -165,21 +167,21 @@ def segments_of(address: str, prefix: str = "") -> Iterator[dict[str, Any]]:
 _PREFIX = "pipeline/"
 
 
-def missing(segment: str, status: Mapping[str, Any]) -> NoSuchSegment:
+def missing(segment: str, status: WorkerStatus) -> NoSuchSegment:
     """Why there is no such segment, as far as a worker's /status shows."""
     pipeline, port = _parsed(segment)
     if not pipeline:
         return NoSuchSegment(f"segment {segment!r} not found")
-    known = {one["name"]: one for one in status.get("pipelines", ())}
-    starting = [one["name"] for one in status.get("starting", ())]
+    known = {one.name: one for one in status.pipelines}
+    starting = [one.name for one in status.starting]
     if pipeline not in known and pipeline not in starting:
         names = ", ".join(known) or "none"
         return NoSuchSegment(f"segment {segment!r} not found: no pipeline {pipeline!r} is known", f"Known: {names}.")
-    outputs = known.get(pipeline, {}).get("outputs")
+    outputs = known[pipeline].outputs if pipeline in known else None
     if outputs and port not in outputs:
         hint = f"It has: {', '.join(outputs)}."
         return NoSuchSegment(f"segment {segment!r} not found: {pipeline} has no port {port!r}", hint)
-    state = known[pipeline]["state"] if pipeline in known else "STARTING"
+    state = known[pipeline].state if pipeline in known else "STARTING"
     return NoSuchSegment(
         f"{segment} does not exist yet: {pipeline} is {state}, and has committed no epoch", _next(state)
     )
@@ -196,12 +198,12 @@ def _next(state: str) -> str:
             return "Start the pipeline: penstock run"
 
 
-def emptiness(segment: str, status: Mapping[str, Any]) -> str:
+def emptiness(segment: str, status: WorkerStatus) -> str:
     """Why an existing output is empty; "" if that is not known."""
     pipeline, _ = _parsed(segment)
-    for one in status.get("pipelines", ()):
-        if one["name"] == pipeline and one["merged"] == NO_EPOCH:
-            return f"{segment} is empty: {pipeline} is {one['state']}, and has committed no epoch yet"
+    for one in status.pipelines:
+        if one.name == pipeline and one.merged == NO_EPOCH:
+            return f"{segment} is empty: {pipeline} is {one.state}, and has committed no epoch yet"
     return ""
 
 
@@ -232,7 +234,7 @@ def cat(
     address = worker_to_read(worker, data)
     with segment_client(address) as client:
         info = _info(client, name, address)
-        if info.length == 0 and not follow and (why := emptiness(name, get_json(address, "/status"))):
+        if info.length == 0 and not follow and (why := emptiness(name, worker_status(address))):
             typer.echo(why, err=True)
         start = info.start if offset is None else offset
         if start > info.length:
@@ -256,7 +258,7 @@ def _info(client: SegmentClient, name: str, address: str) -> SegmentInfo:
     try:
         return client.info(name)
     except NoSuchSegment:
-        raise missing(name, get_json(address, "/status")) from None
+        raise missing(name, worker_status(address)) from None
 
 
 def _is_stored(name: str) -> bool:
@@ -298,7 +300,7 @@ def info(
     found = get_json(address, "/segments?" + urlencode({"prefix": name}))["segments"]
     segment = next((s for s in found if s["name"] == name), None)
     if segment is None:
-        raise missing(name, get_json(address, "/status"))
+        raise missing(name, worker_status(address))
     if as_json:
         typer.echo(json.dumps(segment))
         return

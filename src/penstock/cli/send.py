@@ -4,7 +4,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -15,11 +15,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.connect import DataOption, WorkerOption, YesOption, get_json, tls_context, worker_to_change
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, tls_context, worker_status, worker_to_change
 from penstock.cli.event_times import parse_event_time
 from penstock.client import Message, Source, SourceStream
-from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
+from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.connector import FRAME_SIZE_MAX
 from penstock.protocol.connector.frames import EventTimeUnit
 
@@ -31,12 +32,12 @@ _WATCH_SECONDS = 2.0
 """Between two status requests while waiting for acknowledgements."""
 
 
-def starting_on(status: Mapping[str, Any], source: str) -> dict[str, str]:
+def starting_on(status: WorkerStatus, source: str) -> dict[str, str]:
     """By name: the pipelines on a source whose Spark is starting, and the text to print for each."""
     return {
-        one["name"]: f"waiting for {one['name']}: Spark is starting{_soon(one['ready_in_seconds'])}"
-        for one in status.get("starting", ())
-        if source in one["sources"]
+        one.name: f"waiting for {one.name}: Spark is starting{_soon(one.ready_in_seconds)}"
+        for one in status.starting
+        if source in one.sources
     }
 
 
@@ -44,22 +45,22 @@ def _soon(seconds: float | None) -> str:
     return "" if seconds is None else f", ready in about {math.ceil(seconds)} s"
 
 
-def stalled_on(status: Mapping[str, Any], source: str) -> dict[str, str]:
+def stalled_on(status: WorkerStatus, source: str) -> dict[str, str]:
     """By name: the pipelines on a source that are stopped or blocked, and the text to print for each."""
     return {
-        one["name"]: sentence
-        for one in status.get("pipelines", ())
-        if source in {name for sources in one["inputs"].values() for name in sources} and (sentence := _stalled(one))
+        one.name: sentence
+        for one in status.pipelines
+        if source in {name for sources in one.inputs.values() for name in sources} and (sentence := _stalled(one))
     }
 
 
-def _stalled(pipeline: Mapping[str, Any]) -> str:
-    name, state = pipeline["name"], pipeline["state"]
+def _stalled(pipeline: PipelineStatus) -> str:
+    name, state = pipeline.name, pipeline.state
     if state in ("FAILING", "STOPPED"):
         return (
             f"waiting for {name}: it is {state}; start it with penstock run, or forget it with penstock pipeline drop"
         )
-    return f"waiting for {name}, which is {pipeline['held']}" if pipeline["held"] else ""
+    return f"waiting for {name}, which is {pipeline.blocked}" if pipeline.blocked else ""
 
 
 def wait_for_start(http: str, source: str, report: Callable[[str], None]) -> None:
@@ -69,7 +70,7 @@ def wait_for_start(http: str, source: str, report: Callable[[str], None]) -> Non
     """
     reported: set[str] = set()
     while True:
-        status = get_json(http, "/status")
+        status = worker_status(http)
         starting = {} if _acks_at_once(status, source) else starting_on(status, source)
         for name in starting.keys() - reported:
             report(starting[name])
@@ -80,12 +81,12 @@ def wait_for_start(http: str, source: str, report: Callable[[str], None]) -> Non
         time.sleep(_LOOK_SECONDS)
 
 
-def _acks_at_once(status: Mapping[str, Any], source: str) -> bool:
-    return bool(status["gateway"]["sources"].get(source, {}).get("ack") == "durable")
+def _acks_at_once(status: WorkerStatus, source: str) -> bool:
+    return source in status.sources and status.sources[source].ack == "durable"
 
 
-def _report_unread(status: Mapping[str, Any], source: str, report: Callable[[str], None]) -> None:
-    inputs = [name for one in status.get("pipelines", ()) for sources in one["inputs"].values() for name in sources]
+def _report_unread(status: WorkerStatus, source: str, report: Callable[[str], None]) -> None:
+    inputs = [name for one in status.pipelines for sources in one.inputs.values() for name in sources]
     if source not in inputs:
         report(f"no pipeline reads {source}: lines are acknowledged when they are stored")
 
@@ -109,7 +110,7 @@ def _watch(http: str, source: str, report: Callable[[str], None], over: threadin
     reported: dict[str, str] = {}
     while not over.wait(_WATCH_SECONDS):
         try:
-            status = get_json(http, "/status")
+            status = worker_status(http)
         except Unavailable:  # the client itself reports a worker that stays away
             continue
         now = {} if _acks_at_once(status, source) else starting_on(status, source) | stalled_on(status, source)
@@ -276,10 +277,9 @@ def _progress() -> Progress:
 
 def _times(http: str, source: str, event_time: str) -> LineTime:
     """By the worker's settings for the source's event times."""
-    gateway = get_json(http, "/status")["gateway"]
-    settings: dict[str, Any] = gateway["sources"].get(source, gateway)
-    unit = EventTimeUnit[settings["event_time_unit"].upper()]
-    return line_times(event_time, unit, ingest=settings.get("event_time_ingest", False))
+    status = worker_status(http)
+    settings = status.sources.get(source, status.source_defaults)
+    return line_times(event_time, EventTimeUnit[settings.event_time_unit.upper()], ingest=settings.event_time_ingest)
 
 
 def _check_same_worker(address: str, http: str) -> None:
@@ -293,10 +293,10 @@ def _check_same_worker(address: str, http: str) -> None:
 
 def connector_address(http: str) -> str:
     """Where the worker with this HTTP address listens for sources."""
-    status = get_json(http, "/status")
-    if status["tls"] and tls_context() is None:
+    status = worker_status(http)
+    if status.tls and tls_context() is None:
         raise RequestError("the worker speaks TLS alone", "Set PENSTOCK_TLS_CA to its authority's certificate.")
-    port = status["ports"].get("connector")
+    port = status.ports.get("connector")
     if port is None:
         raise Unavailable(f"the worker at {http} accepts no sources", "Start it with --connector-port.")
     return f"{http.rpartition(':')[0]}:{port}"

@@ -1,6 +1,7 @@
 """`penstock sink`: where the output of pipelines goes."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +81,7 @@ def list_sinks(worker: WorkerOption = None, data: DataOption = None, as_json: Js
     _console().print(sink_table(found) if found else "no sinks")
 
 
-def sink_table(found: list[SinkStatus], title: str | None = None) -> Table:
+def sink_table(found: Sequence[SinkStatus], title: str | None = None) -> Table:
     table = Table("pipeline", "port", "sink", "url", "guarantee", "state", "sent", "parked", title=title)
     table.title_justify, table.title_style = "left", "bold"
     for one in found:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_status, worker_to_read
 from penstock.cli.open_windows import open_window_notes
 from penstock.cli.screen import Column, Level, Row, Section, rendered, shares
 from penstock.cli.segment import segments_of
@@ -24,6 +23,15 @@ from penstock.core.errors import Unavailable
 from penstock.core.sizes import show_size
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
+from penstock.protocol.api.status import (
+    ApplicationStatus,
+    ConnectorStatus,
+    PipelineRates,
+    SinkRates,
+    SourceRates,
+    SourceStatus,
+    WorkerStatus,
+)
 from penstock.protocol.stored.names import (
     CONNECTOR_PREFIX,
     COORDINATOR_PREFIX,
@@ -37,44 +45,44 @@ from penstock.protocol.stored.names import (
 _COLOURS = {"connected": "green", "disconnected": "red", "failed": "red", "paused": "yellow", "draining": "yellow"}
 
 
-def connector_table(connectors: Sequence[dict[str, Any]], application: dict[str, Any]) -> Table:
-    title = f"application, revision {application['revision']}: {application['state']}"
+def connector_table(connectors: Sequence[ConnectorStatus], application: ApplicationStatus) -> Table:
+    title = f"application, revision {application.revision}: {application.state}"
     columns = ("connector", "type", "state", "streams", "waiting", "in", "out", "dead letters", "outbox", "guarantee")
     table = Table(*columns, title=title, title_justify="left", title_style="bold")
     for one in connectors:
-        state = "paused" if one["paused"] else one["state"]
+        state = "paused" if one.paused else one.state
         shown = f"[{_COLOURS.get(state, 'default')}]{state}[/]"
-        counts = (f"{one[key]:,}" for key in ("streams", "blocked_count", "events_in", "events_out", "dead_letters"))
+        counts = (one.streams, one.blocked_count, one.events_in, one.events_out, one.dead_letters)
         table.add_row(
-            *(escape(one["name"]), escape(one["type"]), shown, *counts),
-            *(show_size(one["outbox_bytes"]), _guarantee(one["guarantee"])),
+            *(escape(one.name), escape(one.type), shown, *(f"{count:,}" for count in counts)),
+            *(show_size(one.outbox_bytes), _guarantee(one.guarantee)),
         )
     return table
 
 
-def connector_troubles(connectors: Sequence[dict[str, Any]]) -> list[str]:
-    """Sentences: what is wrong with a connector, and who holds which stream."""
+def connector_troubles(connectors: Sequence[ConnectorStatus]) -> list[str]:
+    """Sentences: what is wrong with a connector, and what blocks which stream."""
     return [sentence for one in connectors for sentence in _sentences(one)]
 
 
-def _sentences(one: dict[str, Any]) -> Iterator[str]:
-    if one["reason"]:
-        yield f"connector {one['name']} is {one['state']}: {one['reason']}"
-    if one["breaker_reason"] and one["breaker_reason"] not in one["reason"]:
-        breaker = f"'s breaker is {one['breaker']}" if one["breaker"] != "passing" else " accepts nothing"
-        yield f"connector {one['name']}{breaker}: {one['breaker_reason']}"
-    for tripped in one["tripped_streams"]:
-        stream = f"stream #{tripped['stream_id']} of {tripped['connector']}"
-        yield f"connector {one['name']}'s breaker for {stream} is tripped: {tripped['why']}"
-    if (more := one["tripped_count"] - len(one["tripped_streams"])) > 0:
-        yield f"connector {one['name']}'s breakers are tripped for {more:,} more streams"
-    for blocked in one["blocked_streams"]:
-        yield f"stream {blocked['stream']} of {one['name']} is blocked: {blocked['why']}"
-    if (more := one["blocked_count"] - len(one["blocked_streams"])) > 0:
-        yield f"and {more:,} more streams of {one['name']}"
+def _sentences(one: ConnectorStatus) -> Iterator[str]:
+    if one.reason:
+        yield f"connector {one.name} is {one.state}: {one.reason}"
+    if one.breaker_reason and one.breaker_reason not in one.reason:
+        breaker = f"'s breaker is {one.breaker}" if one.breaker != "passing" else " accepts nothing"
+        yield f"connector {one.name}{breaker}: {one.breaker_reason}"
+    for tripped in one.tripped_streams:
+        stream = f"stream #{tripped.stream_id} of {tripped.connector}"
+        yield f"connector {one.name}'s breaker for {stream} is tripped: {tripped.why}"
+    if (more := one.tripped_count - len(one.tripped_streams)) > 0:
+        yield f"connector {one.name}'s breakers are tripped for {more:,} more streams"
+    for blocked in one.blocked_streams:
+        yield f"stream {blocked.stream} of {one.name} is blocked: {blocked.why}"
+    if (more := one.blocked_count - len(one.blocked_streams)) > 0:
+        yield f"and {more:,} more streams of {one.name}"
 
 
-def _guarantee(guarantee: dict[str, str]) -> str:
+def _guarantee(guarantee: Mapping[str, str]) -> str:
     return ", ".join(f"{port}: {promise}" for port, promise in guarantee.items())
 
 
@@ -134,7 +142,7 @@ _SEGMENT_COLUMNS = (Column("SEGMENT", is_name=True), Column("SIZE"), Column("STA
 
 def view(
     address: str,
-    status: Mapping[str, Any],
+    status: WorkerStatus,
     segments: Sequence[Mapping[str, Any]],
     *,
     width: int,
@@ -148,7 +156,7 @@ def view(
     height = None if is_all else height
     troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status)]
     sentences = [*troubles, *((printable(note), "") for note in notes)]
-    if not sentences and status.get("pipelines"):
+    if not sentences and status.pipelines:
         sentences = [(_NOTHING_BLOCKED, "green")]
     top = [*_worker(address, status, width), *_limited(sentences, width, height)]
     sections = _sections(status, segments, is_all=is_all)
@@ -160,16 +168,14 @@ def view(
 
 
 def _sections(
-    status: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], *, is_all: bool
+    status: WorkerStatus, segments: Sequence[Mapping[str, Any]], *, is_all: bool
 ) -> tuple[Section, Section, Section, Section]:
-    rates = status.get("rates", {})
-    pipelines = msgspec.convert(status.get("pipelines", []), list[PipelineStatus])
-    sinks = [SinkStatus(**sink) for sink in status.get("sinks", [])]
+    rates = status.rates
     shown = [one for one in segments if is_all or not one["name"].startswith(INTERNAL)]
     return (
-        _pipelines(pipelines, rates.get("pipelines", {})),
-        _sources(status, rates.get("sources", {}), is_all=is_all),
-        _sinks(sinks, rates.get("sinks", {})),
+        _pipelines(status.pipelines, rates.pipelines),
+        _sources(status, is_all=is_all),
+        _sinks(status.sinks, rates.sinks),
         _segments(shown),
     )
 
@@ -177,20 +183,20 @@ def _sections(
 # What is at the top.
 
 
-def _worker(address: str, status: Mapping[str, Any], width: int) -> list[Text]:
+def _worker(address: str, status: WorkerStatus, width: int) -> list[Text]:
     """One line: what does not fit is left out."""
-    application = status.get("application") or {"revision": 0}
-    parts = [f"penstock {status['version']} on {address}"]
-    if "uptime_seconds" in status:
-        parts.append(f"up {show_seconds(status['uptime_seconds'])}")
-    parts.append(f"{show_size(status['store']['live_bytes'])} stored")
-    if application["revision"]:
-        parts.append(f"application {application['state']}, revision {application['revision']}")
-    if "rates" in status:
-        parts.append(f"rates: last {show_seconds(status['rates']['seconds'])}")
+    parts = [f"penstock {status.version} on {address}", f"up {show_seconds(status.uptime_seconds)}"]
+    parts.append(f"{show_size(status.store.live_bytes)} stored")
+    if (application := _deployed(status)) is not None:
+        parts.append(f"application {application.state}, revision {application.revision}")
+    parts.append(f"rates: last {show_seconds(status.rates.seconds)}")
     while len(parts) > 1 and len(" · ".join(parts)) > width:
         parts.pop()
     return [Text(" · ".join(parts), "bold")]
+
+
+def _deployed(status: WorkerStatus) -> ApplicationStatus | None:
+    return status.application if status.application is not None and status.application.revision else None
 
 
 def _limited(sentences: Sequence[tuple[str, str]], width: int, height: int | None) -> list[Text]:
@@ -206,19 +212,19 @@ def _limited(sentences: Sequence[tuple[str, str]], width: int, height: int | Non
     return shown
 
 
-def _status_sentences(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for problem in status["problems"]:
+def _status_sentences(status: WorkerStatus) -> Iterator[tuple[str, str]]:
+    for problem in status.problems:
         yield printable(problem), "bold red"
-    for name, why in status["gateway"].get("damaged_sources", {}).items():
+    for name, why in status.damaged_sources.items():
         yield printable(f"source {name!r}: {why}"), "bold red"
-    pipelines = msgspec.convert(status.get("pipelines", []), list[PipelineStatus])
+    pipelines = status.pipelines
     yield from ((sentence, "red") for sentence in _failing([one for one in pipelines if one.state == "FAILING"]))
     if stopped := [one for one in pipelines if one.state == "STOPPED" and one.lag_bytes]:
         lag = show_size(sum(one.lag_bytes for one in stopped))
         yield f"{_named(stopped)} STOPPED (start it with penstock run): {lag} behind", "yellow"
     own = tuple(f"pipeline {one.name} is {one.state}: " for one in pipelines)
-    blocked = [sentence for sentence in status.get("holds", []) if not sentence.startswith(own)]
-    for sentence in [*blocked, *connector_troubles(status.get("connectors", []))]:
+    blocked = [sentence for sentence in status.blockages if not sentence.startswith(own)]
+    for sentence in [*blocked, *connector_troubles(status.connectors)]:
         yield printable(sentence), "yellow"
 
 
@@ -246,79 +252,71 @@ def _named(pipelines: Sequence[PipelineStatus]) -> str:
 # The tables.
 
 
-def _pipelines(pipelines: Sequence[PipelineStatus], rates: Mapping[str, Any]) -> Section:
-    rows = [_pipeline(one, rates.get(one.name, {})) for one in pipelines]
+def _pipelines(pipelines: Sequence[PipelineStatus], rates: Mapping[str, PipelineRates]) -> Section:
+    rows = [_pipeline(one, rates.get(one.name, PipelineRates())) for one in pipelines]
     return Section("pipeline", _PIPELINE_COLUMNS, rows, "running")
 
 
-def _pipeline(one: PipelineStatus, rates: Mapping[str, Any]) -> Row:
+def _pipeline(one: PipelineStatus, rates: PipelineRates) -> Row:
     level = Level.OK
-    if one.state not in ("RUNNING", "STARTING") or one.held:
+    if one.state not in ("RUNNING", "STARTING") or one.blocked:
         level = Level.BAD if one.state == "FAILING" else Level.WARNING
     reads = ", ".join(dict.fromkeys(source for sources in one.inputs.values() for source in sources))
     cells = (
-        *(one.name, "BLOCKED" if one.held and one.state == "RUNNING" else one.state),
-        *(_rate(rates.get("rows_in_per_second", 0.0)), _rate(rates.get("rows_out_per_second", 0.0))),
-        *(show_size(one.lag_bytes), _latency(rates.get("latency_seconds")), show_epoch(one.complete)),
+        *(one.name, "BLOCKED" if one.blocked and one.state == "RUNNING" else one.state),
+        *(_rate(rates.rows_in_per_second), _rate(rates.rows_out_per_second)),
+        *(show_size(one.lag_bytes), _latency(rates.latency_seconds), show_epoch(one.complete)),
         *(show_clock_time(one.watermark), show_size(one.undelivered_bytes), reads),
     )
     return Row(cells, level)
 
 
-def _sources(status: Mapping[str, Any], rates: Mapping[str, Any], *, is_all: bool) -> Section:
-    connectors = {one["name"]: one for one in status.get("connectors", [])}
-    sources = status["gateway"]["sources"]
-    hosted = [name for name, one in connectors.items() if "out" in one["guarantee"] and name not in sources]
+def _sources(status: WorkerStatus, *, is_all: bool) -> Section:
+    sources, connectors, rates = status.sources, {one.name: one for one in status.connectors}, status.rates.sources
+    hosted = [name for name, one in connectors.items() if "out" in one.guarantee and name not in sources]
     names = [name for name in sources if is_all or not name.startswith(SYSTEM_PREFIX)]
     rows = [
-        _source(name, sources.get(name), connectors.get(name), rates.get(name, {}))
+        _source(name, sources.get(name), connectors.get(name), rates.get(name, SourceRates()))
         for name in sorted([*names, *hosted])
     ]
     return Section("source", _SOURCE_COLUMNS, rows, "no trouble")
 
 
-def _source(
-    name: str, source: Mapping[str, Any] | None, connector: Mapping[str, Any] | None, rates: Mapping[str, Any]
-) -> Row:
+def _source(name: str, source: SourceStatus | None, connector: ConnectorStatus | None, rates: SourceRates) -> Row:
     """`source` is None before its first event; `connector` is None for one that programs send to."""
-    source = source or {"has_room": True, "streams": 0, "held_bytes": 0}
-    connector = connector or {"state": "", "paused": False, "blocked_count": 0, "dead_letters": 0, "type": "programs"}
     state, level = _source_state(source, connector)
-    waiting, dead_letters = connector["blocked_count"], connector["dead_letters"]
+    streams, retained = (0, 0) if source is None else (source.streams, source.retained_bytes)
+    waiting, dead_letters = (0, 0) if connector is None else (connector.blocked_count, connector.dead_letters)
     cells = (
-        *(
-            name,
-            state,
-            _rate(rates.get("events_per_second", 0.0)),
-            show_size(round(rates.get("bytes_per_second", 0.0))),
-        ),
-        *(f"{source['streams']:,}", show_size(source["held_bytes"])),
-        *(connector["type"], f"{waiting:,}" if waiting else "", f"{dead_letters:,}" if dead_letters else ""),
+        *(name, state, _rate(rates.events_per_second), show_size(round(rates.bytes_per_second))),
+        *(f"{streams:,}", show_size(retained), "programs" if connector is None else connector.type),
+        *(f"{waiting:,}" if waiting else "", f"{dead_letters:,}" if dead_letters else ""),
     )
     return Row(cells, level)
 
 
-def _source_state(source: Mapping[str, Any], connector: Mapping[str, Any]) -> tuple[str, Level]:
-    if connector["state"] in _BAD_STATES:
-        return str(connector["state"]), Level.BAD
-    if not source["has_room"]:
+def _source_state(source: SourceStatus | None, connector: ConnectorStatus | None) -> tuple[str, Level]:
+    state = "" if connector is None else connector.state
+    if state in _BAD_STATES:
+        return state, Level.BAD
+    if source is not None and not source.has_room:
         return "full", Level.WARNING
-    if connector["paused"] or connector["blocked_count"]:
-        return "paused" if connector["paused"] else "waiting", Level.WARNING
-    if source.get("has_finished"):
+    if connector is not None and (connector.paused or connector.blocked_count):
+        return "paused" if connector.paused else "waiting", Level.WARNING
+    if source is not None and source.has_finished:
         return "ended", Level.OK
-    return str(connector["state"]) or "ready", Level.OK
+    return state or "ready", Level.OK
 
 
-def _sinks(sinks: Sequence[SinkStatus], rates: Mapping[str, Any]) -> Section:
-    rows = [_sink(one, rates.get(one.pipeline, {}).get(one.sink, {})) for one in sinks]
+def _sinks(sinks: Sequence[SinkStatus], rates: Mapping[str, Mapping[str, SinkRates]]) -> Section:
+    rows = [_sink(one, rates.get(one.pipeline, {}).get(one.sink, SinkRates())) for one in sinks]
     return Section("sink", _SINK_COLUMNS, rows, "ready")
 
 
-def _sink(one: SinkStatus, rates: Mapping[str, Any]) -> Row:
+def _sink(one: SinkStatus, rates: SinkRates) -> Row:
     level = Level.BAD if one.state in _BAD_SINKS else Level.WARNING if one.lacking and one.reason else Level.OK
     behind = "" if not one.lacking else "1 epoch" if one.lacking == 1 else f"{one.lacking:,} epochs"
-    rate = _rate(rates.get("rows_per_second", 0.0))
+    rate = _rate(rates.rows_per_second)
     return Row((one.sink, one.pipeline, one.state, rate, behind, one.url, str(one.parked or "")), level)
 
 
@@ -332,15 +330,14 @@ def _segments(segments: Sequence[Mapping[str, Any]]) -> Section:
     return Section("segment", _SEGMENT_COLUMNS, rows, "penstock segment list")
 
 
-def _details(status: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _details(status: WorkerStatus) -> Iterator[RenderableType]:
     """Tables with all there is to know of connectors, watermarks and sinks."""
-    application = status.get("application") or {"revision": 0}
-    if application["revision"]:
-        yield connector_table(status.get("connectors", []), application)
-    if pipelines := msgspec.convert(status.get("pipelines", []), list[PipelineStatus]):
-        yield watermark_table(pipelines)
-    if sinks := [SinkStatus(**sink) for sink in status.get("sinks", [])]:
-        yield sink_table(sinks, "sinks")
+    if (application := _deployed(status)) is not None:
+        yield connector_table(status.connectors, application)
+    if status.pipelines:
+        yield watermark_table(status.pipelines)
+    if status.sinks:
+        yield sink_table(status.sinks, "sinks")
 
 
 # Numbers.
@@ -414,7 +411,7 @@ def _watch(address: str, console: Console, *, is_all: bool) -> None:
 
 def _shown(address: str, console: Console, *, is_all: bool) -> RenderableType:
     """On a terminal a line is left for the prompt that follows."""
-    status, segments = get_json(address, "/status"), [*segments_of(address)]
+    status, segments = worker_status(address), [*segments_of(address)]
     height = console.height - 1 if console.is_terminal else None
-    notes = open_window_notes(msgspec.convert(status.get("pipelines", []), list[PipelineStatus]))
+    notes = open_window_notes(status.pipelines)
     return view(address, status, segments, width=console.width, height=height, is_all=is_all, notes=notes)

@@ -88,7 +88,7 @@ def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:
     columns = ("pipeline", "watermark", "blocked by", "its time", "not moved for")
     table = Table(*columns, title="watermarks", title_justify="left", title_style="bold")
     for each in pipelines:
-        blocker = each.watermark_held
+        blocker = each.watermark_blocked_by
         who = "" if blocker is None else printable(blocker.text())
         time = "" if blocker is None else show_time(blocker.time)
         unmoved = show_seconds(each.watermark_unmoved_seconds)

@@ -224,16 +224,15 @@ async def _run(settings: WorkerSettings) -> None:
         loop.add_signal_handler(number, worker.stop)
 
     def ready(ports: dict[str, int]) -> None:
-        status = worker.status()["store"]
-        assert isinstance(status, dict)
+        store = worker.status().store
         _print(
             f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
             f"segments on {settings.segment.host}:{ports['segment']}, "
             f"http on {settings.http_host}:{ports['http']}"
         )
         _print(
-            f"data in {settings.data}: {status['segments']} segments, {status['live_bytes']} bytes, "
-            f"recovered in {status['recovery_seconds']} s"
+            f"data in {settings.data}: {store.segments} segments, {store.live_bytes} bytes, "
+            f"recovered in {store.recovery_seconds} s"
         )
 
     await worker.run(ready)

@@ -162,7 +162,7 @@ class Cuts:
         shared, blocked_by = self._shared, None
         end = answer(pipeline, asker, start)
         if end is None:
-            blocked_by = shared.reports.held(shared.state, name)
+            blocked_by = shared.reports.blocked(shared.state, name)
             if blocked_by is None and await self._plan(name, pipeline, asker, limits or pipeline.limits):
                 return shared.state.pipelines[name].planned, None
             end = start

@@ -14,6 +14,7 @@ from penstock.coordinator.watermark.source_table import Held
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BucketNumbers, PipelineStatus
+from penstock.protocol.api.status import OperatorStatus
 from penstock.protocol.stored.names import Form, Source
 
 # What the tasks of window operators report: the size of each bucket's state, and how many events were late.
@@ -34,24 +35,6 @@ class BucketStatus:
     epoch: int
     numbers: BucketNumbers
     generation: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorStatus:
-    """Totals over an operator's buckets. `bucket_bytes` is the size of the largest one: the limit applies to it."""
-
-    pipeline: str
-    operator: str
-    epoch: int
-    buckets: int
-    open_windows: int
-    keys: int
-    state_bytes: int
-    bucket_bytes: int
-    late_kept: int
-    late_dropped: int
-    waiting: int
-    first_end: int | None
 
 
 class Summary(NamedTuple):

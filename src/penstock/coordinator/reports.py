@@ -10,7 +10,7 @@ from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.watermark.source_table import Held
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.types import NO_EPOCH
-from penstock.protocol.api.pipelines import PipelineStatus, WatermarkHeld
+from penstock.protocol.api.pipelines import PipelineStatus, WatermarkBlocker
 from penstock.protocol.stored.names import Form, Source, output_segment
 
 WAITING_EPOCHS_MAX = EPOCHS_MAX // 2
@@ -61,7 +61,7 @@ class Reports:
         done = {f"sink {key}": sink.at for key, sink in sinks.items() if sink.port == port}
         return done | self._readers(state, segment)
 
-    def held(self, state: State, name: str) -> str | None:
+    def blocked(self, state: State, name: str) -> str | None:
         """What blocks the pipeline's cut, although there may be new input: "blocked by …"."""
         pipeline = state.pipelines[name]
         waiting = self.undelivered(state, name)
@@ -109,31 +109,30 @@ class Reports:
             lag_bytes=self.lag_bytes(state, name),
             undelivered_bytes=sum(self.undelivered(state, name).values()),
             watermark=pipeline.watermark,
-            held=self.held(state, name),
+            blocked=self.blocked(state, name),
             heartbeat_age_seconds=self._heartbeats.age(name),
             inputs={key: list(spec.sources) for key, spec in pipeline.inputs.items()},
             outputs=None if pipeline.outputs is None and not pipeline.epochs else list(pipeline.ports),
             is_reset=any(not spec.resolved for spec in pipeline.inputs.values()),
-            watermark_held=None if standing is None else self._held_by(standing.held),
+            watermark_blocked_by=None if standing is None else self._blocker(standing.held),
             watermark_unmoved_seconds=None if standing is None else round(standing.unmoved_seconds, 3),
         )
 
-    def _held_by(self, held: Held | None) -> WatermarkHeld | None:
+    def _blocker(self, held: Held | None) -> WatermarkBlocker | None:
         if held is None:
             return None
         stream = "" if held.stream_id is None else self._connectors.stream_name(held.source, held.stream_id)
-        return WatermarkHeld(held.source, held.stream_id, stream, held.time)
+        return WatermarkBlocker(held.source, held.stream_id, stream, held.time)
 
-    def holds(self, state: State) -> Iterator[str]:
+    def blockages(self, state: State) -> Iterator[str]:
         """A sentence for each pipeline that has input and does not run, or that is blocked."""
         for name in sorted(state.pipelines):
             standing = self._heartbeats.state(name)
             lag = self.lag_bytes(state, name)
             if standing != "RUNNING" and lag:
                 yield f"pipeline {name} is {standing}: {lag} bytes of {self._read_by(state, name)} wait for it"
-            held = self.held(state, name)
-            if held is not None:
-                yield f"pipeline {name} is {held}"
+            if (blocked := self.blocked(state, name)) is not None:
+                yield f"pipeline {name} is {blocked}"
 
     def _read_by(self, state: State, name: str) -> str:
         return ", ".join(sorted(state.pipelines[name].sources))

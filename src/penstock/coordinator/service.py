@@ -203,10 +203,10 @@ class Coordinator:
     def pipelines(self) -> list[PipelineStatus]:
         return [self._open_windows.shown(one) for one in self._shared.reports.pipelines(self._shared.state)]
 
-    def holds(self, full_sources: dict[str, int]) -> list[str]:
+    def blockages(self, full_sources: dict[str, int]) -> list[str]:
         """What is blocked, and by what, in sentences. `full_sources`: connectors at their quota → bytes retained."""
         shared = self._shared
-        sentences = [*shared.reports.holds(shared.state)]
+        sentences = [*shared.reports.blockages(shared.state)]
         for name, size in full_sources.items():
             slowest = ", ".join(shared.reports.slowest(shared.state, name))
             blocked = f"blocked by {slowest}" if slowest else "read by no pipeline"

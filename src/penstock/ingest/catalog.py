@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from penstock.connectors.api import StreamRef
@@ -44,9 +44,6 @@ class Counters:
     protocol_errors: int = 0
     errors_from_sources: int = 0
     closed_for_room: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 class SourceCatalog:

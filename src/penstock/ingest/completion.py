@@ -49,7 +49,7 @@ class Waiter(Protocol):
 class CompletionStatus:
     """For /status: `released` by the coordinator, `acknowledged` to the sources."""
 
-    held: bool
+    awaits_pipelines: bool
     released: dict[str, int]
     acknowledged: dict[str, int]
     waiting_bytes: int

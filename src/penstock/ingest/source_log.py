@@ -7,7 +7,7 @@ nothing: it stores what it gets, at once or not at all, and returns where that i
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penstock.core.errors import NoRoom, PenstockError, StoreFailed
@@ -44,9 +44,6 @@ class SourceCounters:
     messages: int = 0
     message_bytes: int = 0
     duplicates: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 class SourceSegments:

@@ -1,7 +1,6 @@
 """What the coordinator, /status and /metrics ask about a worker's sources. Reads only."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 
 from penstock.coordinator.settings import SourceTimes
 from penstock.ingest.catalog import SourceCatalog
@@ -9,6 +8,7 @@ from penstock.ingest.known_streams import Standing
 from penstock.ingest.owners import Use
 from penstock.ingest.settings import WhenAllIdle
 from penstock.ingest.source_log import SourceCounters, SourceLog
+from penstock.protocol.api.status import SourceDefaults, SourceStatus, SourceTotals
 
 
 class SourceView:
@@ -65,41 +65,58 @@ class SourceView:
         """The counters of every source, whichever front writes to it."""
         return {log.name: log.counters for log in self._sources}
 
-    def gauges(self) -> dict[str, int]:
-        counts = self._sources.registry.counts()
-        return {
-            "connectors": len(self._sources),
-            "active_streams": counts[Use.ACTIVE],
-            "closing_streams": counts[Use.CLOSING],
-            "known_streams": sum(len(log.streams) for log in self._sources),
-            "idle_streams": sum(len(log.streams.idle) for log in self._sources),
-        }
+    def totals(self) -> SourceTotals:
+        uses, counters = self._sources.registry.counts(), self._sources.counters
+        return SourceTotals(
+            count=len(self._sources),
+            active_streams=uses[Use.ACTIVE],
+            closing_streams=uses[Use.CLOSING],
+            known_streams=sum(len(log.streams) for log in self._sources),
+            idle_streams=sum(len(log.streams.idle) for log in self._sources),
+            messages=counters.messages,
+            message_bytes=counters.message_bytes,
+            duplicates=counters.duplicates,
+            streams_opened=counters.streams_opened,
+            streams_refused=counters.streams_refused,
+            streams_ended=counters.streams_ended,
+        )
 
-    def status(self) -> dict[str, object]:
+    def defaults(self) -> SourceDefaults:
         settings = self._sources.settings.source
-        return {
-            "damaged_sources": self._sources.damaged,
-            "event_time_unit": settings.event_time_unit.name.lower(),
-            "event_time_ingest": settings.event_time_ingest,
-            "sources": {log.name: self._status(log) for log in sorted(self._sources, key=lambda log: log.name)},
-        }
+        return SourceDefaults(
+            event_time_unit=settings.event_time_unit.name.lower(), event_time_ingest=settings.event_time_ingest
+        )
 
-    def _status(self, log: SourceLog) -> dict[str, object]:
-        return {
-            **log.counters.as_dict(),
-            **asdict(self._sources.completion(log.name).status()),
-            "segments": log.segments,
-            "streams": len(log.streams),
-            "held_bytes": log.data_segments.retained_bytes,
-            "has_room": log.has_room(),
-            "ack": log.settings.ack.value,
-            "idle_streams": len(log.streams.idle),
-            "has_finished": log.has_finished,
-            "max_disorder_seconds": log.settings.max_disorder_us / 1e6,
-            "idle_timeout_seconds": log.settings.idle_timeout_seconds,
-            "event_time_unit": log.settings.event_time_unit.name.lower(),
-            "event_time_ingest": log.settings.event_time_ingest,
-            "when_all_idle": log.settings.when_all_idle.value,
-            "has_arrival_times": log.times.are_arrival_times,
-            "last_event_us": log.times.last_event_us,
-        }
+    def damaged(self) -> dict[str, str]:
+        """The sources that are refused, and why."""
+        return self._sources.damaged
+
+    def status(self) -> dict[str, SourceStatus]:
+        """By name, in its order."""
+        return {log.name: self._status(log) for log in sorted(self._sources, key=lambda log: log.name)}
+
+    def _status(self, log: SourceLog) -> SourceStatus:
+        counters, settings, completion = log.counters, log.settings, self._sources.completion(log.name).status()
+        return SourceStatus(
+            messages=counters.messages,
+            message_bytes=counters.message_bytes,
+            duplicates=counters.duplicates,
+            acks_await_pipelines=completion.awaits_pipelines,
+            released=completion.released,
+            acknowledged=completion.acknowledged,
+            waiting_bytes=completion.waiting_bytes,
+            segments=log.segments,
+            streams=len(log.streams),
+            retained_bytes=log.data_segments.retained_bytes,
+            has_room=log.has_room(),
+            ack=settings.ack.value,
+            idle_streams=len(log.streams.idle),
+            has_finished=log.has_finished,
+            max_disorder_seconds=settings.max_disorder_us / 1e6,
+            idle_timeout_seconds=settings.idle_timeout_seconds,
+            event_time_unit=settings.event_time_unit.name.lower(),
+            event_time_ingest=settings.event_time_ingest,
+            when_all_idle=settings.when_all_idle.value,
+            has_arrival_times=log.times.are_arrival_times,
+            last_event_us=log.times.last_event_us,
+        )

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 
+from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.connection import SegmentConnection
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.state import ServerState
@@ -53,11 +54,8 @@ class SegmentServer:
         await asyncio.sleep(0)
         state.read_pool.shutdown(wait=False, cancel_futures=True)
 
-    def gauges(self) -> dict[str, int]:
-        return self._state.gauges()
-
-    def status(self) -> dict[str, int]:
-        return self.gauges() | self.counters.as_dict()
+    def status(self) -> SegmentServerStatus:
+        return self._state.status()
 
     async def _sweep_stalled(self) -> None:
         while True:

@@ -1,6 +1,6 @@
 """The segment server's limits, each with its reason."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from ssl import SSLContext
 
 MIB = 1 << 20
@@ -63,6 +63,3 @@ class Counters:
     refused: int = 0
     reads: int = 0
     read_bytes: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)

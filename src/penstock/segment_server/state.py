@@ -4,8 +4,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Protocol
 
+from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
@@ -132,13 +134,14 @@ class ServerState:
     def is_full(self) -> bool:
         return self._unacknowledged > self.settings.unacknowledged_bytes_total_max
 
-    def gauges(self) -> dict[str, int]:
-        return {
-            "open_connections": len(self.connections),
-            "paused_connections": len(self.paused),
-            "unacknowledged_bytes": self._unacknowledged,
-            "tail_reads": len(self.tail),
-        }
+    def status(self) -> SegmentServerStatus:
+        return SegmentServerStatus(
+            open_connections=len(self.connections),
+            paused_connections=len(self.paused),
+            unacknowledged_bytes=self._unacknowledged,
+            tail_reads=len(self.tail),
+            **asdict(self.counters),
+        )
 
     def flush_soon(self) -> None:
         if not self._flush_called:

@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.coordinator.flow import BUCKETS, Distribution, Flow
+from penstock.coordinator.flow import BUCKETS, Distribution, Flow, PipelineFlow
 from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
 from penstock.ingest.source_view import SourceView
+from penstock.protocol.api.status import PipelineRates, RatesStatus, SinkRates, SourceRates
 
 # How fast everything flows now: counters as they were a moment ago, in a small ring, and as they are.
 
@@ -79,20 +80,35 @@ def counts(sources: SourceView, flow: Flow | None) -> dict[Key, int]:
     return found
 
 
-def rates_as_json(rates: Rates, flow: Flow | None) -> dict[str, Any]:
-    """By name, what `docs/operating.md` says; sinks by pipeline and name."""
-    found: dict[str, Any] = {"seconds": round(rates.seconds, 1), "sources": {}, "pipelines": {}, "sinks": {}}
-    for (kind, *names, what), value in rates.per_second().items():
-        place = found[f"{kind}s"]
-        for name in names:
-            place = place.setdefault(name, {})
-        place[f"{what}_per_second"] = round(value, 3)
-    for name, pipeline in flow.pipelines.items() if flow is not None else ():
-        found["pipelines"][name] |= {
-            "epoch_seconds": _rounded(pipeline.duration.last),
-            "latency_seconds": _rounded(pipeline.latency.last),
-        }
-    return found
+def rates_status(rates: Rates, flow: Flow | None) -> RatesStatus:
+    """As `docs/operating.md` describes it."""
+    now = {key: round(value, 3) for key, value in rates.per_second().items()}
+    sinks: dict[str, dict[str, SinkRates]] = {}
+    for name, sink in flow.sinks if flow is not None else ():
+        key = _SINK, name, sink
+        sinks.setdefault(name, {})[sink] = SinkRates(
+            rows_per_second=now[*key, "rows"], epochs_per_second=now[*key, "epochs"]
+        )
+    return RatesStatus(
+        seconds=round(rates.seconds, 1),
+        sources={name: _source_rates(now, name) for kind, name, *_ in now if kind == _SOURCE},
+        pipelines={name: _pipeline_rates(now, name, one) for name, one in flow.pipelines.items()} if flow else {},
+        sinks=sinks,
+    )
+
+
+def _source_rates(now: Mapping[Key, float], name: str) -> SourceRates:
+    return SourceRates(events_per_second=now[_SOURCE, name, "events"], bytes_per_second=now[_SOURCE, name, "bytes"])
+
+
+def _pipeline_rates(now: Mapping[Key, float], name: str, flow: PipelineFlow) -> PipelineRates:
+    return PipelineRates(
+        rows_in_per_second=now[_PIPELINE, name, "rows_in"],
+        bytes_in_per_second=now[_PIPELINE, name, "bytes_in"],
+        rows_out_per_second=now[_PIPELINE, name, "rows_out"],
+        epoch_seconds=_rounded(flow.duration.last),
+        latency_seconds=_rounded(flow.latency.last),
+    )
 
 
 def _rounded(seconds: float | None) -> float | None:

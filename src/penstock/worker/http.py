@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from penstock.protocol.api.status import WorkerStatus
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, pipeline_routes
 from penstock.worker.routes import Routed, reply
@@ -36,7 +37,7 @@ class Watched(Routed, Protocol):
 
     def problems(self) -> list[str]: ...
 
-    def status(self) -> dict[str, object]: ...
+    def status(self) -> WorkerStatus: ...
 
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]: ...
 

@@ -3,19 +3,26 @@
 Each kind of thing that there are several of has a table: a line for each metric, with its help and where its value is.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.application.report import ConnectorStatus
 from penstock.coordinator.open_windows import BucketStatus
 from penstock.protocol.api.delivery import EpochStatus, SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
+from penstock.protocol.api.status import (
+    ConnectorStatus,
+    Part,
+    SegmentServerStatus,
+    SessionTotals,
+    SourceTotals,
+    StoreStatus,
+)
 
-Numbers: TypeAlias = Mapping[str, int | float]
 Families: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 T = TypeVar("T")
@@ -24,18 +31,38 @@ GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
 
 
 class Numbered(Collector):
-    """Every number of a part as a metric `penstock_<part>_<name>`."""
+    """Every number of a part of the status as a metric `penstock_<part>_<name>`."""
 
-    def __init__(self, part: str, gauges: Callable[[], Numbers], counters: Callable[[], Numbers]) -> None:
+    def __init__(self, part: str, status: Callable[[], Part], *, counters: Collection[str]) -> None:
+        """The others are gauges."""
         self._prefix = f"penstock_{part}_"
-        self._gauges = gauges
+        self._status = status
         self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        for name, value in self._gauges().items():
-            yield GaugeMetricFamily(self._prefix + name, _text(name), value)
-        for name, value in self._counters().items():
-            yield CounterMetricFamily(self._prefix + name, _text(name), value)
+        for name, value in msgspec.structs.asdict(self._status()).items():
+            family = COUNTER if name in self._counters else GAUGE
+            yield family(self._prefix + name, _text(name), value)
+
+
+def store(status: Callable[[], StoreStatus]) -> Collector:
+    return Numbered("store", status, counters=("compaction_moved_bytes", "chapters_dropped"))
+
+
+def sources(status: Callable[[], SourceTotals]) -> Collector:
+    streams = ("streams_opened", "streams_refused", "streams_ended")
+    return Numbered("sources", status, counters=("messages", "message_bytes", "duplicates", *streams))
+
+
+def sessions(status: Callable[[], SessionTotals]) -> Collector:
+    errors = ("protocol_errors", "errors_from_sources", "closed_for_room")
+    return Numbered("sessions", status, counters=("joined", "refused", "frames_sent", *errors))
+
+
+def segment_server(status: Callable[[], SegmentServerStatus]) -> Collector:
+    connections = ("connections", "connections_refused", "protocol_errors")
+    data = ("appends", "appended_bytes", "duplicates", "refused", "reads", "read_bytes")
+    return Numbered("segment", status, counters=(*connections, *data))
 
 
 class Line(NamedTuple, Generic[T]):
@@ -101,20 +128,20 @@ def pipelines(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector:
     return Table("pipeline", {"pipeline": lambda one: one.name}, _PIPELINES, listed)
 
 
-def watermarks_held(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector:
-    """1 for what holds a pipeline's watermark back: a stream of a source, or an output."""
-    line = Line[PipelineStatus](GAUGE, "watermark_held", "1 for what blocks the watermark", lambda _: 1)
+def watermark_blockers(listed: Callable[[], Sequence[PipelineStatus]]) -> Collector:
+    """1 for what blocks a pipeline's watermark: a stream of a source, or an output."""
+    line = Line[PipelineStatus](GAUGE, "watermark_blocked", "1 for what blocks the watermark", lambda _: 1)
     labels: dict[str, Callable[[PipelineStatus], str]] = {
         "pipeline": lambda one: one.name,
-        "source": lambda one: one.watermark_held.source if one.watermark_held else "",
+        "source": lambda one: one.watermark_blocked_by.source if one.watermark_blocked_by else "",
         "stream_id": _stream_id,
-        "stream": lambda one: one.watermark_held.stream if one.watermark_held else "",
+        "stream": lambda one: one.watermark_blocked_by.stream if one.watermark_blocked_by else "",
     }
-    return Table("pipeline", labels, [line], lambda: [one for one in listed() if one.watermark_held is not None])
+    return Table("pipeline", labels, [line], lambda: [one for one in listed() if one.watermark_blocked_by is not None])
 
 
 def _stream_id(one: PipelineStatus) -> str:
-    blocker = one.watermark_held
+    blocker = one.watermark_blocked_by
     return "" if blocker is None or blocker.stream_id is None else str(blocker.stream_id)
 
 

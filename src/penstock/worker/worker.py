@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 import penstock
 from penstock.application.runtime import Runtime
 from penstock.coordinator.flow import Flow
-from penstock.coordinator.open_windows import BucketStatus, OperatorStatus
+from penstock.coordinator.open_windows import BucketStatus
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
@@ -25,6 +25,7 @@ from penstock.ingest.declarations import Declarations
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
+from penstock.protocol.api.status import OperatorStatus, StoreStatus, WorkerStatus
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
@@ -269,28 +270,35 @@ class Worker:
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]:
         return self._store.segments(prefix, after, limit)
 
-    def status(self) -> dict[str, object]:
-        return {
-            "version": penstock.__version__,
-            "id": self.id,
-            "pid": os.getpid(),
-            "data": str(self.settings.data.resolve()),
-            "uptime_seconds": round(time.monotonic() - self._started_at, 1),
-            "ports": self.ports,
-            "tls": self.settings.segment.ssl is not None,
-            "problems": self.problems(),
-            "store": self._store_numbers() | self._store_counts(),
-            "segment_server": self._server.status(),
-            "gateway": self._gateway.status(),
-            "application": self._runtime.summary() if self._runtime is not None else None,
-            "connectors": self._runtime.status() if self._runtime is not None else [],
-            "pipelines": self._pipelines(),
-            "starting": self._starting(),
-            "sinks": self._sinks(),
-            "windows": self._windows(),
-            "holds": self._blockages(),
-            "rates": flow.rates_as_json(self._rates, self._flow),
-        }
+    def status(self) -> WorkerStatus:
+        sources, sessions, runtime = self._source_view, self._gateway.sessions, self._runtime
+        return WorkerStatus(
+            version=penstock.__version__,
+            id=self.id,
+            pid=os.getpid(),
+            data=str(self.settings.data.resolve()),
+            uptime_seconds=round(time.monotonic() - self._started_at, 1),
+            ports=self.ports,
+            tls=self.settings.segment.ssl is not None,
+            problems=self.problems(),
+            blockages=self._blockages(),
+            store=self._store_status(),
+            segment_server=self._server.status(),
+            sources=sources.status(),
+            source_totals=sources.totals(),
+            source_defaults=sources.defaults(),
+            damaged_sources=sources.damaged(),
+            sessions=[session.status() for session in sessions],
+            session_totals=self._gateway.session_totals(),
+            session_errors=[*sessions.errors],
+            application=None if runtime is None else runtime.summary(),
+            connectors=[] if runtime is None else runtime.status(),
+            pipelines=self._pipelines(),
+            starting=self._starting(),
+            sinks=self._sinks(),
+            windows=self._windows(),
+            rates=flow.rates_status(self._rates, self._flow),
+        )
 
     def _pipelines(self) -> list[PipelineStatus]:
         return [] if self._coordinator is None else self._coordinator.pipelines()
@@ -315,7 +323,7 @@ class Worker:
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
         if self._coordinator is None:
             return full
-        sentences = [*full, *self._coordinator.holds(self._source_view.full_sources()), *self._delivery.blockages()]
+        sentences = [*full, *self._coordinator.blockages(self._source_view.full_sources()), *self._delivery.blockages()]
         return sentences if self._runtime is None else [*sentences, *self._runtime.blockages()]
 
     def _has_room(self) -> bool:
@@ -325,33 +333,29 @@ class Worker:
             return False
         return True
 
-    def _store_numbers(self) -> dict[str, int | float]:
+    def _store_status(self) -> StoreStatus:
         journal = self._journal
-        return {
-            "segments": len(self._store.table),
-            "chapters": len(journal.chapters),
-            "live_bytes": sum(self._store.table.live.values()),
-            "journal_end": journal.end,
-            "journal_durable": journal.durable,
-            "journal_queued_bytes": journal.end - journal.durable,
-            "recovery_seconds": round(self.recovery_seconds, 3),
-        }
-
-    def _store_counts(self) -> dict[str, int | float]:
-        return {
-            "compaction_moved_bytes": self._compactor.moved_bytes,
-            "chapters_dropped": self._compactor.dropped_chapters,
-        }
+        return StoreStatus(
+            segments=len(self._store.table),
+            chapters=len(journal.chapters),
+            live_bytes=sum(self._store.table.live.values()),
+            journal_end=journal.end,
+            journal_durable=journal.durable,
+            journal_queued_bytes=journal.end - journal.durable,
+            recovery_seconds=round(self.recovery_seconds, 3),
+            compaction_moved_bytes=self._compactor.moved_bytes,
+            chapters_dropped=self._compactor.dropped_chapters,
+        )
 
     def _register_metrics(self) -> None:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(metrics.Numbered("store", self._store_numbers, self._store_counts))
-        gateway = self._gateway
-        self.registry.register(metrics.Numbered("gateway", gateway.gauges, self._sources.counters.as_dict))
-        self.registry.register(metrics.Numbered("segment", self._server.gauges, self._server.counters.as_dict))
+        self.registry.register(metrics.store(self._store_status))
+        self.registry.register(metrics.sources(self._source_view.totals))
+        self.registry.register(metrics.sessions(self._gateway.session_totals))
+        self.registry.register(metrics.segment_server(self._server.status))
         self.registry.register(metrics.pipelines(self._pipelines))
-        self.registry.register(metrics.watermarks_held(self._pipelines))
+        self.registry.register(metrics.watermark_blockers(self._pipelines))
         self.registry.register(metrics.windows(self._window_buckets))
         self.registry.register(metrics.sinks(self._sinks, self._epochs))
         self.registry.register(metrics.undelivered_epochs(self._sinks, self._epochs))

@@ -120,4 +120,4 @@ def test_no_two_payloads_are_the_same_and_ids_and_times_go_up() -> None:
 def test_all_messages_are_stored_when_send_returns(together: int | None, tmp_path: Path) -> None:
     with Ingest(1, 1).start(tmp_path) as server:
         Messages("s", 5005, together=together).send(server.ports["connector"])
-        assert status(server)["gateway"]["messages"] == 5005
+        assert status(server)["source_totals"]["messages"] == 5005

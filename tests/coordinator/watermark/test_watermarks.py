@@ -8,7 +8,7 @@ from penstock.coordinator.settings import Connectors
 from penstock.coordinator.watermark import source_table
 from penstock.coordinator.watermark.source_table import SourceTable
 from penstock.protocol.api.codec import decode_reply, encode
-from penstock.protocol.api.pipelines import AtSegments, InputSpec, Limits, PipelineStatus, WatermarkHeld
+from penstock.protocol.api.pipelines import AtSegments, InputSpec, Limits, PipelineStatus, WatermarkBlocker
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.coordinator.scene import Scene, opened, raw, u64s
@@ -145,10 +145,10 @@ async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for
     await scene.open()
     await scene.ingest(A, {1: 10, 2: 500})
     await scene.start()
-    assert scene.status().watermark_held is None
+    assert scene.status().watermark_blocked_by is None
     at = (await scene.cut(await scene.initial())).offset
     assert scene.status().watermark == 7
-    assert scene.status().watermark_held == WatermarkHeld("s", 1, "s-1", 7)
+    assert scene.status().watermark_blocked_by == WatermarkBlocker("s", 1, "s-1", 7)
     first = scene.status().watermark_unmoved_seconds
     assert first is not None
     await asyncio.sleep(0.05)
@@ -159,8 +159,8 @@ async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for
     assert second >= first + 0.04, "it has not moved"
     await scene.ingest(A, {1: 700}, [started(3)])
     at = (await scene.cut(at)).offset
-    held = scene.status().watermark_held
-    assert held == WatermarkHeld("s", 3, "s-3", None)
+    held = scene.status().watermark_blocked_by
+    assert held == WatermarkBlocker("s", 3, "s-3", None)
     assert held.text() == "stream 's-3' of source s, of which no event was read yet"
     await scene.ingest(A, {3: 800})
     await scene.cut(at)
@@ -170,7 +170,7 @@ async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for
     status = scene.status()
     assert encode(decode_reply(encode(status), PipelineStatus)) == encode(status)
     await scene.reopen()
-    assert scene.status().watermark_held == WatermarkHeld("s", 2, "s-2", 597)
+    assert scene.status().watermark_blocked_by == WatermarkBlocker("s", 2, "s-2", 597)
 
 
 async def test_the_status_names_an_output_that_holds_the_watermark_back(scene: Scene) -> None:
@@ -178,14 +178,14 @@ async def test_the_status_names_an_output_that_holds_the_watermark_back(scene: S
     await scene.start("p")
     await scene.ingest("connector/t/0", {9: 1_000_000})
     await scene.start("reader", ["pipeline:p/out", "t"])
-    assert scene.status("reader").watermark_held is None
+    assert scene.status("reader").watermark_blocked_by is None
     cut = await scene.cut(await scene.initial("reader"), "reader")
-    held = scene.status("reader").watermark_held
-    assert held == WatermarkHeld("pipeline:p/out")
+    held = scene.status("reader").watermark_blocked_by
+    assert held == WatermarkBlocker("pipeline:p/out")
     assert held.text() == "output pipeline:p/out, which has no watermark yet"
     await scene.epoch(await scene.initial(), 0, raw(b"first"))
     await scene.cut(cut.offset, "reader")
-    assert scene.status("reader").watermark_held == WatermarkHeld("pipeline:p/out", None, "", 10)
+    assert scene.status("reader").watermark_blocked_by == WatermarkBlocker("pipeline:p/out", None, "", 10)
 
 
 async def test_a_disorder_that_is_set_anew_counts_from_the_next_cut_on(scene: Scene) -> None:

@@ -216,7 +216,7 @@ async def test_an_error_of_the_source_is_shown_in_the_status(running: RunningGat
     peer = await connect(running)
     peer.send(Error("my disk is gone"))
     assert await peer.frames_until_closed() == []
-    assert running.gateway.status()["errors"][0]["error"] == "my disk is gone"  # type: ignore[index]
+    assert running.gateway.sessions.errors[0].error == "my disk is gone"
 
 
 async def test_restart_names_another_worker(running: RunningGateway, connect: Connect) -> None:

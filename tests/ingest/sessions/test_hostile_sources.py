@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.protocol.api.status import SessionStatus
 from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
@@ -99,9 +100,9 @@ def shrink_send_buffers(running: RunningGateway) -> None:
         connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
-def joined(running: RunningGateway, source: str = "source") -> list[dict[str, Any]]:
-    sessions: Any = running.gateway.status()["sessions"]
-    return [session for session in sessions if session["connector"] == source]
+def joined(running: RunningGateway, source: str = "source") -> list[SessionStatus]:
+    sessions = [session.status() for session in running.gateway.sessions]
+    return [session for session in sessions if session.source == source]
 
 
 # Bytes.
@@ -123,7 +124,7 @@ async def test_garbage_ends_its_own_session(
                 await raw.send(struct.pack(">I", length) + tag + body)
                 await asyncio.sleep(0)
         raw.socket.close()
-        await eventually(lambda: running.gateway.gauges()["open_sessions"] == 1)
+        await eventually(lambda: len(running.gateway.sessions) == 1)
     assert sum(running.sources.registry.counts().values()) == 1
 
 
@@ -137,7 +138,7 @@ async def test_a_byte_now_and_then_is_not_a_handshake(serve: Serve, connect: Con
         (error,) = await peer.frames_until_closed()
         assert isinstance(error, Error)
         assert "no HELLO within 1 s" in error.text
-        assert any("no HELLO" in e["error"] for e in running.gateway.status()["errors"])  # type: ignore[attr-defined]
+        assert any("no HELLO" in e.error for e in running.gateway.sessions.errors)
 
 
 async def test_frames_may_come_a_byte_at_a_time(running: RunningGateway, connect: Connect) -> None:
@@ -173,7 +174,7 @@ async def test_connections_that_are_reset_leave_nothing_behind(running: RunningG
             if number % 3:
                 await asyncio.sleep(0.001)
             raw.abort()
-        await eventually(lambda: running.gateway.gauges()["open_sessions"] == 1)
+        await eventually(lambda: len(running.gateway.sessions) == 1)
         assert sum(running.sources.registry.counts().values()) == 1
 
 
@@ -258,9 +259,9 @@ async def test_a_source_that_never_reads_its_acks_gets_no_more_credits(serve: Se
             await asyncio.sleep(0)
         await eventually(lambda: len(running.events()) == 63)
         await asyncio.sleep(0.3)
-        assert joined(running)[0]["credits"] == 1
+        assert joined(running)[0].credits == 1
         connection.resume_writing()
-        assert joined(running)[0]["credits"] == 64
+        assert joined(running)[0].credits == 64
         reader.socket.close()
 
 
@@ -316,9 +317,9 @@ async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(ser
     await raw.send(encode(Notify(6, "in use elsewhere")) * 10_000)  # more answers than the network takes
     await raw.send(b"\xff" * 10)
     await eventually(lambda: running.sources.counters.protocol_errors == 1)
-    assert running.gateway.gauges()["open_sessions"] == 2, "it has not fetched its ERROR"
+    assert len(running.gateway.sessions) == 2, "it has not fetched its ERROR"
     assert await holder.open(5) == NOTHING_YET
-    await eventually(lambda: running.gateway.gauges()["open_sessions"] == 1)
+    await eventually(lambda: len(running.gateway.sessions) == 1)
     raw.socket.close()
 
 
@@ -340,7 +341,7 @@ async def test_a_source_that_vanished_without_a_word_does_not_shut_out_its_succe
 ) -> None:
     running = await serve(dead_peer_seconds=3)
     raw = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
-    await eventually(lambda: len(joined(running)) == 1 and joined(running)[0]["streams"] == 1)
+    await eventually(lambda: len(joined(running)) == 1 and joined(running)[0].streams == 1)
     try:
         raw.socket.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)  # its end goes without FIN or RST
     except PermissionError:

@@ -97,7 +97,7 @@ async def test_a_session_that_ends_with_notifies_unanswered_leaves_nothing_behin
         peer.send(together(*frames))
         await asyncio.sleep(0.0005 * number)
         peer.writer.transport.abort()
-    await eventually(lambda: open_streams(running) == 0 and running.gateway.gauges()["open_sessions"] == 0)
+    await eventually(lambda: open_streams(running) == 0 and len(running.gateway.sessions) == 0)
     other = await connect(running)
     for stream_id in range(50):
         assert await other.open(stream_id) == NOTHING_YET
@@ -160,7 +160,7 @@ async def test_many_sessions_of_one_source_send_at_the_same_time(running: Runnin
     for event in running.events():
         ids.setdefault(event.stream_id, []).append(event.event_id)
     assert ids == {stream_id: list(range(1, 21)) for stream_id in range(100)}
-    assert running.gateway.status()["messages"] == 2000
+    assert running.gateway.view.totals().messages == 2000
 
 
 async def test_a_run_of_duplicates_alone_is_acked_and_its_credits_return(serve: Serve, connect: Connect) -> None:

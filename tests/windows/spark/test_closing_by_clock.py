@@ -76,7 +76,7 @@ def test_one_event_is_enough_for_all_windows_to_fire_and_to_be_removed(arriving:
         def is_over() -> bool:
             if not (arriving.out("panes_per_window") and arriving.out("by_spark")):
                 return False
-            return not any(operator["open_windows"] for operator in client.status()["windows"])
+            return not any(operator.open_windows for operator in client.status().windows)
 
         arriving.run_until(is_over, every_kind, panes_per_window, by_spark)
     panes = arriving.panes("every_kind")

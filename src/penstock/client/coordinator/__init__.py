@@ -27,7 +27,7 @@ from penstock.protocol.api.pipelines import (
     Staged,
     Started,
     Starting,
-    WatermarkHeld,
+    WatermarkBlocker,
 )
 
 __all__ = [
@@ -58,5 +58,5 @@ __all__ = [
     "Starting",
     "TableDdl",
     "Waiting",
-    "WatermarkHeld",
+    "WatermarkBlocker",
 ]

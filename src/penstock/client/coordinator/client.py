@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
-import msgspec
-
 from penstock.client.coordinator.connection import WorkerClient
 from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api
@@ -257,14 +255,10 @@ class CoordinatorClient(WorkerClient):
 
     def sinks(self) -> list[SinkStatus]:
         """Of all pipelines."""
-        return msgspec.convert(self.status().get("sinks", []), list[SinkStatus])
+        return [*self.status().sinks]
 
     def pipelines(self) -> list[PipelineStatus]:
         return [*self._get("/pipelines", api.PipelineList).pipelines]
-
-    def status(self) -> dict[str, Any]:
-        """The worker's /status."""
-        return self._get("/status", dict[str, Any])
 
     def resolve(self, sources: Sequence[str], position: Starting) -> dict[str, int]:
         """The sources' segments, and where in them `position` is."""
@@ -361,7 +355,3 @@ class ApplicationClient(WorkerClient):
 
     def resume(self, connector: str, stream: str | int | None = None) -> None:
         self._post("/resume", SelectStreams(connector=connector, stream=stream), dict[str, Any])
-
-    def status(self) -> dict[str, Any]:
-        """The worker's /status."""
-        return self._get("/status", dict[str, Any])

@@ -19,6 +19,7 @@ from penstock.core import errors
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unavailable
 from penstock.protocol.api.codec import decode_reply, encode
+from penstock.protocol.api.status import WorkerStatus
 
 T = TypeVar("T")
 
@@ -149,6 +150,10 @@ class WorkerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def status(self) -> WorkerStatus:
+        """The worker's /status."""
+        return self._get("/status", WorkerStatus)
 
     def _get(self, path: str, reply: type[T], wait_seconds: float = 0.0) -> T:
         return decode_reply(self._ask("GET", path, None, wait_seconds), reply)

@@ -2,12 +2,12 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import asdict
 
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.connection import Connection
 from penstock.ingest.sessions.session import SessionTable
 from penstock.ingest.source_view import SourceView
+from penstock.protocol.api.status import SessionTotals
 
 _TICK_SECONDS = 0.2
 _BACKLOG = 1024
@@ -77,21 +77,17 @@ class Gateway:
             session.flush()
             session.close()
 
-    def gauges(self) -> dict[str, int | float]:
-        sessions = [session.status() for session in self.sessions]
-        return {
-            "open_sessions": len(sessions),
-            **self.view.gauges(),
-            "in_flight_bytes": sum(session.in_flight_bytes for session in sessions),
-            "credits": sum(session.credits for session in sessions),
-            "ack_lag_seconds": max((session.ack_lag_seconds for session in sessions), default=0.0),
-        }
-
-    def status(self) -> dict[str, object]:
-        return {
-            **self.gauges(),
-            **self.sources.counters.as_dict(),
-            **self.view.status(),
-            "sessions": [asdict(session.status()) for session in self.sessions],
-            "errors": list(self.sessions.errors),
-        }
+    def session_totals(self) -> SessionTotals:
+        sessions, counters = [session.status() for session in self.sessions], self.sources.counters
+        return SessionTotals(
+            open=len(sessions),
+            credits=sum(session.credits for session in sessions),
+            in_flight_bytes=sum(session.in_flight_bytes for session in sessions),
+            ack_lag_seconds=max((session.ack_lag_seconds for session in sessions), default=0.0),
+            joined=counters.sessions_joined,
+            refused=counters.sessions_refused,
+            frames_sent=counters.frames_sent,
+            protocol_errors=counters.protocol_errors,
+            errors_from_sources=counters.errors_from_sources,
+            closed_for_room=counters.closed_for_room,
+        )

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from penstock.ingest.completion import Completion
 from penstock.ingest.sessions.acks import AckLag, Run
 from penstock.ingest.sessions.streams import SessionStreams
 from penstock.ingest.source_log import SourceLog
+from penstock.protocol.api.status import SessionError, SessionStatus
 from penstock.protocol.connector import (
     Ack,
     EndOfStream,
@@ -64,20 +64,6 @@ class Outlet(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStatus:
-    """For /status. Before its HELLO most of it is unknown."""
-
-    peer: str
-    program: str
-    connector: str | None
-    state: str
-    streams: int = 0
-    credits: int = 0
-    in_flight_bytes: int = 0
-    ack_lag_seconds: float = 0.0
-
-
 class SessionTable:
     """The sessions of a gateway: how many there are, which of them to flush, and the last errors."""
 
@@ -88,7 +74,7 @@ class SessionTable:
         self._half_closed: dict[SourceSession, None] = {}
         self._to_flush: set[SourceSession] = set()
         self._flush_called = False
-        self.errors: deque[dict[str, str]] = deque(maxlen=_ERRORS_KEPT)
+        self.errors: deque[SessionError] = deque(maxlen=_ERRORS_KEPT)
 
     def __iter__(self) -> Iterator["SourceSession"]:
         """Sessions may end meanwhile."""
@@ -119,7 +105,7 @@ class SessionTable:
         self._to_flush.discard(session)
 
     def remember_error(self, peer: str, text: str) -> None:
-        self.errors.append({"peer": peer, "error": text})
+        self.errors.append(SessionError(peer=peer, error=text))
 
     def flush_soon(self, session: "SourceSession") -> None:
         """Flush the session at the end of this turn of the loop, once."""
@@ -364,7 +350,7 @@ class SourceSession:
     def status(self) -> SessionStatus:
         state = self._session.state.value
         if self._log is None:
-            return SessionStatus(self._outlet.peer, self._program, None, state)
+            return SessionStatus(peer=self._outlet.peer, program=self._program, source=None, state=state)
         now = self._loop.time()
         oldest = self._lag.oldest(self._completion.passed)
         if oldest is None:
@@ -372,7 +358,7 @@ class SourceSession:
         return SessionStatus(
             peer=self._outlet.peer,
             program=self._program,
-            connector=self._log.name,
+            source=self._log.name,
             state="Half-closed" if self._is_half_closed else state,
             streams=len(self._streams),
             credits=self._credits.available,

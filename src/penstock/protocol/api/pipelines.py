@@ -153,10 +153,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`offset` is the start itself when there is nothing new; `held` says why, if it is not that nothing came."""
+    """`offset` is the start itself when there is nothing new; `blocked` is the reason, unless nothing has arrived."""
 
     offset: InputOffset
-    held: str | None = None
+    blocked: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +232,8 @@ class Splits:
 
 
 @dataclass(frozen=True, slots=True)
-class WatermarkHeld:
-    """What holds a pipeline's watermark back: a stream of a connector, the worker's clock, or an output. The last two
+class WatermarkBlocker:
+    """What blocks a pipeline's watermark: a stream of a connector, the worker's clock, or an output. The last two
     have no stream.
     """
 
@@ -281,14 +281,15 @@ class PipelineStatus:
     lag_bytes: int
     undelivered_bytes: int
     watermark: int | None
-    held: str | None
+    blocked: str | None
+    """What blocks its next cut: "blocked by …"; None: nothing."""
     heartbeat_age_seconds: float | None
     inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Input → its sources."""
     outputs: Sequence[str] | None = None
     """Output segments' ports; None: not known yet."""
-    watermark_held: WatermarkHeld | None = None
-    """None if nothing holds the watermark back: no stream is active, or all that is read has ended."""
+    watermark_blocked_by: WatermarkBlocker | None = None
+    """None if nothing blocks the watermark: no stream is active, or all that is read has ended."""
     is_reset: bool = False
     """It was reset and has not been started since: an older checkpoint of it is of no use any more."""
     watermark_unmoved_seconds: float | None = None

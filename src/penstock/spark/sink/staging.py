@@ -72,12 +72,12 @@ def segment_address(worker: str, *, tls: bool) -> Address:
     with CoordinatorClient(worker, 0) as client:
         status = client.status()
         host = client.address.host
-    if status["tls"] and not tls:
+    if status.tls and not tls:
         raise RequestError(
             f"the worker at {worker} speaks TLS alone on its segment port",
             "Set the authority of its certificate: option tlsCa, or PENSTOCK_TLS_CA where the executors run.",
         )
-    return Address(host, status["ports"]["segment"])
+    return Address(host, status.ports["segment"])
 
 
 # Appends to a segment that the writer creates itself: the first block is sent without waiting for a reply. No I/O.

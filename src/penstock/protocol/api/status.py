@@ -1,0 +1,278 @@
+"""The reply to GET /status: everything that a worker reports about itself, its sources and its pipelines."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from penstock.protocol.api.delivery import SinkStatus
+from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of all parts of a status."""
+
+
+class StoreStatus(Part, frozen=True, kw_only=True):
+    segments: int
+    chapters: int
+    live_bytes: int
+    journal_end: int
+    journal_durable: int
+    journal_queued_bytes: int
+    recovery_seconds: float
+    compaction_moved_bytes: int
+    chapters_dropped: int
+
+
+class SegmentServerStatus(Part, frozen=True, kw_only=True):
+    open_connections: int
+    paused_connections: int
+    unacknowledged_bytes: int
+    tail_reads: int
+    connections: int
+    connections_refused: int
+    protocol_errors: int
+    appends: int
+    appended_bytes: int
+    duplicates: int
+    refused: int
+    reads: int
+    read_bytes: int
+
+
+# Sources, and the sessions of programs that send to them.
+
+
+class SourceDefaults(Part, frozen=True, kw_only=True):
+    """Of a source that does not exist yet."""
+
+    event_time_unit: str
+    event_time_ingest: bool
+
+
+class SourceStatus(Part, frozen=True, kw_only=True):
+    """Counters are since the worker started."""
+
+    messages: int
+    message_bytes: int
+    duplicates: int
+    acks_await_pipelines: bool
+    """Whether acknowledgements wait until pipelines have completed the messages."""
+    released: Mapping[str, int]
+    """Segment → up to where all pipelines have completed it; empty if acknowledgements do not wait for them."""
+    acknowledged: Mapping[str, int]
+    waiting_bytes: int
+    """Durable, and not acknowledged."""
+    segments: Sequence[str]
+    streams: int
+    retained_bytes: int
+    has_room: bool
+    ack: str
+    idle_streams: int
+    has_finished: bool
+    max_disorder_seconds: float
+    idle_timeout_seconds: float | None
+    event_time_unit: str
+    event_time_ingest: bool
+    when_all_idle: str
+    has_arrival_times: bool
+    last_event_us: int | None
+
+
+class SourceTotals(Part, frozen=True, kw_only=True):
+    """Of all sources. Counters are since the worker started."""
+
+    count: int
+    active_streams: int
+    closing_streams: int
+    known_streams: int
+    idle_streams: int
+    messages: int
+    message_bytes: int
+    duplicates: int
+    streams_opened: int
+    streams_refused: int
+    streams_ended: int
+
+
+class SessionStatus(Part, frozen=True, kw_only=True):
+    """One connection on the connector protocol. Before its HELLO it has no source."""
+
+    peer: str
+    program: str
+    source: str | None
+    state: str
+    streams: int = 0
+    credits: int = 0
+    in_flight_bytes: int = 0
+    ack_lag_seconds: float = 0.0
+
+
+class SessionError(Part, frozen=True, kw_only=True):
+    peer: str
+    error: str
+
+
+class SessionTotals(Part, frozen=True, kw_only=True):
+    """Of all sessions. Counters are since the worker started."""
+
+    open: int
+    credits: int
+    in_flight_bytes: int
+    ack_lag_seconds: float
+    """The highest of any session."""
+    joined: int
+    refused: int
+    frames_sent: int
+    protocol_errors: int
+    errors_from_sources: int
+    closed_for_room: int
+
+
+# The application and its connectors.
+
+
+class ApplicationStatus(Part, frozen=True, kw_only=True):
+    """`revision` is 0 if nothing is deployed."""
+
+    revision: int
+    name: str
+    state: str
+    waits_for: Sequence[str]
+    """What a drain waits for."""
+
+
+class BlockedStream(Part, frozen=True, kw_only=True):
+    """A stream that may not send, and why."""
+
+    stream_id: int
+    stream: str
+    """Its name, or # and its id."""
+    why: str
+
+
+class TrippedStream(Part, frozen=True, kw_only=True):
+    """A stream whose breaker at this sink is not passing, and why."""
+
+    connector: str
+    stream_id: int
+    why: str
+
+
+class ConnectorStatus(Part, frozen=True, kw_only=True):
+    name: str
+    id: str
+    instance: str
+    type: str
+    state: str
+    """starting, connected, disconnected, ended, failed, draining or stopped, whether it is paused or not."""
+    reason: str
+    streams: int = 0
+    """The number of open streams."""
+    blocked_count: int = 0
+    """The number of open streams that may not send."""
+    blocked_streams: Sequence[BlockedStream] = ()
+    """Some of them."""
+    paused: bool = False
+    paused_streams: Sequence[int] = ()
+    breaker: str = ""
+    """The state of its `in` port as a whole: passing, tripped or probing; "" if it has none."""
+    breaker_reason: str = ""
+    """Why its `in` port accepts nothing; "" if it accepts events."""
+    tripped_streams: Sequence[TrippedStream] = ()
+    """Some of the streams that its `in` port has tripped."""
+    tripped_count: int = 0
+    events_in: int = 0
+    bytes_in: int = 0
+    events_out: int = 0
+    dead_letters: int = 0
+    """Input that could not become an event, and output that could not be sent."""
+    outbox_bytes: int = 0
+    """Retained on disk for tripped streams."""
+    guarantee: Mapping[str, str] = {}
+    """By port."""
+    reached_at: str = ""
+    """Where programs reach it, for people."""
+    counts: Mapping[str, int] = {}
+
+
+class OperatorStatus(Part, frozen=True, kw_only=True):
+    """Totals over a window operator's buckets. `bucket_bytes` is the size of the largest one: the limit applies to it."""
+
+    pipeline: str
+    operator: str
+    epoch: int
+    buckets: int
+    open_windows: int
+    keys: int
+    state_bytes: int
+    bucket_bytes: int
+    late_kept: int
+    late_dropped: int
+    waiting: int
+    first_end: int | None
+
+
+# How fast everything flows.
+
+
+class SourceRates(Part, frozen=True, kw_only=True):
+    events_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+
+
+class PipelineRates(Part, frozen=True, kw_only=True):
+    rows_in_per_second: float = 0.0
+    bytes_in_per_second: float = 0.0
+    rows_out_per_second: float = 0.0
+    epoch_seconds: float | None = None
+    """Of the last epoch, from its cut to its completion; None: there was none yet."""
+    latency_seconds: float | None = None
+    """Of the last epoch, from the arrival of its first event to its completion; None: there was none yet."""
+
+
+class SinkRates(Part, frozen=True, kw_only=True):
+    rows_per_second: float = 0.0
+    epochs_per_second: float = 0.0
+
+
+class RatesStatus(Part, frozen=True, kw_only=True):
+    seconds: float
+    """What the rates are over."""
+    sources: Mapping[str, SourceRates]
+    pipelines: Mapping[str, PipelineRates]
+    sinks: Mapping[str, Mapping[str, SinkRates]]
+    """By pipeline and name."""
+
+
+class WorkerStatus(Part, frozen=True, kw_only=True):
+    version: str
+    id: str
+    pid: int
+    data: str
+    uptime_seconds: float
+    ports: dict[str, int]
+    """Of `connector`, `segment` and `http`."""
+    tls: bool
+    problems: Sequence[str]
+    blockages: Sequence[str]
+    """What blocks progress, in sentences."""
+    store: StoreStatus
+    segment_server: SegmentServerStatus
+    sources: Mapping[str, SourceStatus]
+    source_totals: SourceTotals
+    source_defaults: SourceDefaults
+    damaged_sources: Mapping[str, str]
+    """Source → why it is refused."""
+    sessions: Sequence[SessionStatus]
+    session_totals: SessionTotals
+    session_errors: Sequence[SessionError]
+    """The last ones."""
+    application: ApplicationStatus | None
+    """None if what was deployed cannot be read."""
+    connectors: Sequence[ConnectorStatus]
+    pipelines: Sequence[PipelineStatus]
+    starting: Sequence[StartingPipeline]
+    sinks: Sequence[SinkStatus]
+    windows: Sequence[OperatorStatus]
+    rates: RatesStatus
