@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,8 @@ def test_it_says_what_open_windows_wait_for_and_not_that_nothing_is_blocked(work
         assert line.endswith("; idle_timeout is off")
         assert "nothing is blocked" not in printed
         (told,) = json.loads(shown("--worker", http(worker), "--json"))["pipelines"]
+        (same,) = coordinator.status().pipelines
+        assert told.keys() == asdict(same).keys()
         assert (told["open_windows"], told["open_windows_end"]) == (2, 10_000_000)
         assert told["open_windows_sources"] == ["orders"]
         coordinator.report_windows("per-shop", "w", 3, [BucketNumbers(**numbers)], generation=started.generation)

@@ -178,7 +178,7 @@ def test_on_a_terminal_it_asks(other: RunningWorker, answer: bytes, status: int)
             _, said = process.communicate(timeout=200)
         assert process.returncode == status
         assert "It is not the worker of ./penstock-data. Change it?" in said
-        segments = [one.name for one in connect.get_json(http_of(other), "/segments?prefix=mine")["segments"]]
+        segments = [one["name"] for one in connect.get_json(http_of(other), "/segments?prefix=mine")["segments"]]
         assert segments == (["mine"] if status == 0 else [])
     finally:
         os.close(ours)

@@ -163,13 +163,13 @@ class TestWaiting:
         at = await epoch(scene, await scene.initial(), 0, b"one")
         at = await epoch(scene, at, 1, b"two")
         await scene.ingest(A, {1: 9})
-        held = (await scene.cut(at)).blocked
-        assert held == "blocked by sink x, sink y, sink f: 6 bytes of its output wait, and the limit is 5"
-        assert f"pipeline p is {held}" in scene.coordinator.blockages({})
+        blocked = (await scene.cut(at)).blocked
+        assert blocked == "blocked by sink x, sink y, sink f: 6 bytes of its output wait, and the limit is 5"
+        assert f"pipeline p is {blocked}" in scene.coordinator.blockages({})
         await deliver(scene, 0, x=3, y=3)
         await deliver(scene, 1, x=6, y=6)
-        held = (await scene.cut(at)).blocked
-        assert held == "blocked by sink f: 6 bytes of its output wait, and the limit is 5"
+        blocked = (await scene.cut(at)).blocked
+        assert blocked == "blocked by sink f: 6 bytes of its output wait, and the limit is 5"
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 3)
         assert (await scene.cut(at)).offset.epoch == 2
         assert (scene.status().undelivered_bytes, scene.status().delivered) == (3, 0)

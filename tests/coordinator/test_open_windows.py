@@ -7,7 +7,7 @@ import pytest
 
 from penstock.coordinator.open_windows import Watermarked, why_open
 from penstock.coordinator.settings import SourceTimes
-from penstock.coordinator.watermark.source_table import Held
+from penstock.coordinator.watermark.source_table import Blocker
 
 
 def at(text: str) -> int:
@@ -19,12 +19,12 @@ END = at("2026-01-31 12:03:20")
 LAST = at("2026-01-31 12:03:10")
 OF_ARRIVAL = SourceTimes(has_arrival_times=True, last_event_us=LAST)
 PLAIN = SourceTimes(last_event_us=LAST, active_streams=1)
-HELD = Held("orders", 7, LAST)
+BLOCKER = Blocker("orders", 7, LAST)
 
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "the end is to come": ({"sources": {"orders": OF_ARRIVAL}}, "waiting for the worker's clock to reach 12:03:20"),
     "whatever stream is behind": (
-        {"sources": {"orders": OF_ARRIVAL}, "held": HELD, "lag_bytes": 8},
+        {"sources": {"orders": OF_ARRIVAL}, "blocker": BLOCKER, "lag_bytes": 8},
         "waiting for the worker's clock to reach 12:03:20",
     ),
     "the end has passed": (
@@ -32,35 +32,39 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
         "waiting for the next epoch: the worker's clock has passed the end of the first one",
     ),
     "a backlog": (
-        {"sources": {"orders": PLAIN}, "held": HELD, "lag_bytes": 8},
+        {"sources": {"orders": PLAIN}, "blocker": BLOCKER, "lag_bytes": 8},
         "catching up (8 bytes)",
     ),
     "a backlog of the pipeline whose output it reads": (
-        {"sources": {"orders": PLAIN}, "held": HELD, "lag_bytes": 1234, "is_upstream": True},
+        {"sources": {"orders": PLAIN}, "blocker": BLOCKER, "lag_bytes": 1234, "is_upstream": True},
         "waiting for pipeline per-shop, which is catching up (1,234 bytes)",
     ),
     "nobody is left out": (
-        {"sources": {"orders": PLAIN}, "held": HELD},
+        {"sources": {"orders": PLAIN}, "blocker": BLOCKER},
         "waiting for the next event of orders: nothing since 12:03:10; idle_timeout is off",
     ),
     "not since the start": (
-        {"sources": {"orders": PLAIN._replace(last_event_us=None)}, "held": HELD},
+        {"sources": {"orders": PLAIN._replace(last_event_us=None)}, "blocker": BLOCKER},
         "waiting for the next event of orders: nothing since the worker started; idle_timeout is off",
     ),
     "yesterday": (
-        {"sources": {"orders": PLAIN._replace(last_event_us=at("2026-01-30 23:59:59"))}, "held": HELD},
+        {"sources": {"orders": PLAIN._replace(last_event_us=at("2026-01-30 23:59:59"))}, "blocker": BLOCKER},
         "waiting for the next event of orders: nothing since 2026-01-30 23:59:59; idle_timeout is off",
     ),
     "one of several": (
-        {"sources": {"orders": PLAIN._replace(active_streams=2, idle_timeout_seconds=60)}, "held": HELD, "stream": "a"},
+        {
+            "sources": {"orders": PLAIN._replace(active_streams=2, idle_timeout_seconds=60)},
+            "blocker": BLOCKER,
+            "stream": "a",
+        },
         "waiting for stream a of orders, which is at 12:03:10; idle_timeout is 60 s",
     ),
     "one that has sent nothing": (
-        {"sources": {"orders": PLAIN._replace(active_streams=2)}, "held": Held("orders", 7, None)},
+        {"sources": {"orders": PLAIN._replace(active_streams=2)}, "blocker": Blocker("orders", 7, None)},
         "waiting for stream 7 of orders: it is open, and no event of it has been read yet; idle_timeout is off",
     ),
     "the only one that is open has sent nothing": (
-        {"sources": {"orders": PLAIN}, "held": Held("orders", 7, None), "stream": "day2"},
+        {"sources": {"orders": PLAIN}, "blocker": Blocker("orders", 7, None), "stream": "day2"},
         "waiting for stream day2 of orders: it is open, and no event of it has been read yet; idle_timeout is off",
     ),
     "all are idle": (
@@ -76,12 +80,15 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
         "waiting for the worker's clock to reach 12:03:27",
     ),
     "one is not idle": (
-        {"sources": {"orders": PLAIN._replace(follows_clock_when_idle=True, idle_timeout_seconds=5)}, "held": HELD},
+        {
+            "sources": {"orders": PLAIN._replace(follows_clock_when_idle=True, idle_timeout_seconds=5)},
+            "blocker": BLOCKER,
+        },
         "waiting for the next event of orders: nothing since 12:03:10; idle_timeout is 5 s",
     ),
     "it does not run": ({"state": "STOPPED"}, "waiting for pipeline per-shop, which is STOPPED"),
     "an output of a pipeline that was dropped": (
-        {"held": Held("pipeline:gone/out", None, None)},
+        {"blocker": Blocker("pipeline:gone/out", None, None)},
         "waiting for the watermark of pipeline:gone/out, which is not known yet",
     ),
 }
@@ -91,5 +98,5 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
 def test_it_names_what_must_happen(case: str) -> None:
     given, sentence = SENTENCES[case]
     first_end = given.pop("first_end", END) if "first_end" in given else END
-    plain: dict[str, Any] = {"name": "per-shop", "state": "RUNNING", "lag_bytes": 0, "held": None, "stream": ""}
+    plain: dict[str, Any] = {"name": "per-shop", "state": "RUNNING", "lag_bytes": 0, "blocker": None, "stream": ""}
     assert why_open(Watermarked(**plain | {"sources": {}} | given), first_end, NOW) == sentence

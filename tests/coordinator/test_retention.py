@@ -90,10 +90,10 @@ class TestBackpressure:
         await scene.start("reader", "pipeline:p/out")
         at = await scene.epoch(await scene.initial(), 0, raw(b"x" * 200))
         await scene.ingest(A, {1: 6})
-        held = await scene.cut(at)
-        assert held.offset == at
-        assert held.blocked is not None
-        assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in held.blocked
+        cut = await scene.cut(at)
+        assert cut.offset == at
+        assert cut.blocked is not None
+        assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in cut.blocked
         assert scene.status("p").undelivered_bytes == 208
         assert any("pipeline p is blocked by reader" in line for line in scene.coordinator.blockages({}))
         waiting = asyncio.create_task(scene.cut(at, wait_seconds=30))

@@ -13,6 +13,8 @@ import pytest
 
 from penstock.core.errors import DiskFull, StoreFailed, StoreInUse
 from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.api.codec import decode_reply
+from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.segment import DOCUMENT, ReadSegment
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.files import RealFile, RealFiles
@@ -78,11 +80,13 @@ async def test_health_is_ok(worker: Worker) -> None:
 async def test_status_tells_of_every_part(worker: Worker) -> None:
     worker._store.create("s")
     code, body = await get(worker, "/status")
-    status = json.loads(body)
+    status = decode_reply(body.encode(), WorkerStatus)
     assert code == 200
-    assert status["ports"] == worker.ports
-    assert status["store"]["segments"] == 1
-    assert status["segment_server"]["open_connections"] == 0
+    assert set(json.loads(body)) == set(WorkerStatus.__struct_fields__)
+    assert status.ports == worker.ports
+    assert status.store.segments == 1
+    assert status.segment_server.open_connections == 0
+    assert (status.sources, status.source_totals.count, status.session_totals.open) == ({}, 0, 0)
 
 
 async def test_metrics_are_prometheus_text(worker: Worker) -> None:
@@ -90,6 +94,10 @@ async def test_metrics_are_prometheus_text(worker: Worker) -> None:
     _, body = await get(worker, "/metrics")
     assert "penstock_store_segments 1.0" in body
     assert "penstock_segment_appends_total 0.0" in body
+    for gauge in ("sources_count", "sources_idle_streams", "sessions_open", "sessions_ack_lag_seconds"):
+        assert f"# TYPE penstock_{gauge} gauge" in body
+    for counter in ("store_chapters_dropped", "sources_messages", "sources_streams_ended", "sessions_closed_for_room"):
+        assert f"# TYPE penstock_{counter}_total counter" in body
     assert "process_resident_memory_bytes" in body
 
 

@@ -10,7 +10,7 @@ from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shared import Shared
-from penstock.coordinator.watermark.source_table import Held
+from penstock.coordinator.watermark.source_table import Blocker
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BucketNumbers, PipelineStatus
@@ -265,8 +265,8 @@ class OpenWindows:
         """The pipeline whose own sources block the watermark: this one, or one upstream of it."""
         shared = self._shared
         pipeline, standing = shared.state.pipelines[name], shared.watermarks.standing(shared.state, name)
-        held = None if standing is None else standing.held
-        if held is not None and (source := Source.parse(held.source)).form is Form.OUTPUT:
+        blocker = None if standing is None else standing.blocker
+        if blocker is not None and (source := Source.parse(blocker.source)).form is Form.OUTPUT:
             producer = source.name.partition("/")[0]
             if producer in shared.state.pipelines and producer not in seen:
                 return self._watermarked(producer, name, *seen)
@@ -275,16 +275,16 @@ class OpenWindows:
             name=name,
             state=shared.heartbeats.state(name),
             lag_bytes=shared.reports.lag_bytes(shared.state, name),
-            held=held,
-            stream=self._stream_name(held),
+            blocker=blocker,
+            stream=self._stream_name(blocker),
             is_upstream=bool(seen),
             sources={source: self._connectors.times(source) for source in sources},
         )
 
-    def _stream_name(self, held: Held | None) -> str:
-        if held is None or held.stream_id is None:
+    def _stream_name(self, blocker: Blocker | None) -> str:
+        if blocker is None or blocker.stream_id is None:
             return ""
-        return self._connectors.stream_name(held.source, held.stream_id)
+        return self._connectors.stream_name(blocker.source, blocker.stream_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,7 @@ class Watermarked:
     name: str
     state: str
     lag_bytes: int
-    held: Held | None
+    blocker: Blocker | None
     """What blocks its watermark; None: no stream is active."""
     stream: str
     """The name of the stream that blocks it, if a stream does."""
@@ -309,7 +309,7 @@ def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
     if pipeline.state != "RUNNING":
         return f"waiting for pipeline {pipeline.name}, which is {pipeline.state}"
     times = pipeline.sources.get(_source_waited_for(pipeline), SourceTimes())
-    follows_clock = _follows_clock(times, pipeline.held)
+    follows_clock = _follows_clock(times, pipeline.blocker)
     if follows_clock and first_end is None:
         return "waiting for the worker's clock"
     due_us = (first_end or 0) + (0 if times.has_arrival_times else times.disorder_us)
@@ -325,29 +325,29 @@ def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
 
 def _event_awaited(pipeline: Watermarked, times: SourceTimes, now_us: int) -> str:
     """Where everything has been read, and no clock moves the watermark."""
-    held, source = pipeline.held, _source_waited_for(pipeline)
-    if held is not None and held.source not in pipeline.sources:
-        return f"the watermark of {held.source}, which is {_moment(held.time, now_us)}"
-    is_only = held is not None and held.time is not None and times.active_streams == 1
-    if held is None or held.stream_id is None or is_only:
-        return f"the next event of {source}: {_silence(times, now_us)}; {_setting(times, held)}"
-    stream = f"stream {pipeline.stream or held.stream_id} of {source}"
-    if held.time is None:
-        return f"{stream}: it is open, and no event of it has been read yet; {_setting(times, held)}"
-    return f"{stream}, which is at {_moment(held.time, now_us)}; {_setting(times, held)}"
+    blocker, source = pipeline.blocker, _source_waited_for(pipeline)
+    if blocker is not None and blocker.source not in pipeline.sources:
+        return f"the watermark of {blocker.source}, which is {_moment(blocker.time, now_us)}"
+    is_only = blocker is not None and blocker.time is not None and times.active_streams == 1
+    if blocker is None or blocker.stream_id is None or is_only:
+        return f"the next event of {source}: {_silence(times, now_us)}; {_setting(times, blocker)}"
+    stream = f"stream {pipeline.stream or blocker.stream_id} of {source}"
+    if blocker.time is None:
+        return f"{stream}: it is open, and no event of it has been read yet; {_setting(times, blocker)}"
+    return f"{stream}, which is at {_moment(blocker.time, now_us)}; {_setting(times, blocker)}"
 
 
 def _source_waited_for(pipeline: Watermarked) -> str:
     """The source that blocks the watermark; if none does, preferably one whose watermark follows a clock."""
-    if pipeline.held is not None:
-        return pipeline.held.source
+    if pipeline.blocker is not None:
+        return pipeline.blocker.source
     following = [name for name, times in pipeline.sources.items() if _follows_clock(times, None)]
     return next(iter([*following, *pipeline.sources]), "its sources")
 
 
-def _follows_clock(times: SourceTimes, held: Held | None) -> bool:
+def _follows_clock(times: SourceTimes, blocker: Blocker | None) -> bool:
     """Whether the watermark of the source moves without events."""
-    return times.has_arrival_times or (held is None and times.follows_clock_when_idle)
+    return times.has_arrival_times or (blocker is None and times.follows_clock_when_idle)
 
 
 def _closes_by_clock(times: SourceTimes) -> bool:
@@ -361,11 +361,11 @@ def _silence(times: SourceTimes, now_us: int) -> str:
     return f"nothing since {_moment(times.last_event_us, now_us)}"
 
 
-def _setting(times: SourceTimes, held: Held | None) -> str:
+def _setting(times: SourceTimes, blocker: Blocker | None) -> str:
     """The setting that makes the windows wait."""
     if times.idle_timeout_seconds is None:
         return "idle_timeout is off"
-    return "when_all_idle is wait" if held is None else f"idle_timeout is {times.idle_timeout_seconds:g} s"
+    return "when_all_idle is wait" if blocker is None else f"idle_timeout is {times.idle_timeout_seconds:g} s"
 
 
 def _moment(us: int | None, now_us: int) -> str:

@@ -7,7 +7,7 @@ from penstock.coordinator.machine.delivery import undelivered
 from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, State, source_of
 from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
-from penstock.coordinator.watermark.source_table import Held
+from penstock.coordinator.watermark.source_table import Blocker
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import PipelineStatus, WatermarkBlocker
@@ -114,15 +114,15 @@ class Reports:
             inputs={key: list(spec.sources) for key, spec in pipeline.inputs.items()},
             outputs=None if pipeline.outputs is None and not pipeline.epochs else list(pipeline.ports),
             is_reset=any(not spec.resolved for spec in pipeline.inputs.values()),
-            watermark_blocked_by=None if standing is None else self._blocker(standing.held),
+            watermark_blocked_by=None if standing is None else self._blocker(standing.blocker),
             watermark_unmoved_seconds=None if standing is None else round(standing.unmoved_seconds, 3),
         )
 
-    def _blocker(self, held: Held | None) -> WatermarkBlocker | None:
-        if held is None:
+    def _blocker(self, blocker: Blocker | None) -> WatermarkBlocker | None:
+        if blocker is None:
             return None
-        stream = "" if held.stream_id is None else self._connectors.stream_name(held.source, held.stream_id)
-        return WatermarkBlocker(held.source, held.stream_id, stream, held.time)
+        stream = "" if blocker.stream_id is None else self._connectors.stream_name(blocker.source, blocker.stream_id)
+        return WatermarkBlocker(blocker.source, blocker.stream_id, stream, blocker.time)
 
     def blockages(self, state: State) -> Iterator[str]:
         """A sentence for each pipeline that has input and does not run, or that is blocked."""

@@ -70,9 +70,9 @@ def test_a_table_gives_the_watermark_of_the_definition(came: list[Record]) -> No
         table.fold(record.source, [head(_times(record), *record.marks)])
         sources[record.source].record(record.events, record.marks)
         assert table.watermark(terms) == reference.watermark(sources, DISORDER)
-        held = table.held(terms)
-        if held is not None:
-            assert held.time == table.watermark(terms), "what is named is what holds it"
+        blocker = table.blocker(terms)
+        if blocker is not None:
+            assert blocker.time == table.watermark(terms), "what is named is what blocks it"
 
 
 class Step(NamedTuple):

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.coordinator.watermark.source_table import Held, StreamTable, Terms, advanced
+from penstock.coordinator.watermark.source_table import Blocker, StreamTable, Terms, advanced
 from penstock.protocol.stored.event import END_OF_TIME, NO_TIME
 from penstock.protocol.stored.head import Mark, MarkKind, StreamColumns, encode_head
 from tests.coordinator.scene import u64s
@@ -211,9 +211,9 @@ def test_where_the_clock_gives_events_their_times_no_stream_is_waited_for() -> N
     made.fold("s", [head({}, clock(0, 120))])
     assert made.watermark() == 120
     assert made.watermark(disordered(30)) == 120, "nothing older comes, so there is no disorder"
-    assert made.held() == Held("s", None, 120)
+    assert made.blocker() == Blocker("s", None, 120)
     made.fold("s", [head({1: 150, 2: 140, 3: 130})])
-    assert (made.watermark(), made.held()) == (130, Held("s", 3, 130))
+    assert (made.watermark(), made.blocker()) == (130, Blocker("s", 3, 130))
     made.fold("s", [head({}, clock(0, 90))])
     assert made.watermark() == 130, "a clock does not go back"
 
@@ -251,20 +251,20 @@ def test_no_watermark_is_beyond_the_end_of_time() -> None:
 
 def test_it_names_what_holds_it_back() -> None:
     made = table(head({1: 100, 2: 50, 3: 70}))
-    assert made.held(disordered(5)) == Held("s", 2, 45)
+    assert made.blocker(disordered(5)) == Blocker("s", 2, 45)
     made.fold("s", [head({}, declared(2, 90))])
-    assert made.held() == Held("s", 3, 70)
+    assert made.blocker() == Blocker("s", 3, 70)
     made.fold("s", [head({}, (4, STARTED))])
-    assert made.held() == Held("s", 4, None)
+    assert made.blocker() == Blocker("s", 4, None)
     made.fold("s", [head({}, (4, ENDED))])
     made.outputs = {"pipeline:p/out": 60}
-    assert made.held() == Held("pipeline:p/out", None, 60)
+    assert made.blocker() == Blocker("pipeline:p/out", None, 60)
     made.outputs = {"pipeline:p/out": None}
-    assert made.held() == Held("pipeline:p/out", None, None)
+    assert made.blocker() == Blocker("pipeline:p/out", None, None)
     made.outputs = {}
     made.fold("s", [head({}, finished(0, 1))])
-    assert made.held() is None
-    assert table().held() is None
+    assert made.blocker() is None
+    assert table().blocker() is None
 
 
 times = st.dictionaries(st.integers(1, 4), st.integers(0, 50), max_size=3)

@@ -159,9 +159,9 @@ async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for
     assert second >= first + 0.04, "it has not moved"
     await scene.ingest(A, {1: 700}, [started(3)])
     at = (await scene.cut(at)).offset
-    held = scene.status().watermark_blocked_by
-    assert held == WatermarkBlocker("s", 3, "s-3", None)
-    assert held.text() == "stream 's-3' of source s, of which no event was read yet"
+    blocker = scene.status().watermark_blocked_by
+    assert blocker == WatermarkBlocker("s", 3, "s-3", None)
+    assert blocker.text() == "stream 's-3' of source s, of which no event was read yet"
     await scene.ingest(A, {3: 800})
     await scene.cut(at)
     unmoved = scene.status().watermark_unmoved_seconds
@@ -180,9 +180,9 @@ async def test_the_status_names_an_output_that_holds_the_watermark_back(scene: S
     await scene.start("reader", ["pipeline:p/out", "t"])
     assert scene.status("reader").watermark_blocked_by is None
     cut = await scene.cut(await scene.initial("reader"), "reader")
-    held = scene.status("reader").watermark_blocked_by
-    assert held == WatermarkBlocker("pipeline:p/out")
-    assert held.text() == "output pipeline:p/out, which has no watermark yet"
+    blocker = scene.status("reader").watermark_blocked_by
+    assert blocker == WatermarkBlocker("pipeline:p/out")
+    assert blocker.text() == "output pipeline:p/out, which has no watermark yet"
     await scene.epoch(await scene.initial(), 0, raw(b"first"))
     await scene.cut(cut.offset, "reader")
     assert scene.status("reader").watermark_blocked_by == WatermarkBlocker("pipeline:p/out", None, "", 10)

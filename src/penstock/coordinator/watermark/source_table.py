@@ -23,7 +23,7 @@ from penstock.protocol.stored.head import Mark, MarkKind, PackedHead, fold_packe
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, OUTPUT_PREFIX
 from penstock.store.store import SegmentStore
 
-__all__ = ["SILENT", "Held", "SourceTable", "StreamTable", "Terms", "Times", "advanced"]
+__all__ = ["SILENT", "Blocker", "SourceTable", "StreamTable", "Terms", "Times", "advanced"]
 
 SILENT = NO_TIME
 """In place of a highest event time: the stream is active, but no event of it has arrived."""
@@ -240,7 +240,7 @@ class Terms(NamedTuple):
 NO_DISORDER = Terms()
 
 
-class Held(NamedTuple):
+class Blocker(NamedTuple):
     """What blocks a watermark: a stream of a connector, the clock from which a connector's events get their times, or
     an output. The last two have no stream.
     """
@@ -293,17 +293,17 @@ class StreamTable:
             found = max((self.sources[name].left(terms.disorder(name)) for name in seen), default=NO_TIME)
         return None if found == NO_TIME else found
 
-    def held(self, terms: Terms = NO_DISORDER) -> Held | None:
+    def blocker(self, terms: Terms = NO_DISORDER) -> Blocker | None:
         """What blocks the watermark; None if no source is active, or all have ended."""
         watermarks = self._watermarks(terms)
         source = min(watermarks, key=lambda name: watermarks[name], default=None)
         if source is None or watermarks[source] >= END_OF_TIME:
             return None
         if source in self.outputs:
-            return Held(source, None, self.outputs[source])
+            return Blocker(source, None, self.outputs[source])
         slowest = self.sources[source].slowest(terms.disorder(source))
         assert slowest is not None
-        return Held(source, slowest.stream_id, None if slowest.time == SILENT else slowest.time)
+        return Blocker(source, slowest.stream_id, None if slowest.time == SILENT else slowest.time)
 
     def _watermarks(self, terms: Terms) -> dict[str, int]:
         """The watermark of each source that is active or has ended; NO_TIME if it is not known."""

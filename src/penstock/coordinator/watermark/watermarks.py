@@ -9,7 +9,7 @@ from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.watermark import source_table
 from penstock.coordinator.watermark.output_log import OutputLog, Row
-from penstock.coordinator.watermark.source_table import Held, StreamTable, Terms, Written, advanced
+from penstock.coordinator.watermark.source_table import Blocker, StreamTable, Terms, Written, advanced
 from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer
 from penstock.protocol.api.pipelines import Segments
@@ -121,7 +121,7 @@ class Folded(NamedTuple):
 class Standing(NamedTuple):
     """What blocks a pipeline's watermark, and for how long it has not moved, as far as this worker knows."""
 
-    held: Held | None
+    blocker: Blocker | None
     unmoved_seconds: float
 
 
@@ -137,7 +137,7 @@ class _CurrentTable:
         self.is_written = False
         self.without_effect: dict[str, int | None] = {}
         """Watermarks of outputs that are known not to raise the pipeline's own."""
-        self.held: Held | None = None
+        self.blocker: Blocker | None = None
         self.held_for: tuple[StreamTable, dict[str, int | None]] | None = None
 
 
@@ -269,8 +269,8 @@ class Watermarks:
         table = self._with_outputs(state, pipeline, current)
         inputs = current.table, table.outputs
         if current.held_for != inputs:  # once for each cut, because the search is slow
-            current.held, current.held_for = table.held(self._terms(pipeline)), inputs
-        return Standing(current.held, self._clock() - current.moved_at)
+            current.blocker, current.held_for = table.blocker(self._terms(pipeline)), inputs
+        return Standing(current.blocker, self._clock() - current.moved_at)
 
     def _with_outputs(self, state: State, pipeline: Pipeline, current: _CurrentTable) -> StreamTable:
         """The table with the present watermarks of outputs. It shares the streams: fold a copy."""
