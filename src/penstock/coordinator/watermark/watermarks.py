@@ -138,7 +138,7 @@ class _CurrentTable:
         self.without_effect: dict[str, int | None] = {}
         """Watermarks of outputs that are known not to raise the pipeline's own."""
         self.blocker: Blocker | None = None
-        self.held_for: tuple[StreamTable, dict[str, int | None]] | None = None
+        self.blocker_for: tuple[StreamTable, dict[str, int | None]] | None = None
 
 
 class Watermarks:
@@ -268,8 +268,8 @@ class Watermarks:
             return None
         table = self._with_outputs(state, pipeline, current)
         inputs = current.table, table.outputs
-        if current.held_for != inputs:  # once for each cut, because the search is slow
-            current.blocker, current.held_for = table.blocker(self._terms(pipeline)), inputs
+        if current.blocker_for != inputs:  # once for each cut, because the search is slow
+            current.blocker, current.blocker_for = table.blocker(self._terms(pipeline)), inputs
         return Standing(current.blocker, self._clock() - current.moved_at)
 
     def _with_outputs(self, state: State, pipeline: Pipeline, current: _CurrentTable) -> StreamTable:

@@ -197,7 +197,7 @@ class ConnectorStatus(Part, frozen=True, kw_only=True):
 
 
 class OperatorStatus(Part, frozen=True, kw_only=True):
-    """Totals over a window operator's buckets. `bucket_bytes` is the size of the largest one: the limit applies to it."""
+    """Totals over an operator's buckets. `bucket_bytes` is the size of the largest one: the limit applies to it."""
 
     pipeline: str
     operator: str
