@@ -153,10 +153,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`offset` is the start itself when there is nothing new; `blocked` is the reason, unless nothing has arrived."""
+    """`offset` is the start itself when there is nothing new; `held` is the reason, unless nothing has arrived."""
 
     offset: InputOffset
-    blocked: str | None = None
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
