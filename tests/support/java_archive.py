@@ -7,6 +7,7 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java, use_java
@@ -27,20 +28,20 @@ def options() -> str:
 
 
 def make(path: Path) -> None:
-    """By a session that does a little of everything, and writes down its classes when it ends."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+    """By a session that runs a pipeline with a window, and writes down its classes when it ends."""
     from penstock.spark.run.session import build_session
+    from tests.support.running_worker import running_worker
+    from tests.windows.spark.running import Bench
+    from tests.windows.spark.test_pipelines import per_shop
 
     unfinished = path.with_suffix(".unfinished")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
     use_java()
     session = build_session("archive", "local[2]", {"spark.log.level": "ERROR"})
-    counts = session.readStream.format("rate").load().groupBy(F.col("value") % 3).agg(F.count("*"))
-    query = counts.writeStream.outputMode("complete").format("memory").queryName("counts").start()
-    query.processAllAvailable()
-    query.stop()
-    session.sparkContext.parallelize([1, 2], 2).map(str).collect()
+    with TemporaryDirectory() as folder, running_worker(Path(folder) / "data") as worker:
+        bench = Bench(worker, session, Path(folder))
+        bench.send((1_000, {"shop": "a"}), (99_000, {"shop": "b"}))
+        bench.run(per_shop)
     gateway = session.sparkContext._gateway
     assert gateway is not None, "the session runs"
     session.stop()
