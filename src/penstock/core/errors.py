@@ -9,6 +9,8 @@
     │   ├── ConditionFailed        a conditional append or update lost the race
     │   ├── LimitExceeded          a named limit would be passed
     │   ├── Fenced                 a newer generation of the pipeline has taken over
+    │   ├── Unauthenticated        no valid token or certificate
+    │   ├── Forbidden              the principal's role or prefixes do not allow it
     │   ├── DataLoss               bytes that a reader needs were removed
     │   └── PipelineError          the ledger of a pipeline contradicts it
     ├── NoRoom                     wait, or make room: nothing was stored
@@ -75,6 +77,18 @@ class Fenced(RequestError):
     """A newer generation of the pipeline has taken over; the older one changes nothing any more."""
 
     hint = "Another run of the pipeline has replaced this one: stop this one."
+
+
+class Unauthenticated(RequestError):
+    """The worker does not know who asks."""
+
+    hint = "Name the file with your token in PENSTOCK_TOKEN_FILE; on the worker's machine it is DATA/token."
+
+
+class Forbidden(RequestError):
+    """The worker knows who asks, and does not allow it."""
+
+    hint = "Ask an administrator of the worker for another role or prefix: penstock access add"
 
 
 class DataLoss(RequestError):

@@ -1,0 +1,1 @@
+"""Access control: principals and their roles, and the small file of a worker that lists them."""

@@ -1,0 +1,174 @@
+"""DATA/access.json and DATA/token: who has access to a worker. Only digests of tokens are stored, except for the
+owner's own token, which commands on the same machine read.
+
+Changes of the file take effect within a second, without a restart. A file that cannot be read changes nothing: the last
+good one holds.
+"""
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from penstock.access.principals import ANONYMOUS, EVERYONE, Access, Grant, Principal, Role, digest
+from penstock.core.errors import RequestError
+
+log = logging.getLogger(__name__)
+
+OWNER = "owner"
+_FORMAT = 1
+_TOKEN_BYTES = 32
+_CHECK_SECONDS = 1.0
+_GRANTS_MAX = 10_000
+
+
+class AccessControl(Protocol):
+    """What a server asks for each request."""
+
+    def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
+        """Raises Unauthenticated."""
+        ...
+
+
+class Open:
+    """No access control: everybody may do everything."""
+
+    def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:  # noqa: ARG002
+        return EVERYONE
+
+
+class StoredGrant(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A grant as the file has it."""
+
+    name: str
+    role: str
+    prefixes: list[str] = []
+    token_sha256: str | None = None
+    certificate: str | None = None
+    quota_bytes: int | None = None
+
+    def grant(self) -> Grant:
+        principal = Principal(self.name, _role(self.role), tuple(self.prefixes) or ("",), self.quota_bytes)
+        return Grant(principal, self.token_sha256, self.certificate)
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    principals: list[StoredGrant]
+
+
+class AccessFile:
+    """The access of one worker. `add` and `revoke` may be called from another process than the worker's."""
+
+    def __init__(self, data: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = data / "access.json"
+        self._token_file = data / "token"
+        self._clock = clock
+        self._checked_at = float("-inf")
+        self._seen: tuple[object, object] | None = None
+        self._access = Access()
+
+    def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
+        """Raises Unauthenticated."""
+        self._reload_if_changed()
+        return self._access.principal(token, certificate_names)
+
+    def create_owner_token(self) -> None:
+        """Unless there is one. Whoever can read the data directory's files owns the worker."""
+        if not self._token_file.exists():
+            write_private(self._token_file, secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+
+    def grants(self) -> list[StoredGrant]:
+        """Raises RequestError for a file that is not one of ours."""
+        try:
+            stored = msgspec.json.decode(self._file.read_bytes(), type=_Stored)
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RequestError(f"{self._file} cannot be read: {error}", _HINT) from None
+        if stored.format != _FORMAT:
+            raise RequestError(f"{self._file} has format {stored.format}; this version reads {_FORMAT}", _HINT)
+        for one in stored.principals:
+            _role(one.role)
+        return stored.principals
+
+    def add(self, grant: StoredGrant) -> str:
+        """Returns the new token, which is stored nowhere; "" where a certificate, or nothing, proves who it is."""
+        grants = self.grants()
+        if grant.name == OWNER or any(one.name == grant.name for one in grants):
+            raise RequestError(f"there is a principal {grant.name!r} already", "Revoke it first, or use another name.")
+        if len(grants) >= _GRANTS_MAX:
+            raise RequestError(f"there are {_GRANTS_MAX} principals already", "Revoke some that are not needed.")
+        _role(grant.role)
+        token = ""
+        if grant.certificate is None and grant.name != ANONYMOUS:
+            token = secrets.token_urlsafe(_TOKEN_BYTES)
+            grant.token_sha256 = digest(token)
+        self._write([*grants, grant])
+        return token
+
+    def revoke(self, name: str) -> None:
+        """Raises RequestError if there is no such principal."""
+        grants = self.grants()
+        if name == OWNER:
+            raise RequestError("the owner cannot be revoked", f"Delete {self._token_file} and restart the worker.")
+        if all(one.name != name for one in grants):
+            raise RequestError(f"there is no principal {name!r}", "See penstock access list.")
+        self._write([one for one in grants if one.name != name])
+
+    def _write(self, grants: list[StoredGrant]) -> None:
+        write_private(self._file, msgspec.json.format(msgspec.json.encode(_Stored(_FORMAT, grants))).decode() + "\n")
+
+    def _reload_if_changed(self) -> None:
+        now = self._clock()
+        if now - self._checked_at < _CHECK_SECONDS:
+            return
+        self._checked_at = now
+        seen = (_state(self._file), _state(self._token_file))
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._access = self._read()
+        except (RequestError, OSError) as error:
+            log.error("access stays as it was: %s", error)
+
+    def _read(self) -> Access:
+        owner = self._token_file.read_text().strip() if self._token_file.exists() else ""
+        owners = [Grant(Principal(OWNER, Role.ADMIN), digest(owner))] if owner else []
+        return Access.of([*owners, *(one.grant() for one in self.grants())])
+
+
+_HINT = "Restore it from a backup, or delete it and add the principals again: penstock access add"
+
+
+def write_private(file: Path, text: str) -> None:
+    """Readable by its owner alone; written whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+
+
+def _role(name: str) -> Role:
+    try:
+        return Role(name)
+    except ValueError:
+        roles = ", ".join(role.value for role in Role)
+        raise RequestError(f"{name!r} is not a valid role", f"The roles are {roles}.") from None
+
+
+def _state(file: Path) -> object:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
