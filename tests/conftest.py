@@ -12,6 +12,7 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from tests.support import java_archive
 from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.tokens import TOKEN_FILE, set_token_variables
 
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
@@ -33,6 +34,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def pytest_configure() -> None:
     """What all processes inherit that the tests start. In the background Ctrl-C is ignored, unless we say otherwise."""
+    set_token_variables()
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA + java_archive.options())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -58,6 +60,12 @@ def _slowness(item: pytest.Item) -> int:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """xdist appends the group to a test's name: without it `--last-failed` finds the test again."""
     report.nodeid = report.nodeid.removesuffix(f"@{SESSION_GROUP}")
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that run in this process set the variable to the token of the worker they find: undone at the end."""
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(TOKEN_FILE))
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 OWNER = "owner"
 _FORMAT = 1
 _TOKEN_BYTES = 32
+_TOKEN_CHARS_MIN = 20
 _CHECK_SECONDS = 1.0
 _GRANTS_MAX = 10_000
 
@@ -82,6 +83,21 @@ class AccessFile:
         """Unless there is one. Whoever can read the data directory's files owns the worker."""
         if not self._token_file.exists():
             write_private(self._token_file, secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+
+    def use_owner_token(self, file: Path) -> None:
+        """The owner's token is the one in this file, from now on: DATA/token becomes a link to it, so that a change of
+        the file takes effect, and commands on the same machine find it. Raises RequestError if there is none in it.
+        """
+        try:
+            token = file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"the token file {file} cannot be read: {error}", _RANDOM_HINT) from None
+        if len(token) < _TOKEN_CHARS_MIN:
+            raise RequestError(f"the token in {file} has less than {_TOKEN_CHARS_MIN} characters", _RANDOM_HINT)
+        link = self._token_file.with_name(f".token.{os.getpid()}")
+        link.unlink(missing_ok=True)
+        link.symlink_to(file.resolve())
+        link.replace(self._token_file)
 
     def grants(self) -> list[StoredGrant]:
         """Raises RequestError for a file that is not one of ours."""
@@ -144,7 +160,15 @@ class AccessFile:
         return Access.of([*owners, *(one.grant() for one in self.grants())])
 
 
+_RANDOM_HINT = "It must contain a long random text alone, such as: openssl rand -hex 32"
 _HINT = "Restore it from a backup, or delete it and add the principals again: penstock access add"
+
+
+def create_private_directory(directory: Path) -> None:
+    """Accessible to its owner alone, also if it exists: the owner's token and all data are in it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_mode & 0o077:
+        directory.chmod(0o700)
 
 
 def write_private(file: Path, text: str) -> None:

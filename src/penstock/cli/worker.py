@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from penstock.access.file import AccessFile, create_private_directory
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
 from penstock.cli.texts import parse_size
 from penstock.coordinator.machine.state import Retention
@@ -92,6 +93,12 @@ def worker(
     connector_port: int = _port(7100, "Port of the connector protocol, for sources; 0 picks a free one."),
     segment_port: int = _port(7101, "Port of the segment protocol; 0 picks a free one."),
     http_port: int = _port(7102, "Port of /health, /status, /metrics; 0 picks a free one."),
+    token_file: Path | None = typer.Option(
+        None,
+        envvar="PENSTOCK_WORKER_TOKEN_FILE",
+        metavar="FILE",
+        help="The owner's token is the one in this file. Default: one is generated into DATA/token.",
+    ),
     cookie: str = _source("", "What a source must know to be let in.", envvar="PENSTOCK_COOKIE", metavar="TEXT"),
     auto_create: bool = _source(True, "Make a source known at its first HELLO, or refuse it."),
     ack: AckMode = _source(
@@ -147,7 +154,18 @@ def worker(
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
     coordinator = CoordinatorSettings(retention=retention)
     servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway, coordinator=coordinator)
-    _serve(replace(servers, http_host=host, http_port=http_port))
+    servers = replace(servers, http_host=host, http_port=http_port)
+    _serve(replace(servers, access=_access(data, token_file)))
+
+
+def _access(data: Path, token_file: Path | None) -> AccessFile:
+    create_private_directory(data)
+    access = AccessFile(data)
+    if token_file is None:
+        access.create_owner_token()
+    else:
+        access.use_owner_token(token_file)
+    return access
 
 
 def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:

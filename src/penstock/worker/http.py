@@ -20,6 +20,7 @@ from starlette.routing import Route
 from penstock.protocol.api.status import WorkerStatus
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, pipeline_routes
+from penstock.worker.http_protocol import HttpProtocol
 from penstock.worker.routes import Routed, reply
 
 _PAGE = 1000
@@ -91,6 +92,7 @@ class HttpServer:
             application(worker),
             host=host,
             port=port,
+            http=HttpProtocol,
             log_config=None,  # as all the worker's
             log_level="warning",
             lifespan="off",

@@ -1,8 +1,10 @@
 """How a worker is set up: where its data are, which ports it listens on, and the limits of its parts."""
 
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.access.file import AccessControl, Open
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
@@ -12,8 +14,15 @@ from penstock.store.settings import StoreSettings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     data: Path
+    access: AccessControl = field(default_factory=Open)
+    """Who may do what, on all ports."""
     http_host: str = "127.0.0.1"
     http_port: int = 7102
+    http_allowed_hosts: frozenset[str] = frozenset()
+    """Names in the Host header that requests may use besides the host itself and loopback names."""
+    http_ssl: ssl.SSLContext | None = None
+    certificate: Path | None = None
+    """The file of the servers' certificate: clients on the same machine trust it."""
     store: StoreSettings = field(default_factory=StoreSettings)
     segment: ServerSettings = field(default_factory=ServerSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)

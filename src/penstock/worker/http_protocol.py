@@ -1,0 +1,32 @@
+"""The server side of one HTTP connection: uvicorn's protocol, with the names in the client's certificate."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock.access.certificates import certificate_names
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+
+CERTIFICATE_NAMES = "penstock.certificate_names"
+"""The key of these names in a request's scope."""
+
+
+class HttpProtocol(H11Protocol):
+    """Every request's scope has the names in the certificate with which the client has proved its identity (mutual
+    TLS); none without one.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app = _with_names(self.app, certificate_names(transport.get_extra_info("ssl_object")))
+
+
+def _with_names(app: "ASGI3Application", names: frozenset[str]) -> "ASGI3Application":
+    async def named(scope: "Scope", receive: "ASGIReceiveCallable", send: "ASGISendCallable") -> None:
+        scope[CERTIFICATE_NAMES] = names  # type: ignore[literal-required]
+        await app(scope, receive, send)
+
+    return named
