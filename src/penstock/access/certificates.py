@@ -1,18 +1,17 @@
-"""The names with which a client's certificate identifies it (mutual TLS)."""
+"""The names in a client's certificate."""
 
-import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+_ALTERNATIVE_NAMES = ("DNS", "email")
 
-def certificate_names(connection: ssl.SSLObject | ssl.SSLSocket | None) -> frozenset[str]:
-    """The common name, DNS names and e-mail addresses in the client's certificate; none without a verified one.
-    `connection`: what a transport has as "ssl_object".
+
+def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Its common names, DNS names and e-mail addresses, of what `SSLSocket.getpeercert` returns: a certificate that was
+    verified. None, or empty, for a client without one.
     """
-    return frozenset() if connection is None else frozenset(_names(connection.getpeercert() or {}))
-
-
-def _names(certificate: Mapping[str, Any]) -> Iterator[str]:
-    for part in certificate.get("subject", ()):
-        yield from (value for key, value in part if key == "commonName")
-    yield from (value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "email"))
+    if not certificate:
+        return ()
+    subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in _ALTERNATIVE_NAMES]
+    return tuple(dict.fromkeys([*subject, *others]))

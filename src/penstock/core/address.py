@@ -1,5 +1,6 @@
 """Where a worker listens."""
 
+import ipaddress
 from dataclasses import dataclass
 
 from penstock.core.errors import RequestError
@@ -33,3 +34,11 @@ def _split(text: str) -> tuple[str, str]:
         return host, rest.removeprefix(":")
     host, _, port = text.partition(":")
     return host, port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"

@@ -21,10 +21,10 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app = _with_names(self.app, certificate_names(transport.get_extra_info("ssl_object")))
+        self.app = _with_names(self.app, certificate_names(transport.get_extra_info("peercert")))
 
 
-def _with_names(app: "ASGI3Application", names: frozenset[str]) -> "ASGI3Application":
+def _with_names(app: "ASGI3Application", names: tuple[str, ...]) -> "ASGI3Application":
     async def named(scope: "Scope", receive: "ASGIReceiveCallable", send: "ASGISendCallable") -> None:
         scope[CERTIFICATE_NAMES] = names  # type: ignore[literal-required]
         await app(scope, receive, send)

@@ -97,6 +97,11 @@ class Source:
             case Form.SEGMENT:
                 return self.name
 
+    @property
+    def access_name(self) -> str:
+        """The name that decides who has access to it."""
+        return self.name if self.segment is None else access_name(self.segment)
+
     def owns(self, segment: str) -> bool:
         """Whether the segment contains data of this source."""
         if self.form is not Form.CONNECTOR:
@@ -152,6 +157,17 @@ def kind_of(segment: str) -> Owner:
     if segment.startswith(_OWN_PREFIXES):
         raise RequestError(f"segment {segment!r} is the worker's own: it holds no events", _HINT)
     return Owner(_SEGMENT_SCHEME + segment, Kind.RAW)
+
+
+def access_name(segment: str) -> str:
+    """The name that decides who has access to a segment: its source's, its pipeline's, or its own. Empty for the
+    coordinator's, which concern the whole worker.
+    """
+    if segment.startswith(COORDINATOR_PREFIX):
+        return ""
+    if segment.startswith(_OWN_PREFIXES):
+        return segment.split("/", 2)[1]
+    return segment
 
 
 def _output(text: str, name: str) -> Source:
