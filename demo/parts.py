@@ -105,6 +105,7 @@ class WorkerPart(Part):
                 raise SystemExit(f"the worker did not start:\n{self.last_words()}")
             time.sleep(0.02)
         self.ports = json.loads(file.read_text())
+        os.environ["PENSTOCK_TOKEN_FILE"] = str(self._data / "token")  # of the other parts, too
 
     def address(self, port: str) -> str:
         return f"127.0.0.1:{self.ports[port]}"

@@ -1,9 +1,7 @@
 """Our own worker, driven with raw bytes of the connector protocol, as sources do."""
 
-import json
 import socket
 import struct
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -19,6 +17,7 @@ from bench.events import EVENT_BYTES
 from bench.harness import BenchmarkFailed
 from bench.load import RECEIVE_BYTES_MAX, SILENCE_SECONDS_MAX
 from bench.processes import Server, connect
+from penstock.cli.connect import get_json
 
 # The few frames of the connector protocol that a load generator needs.
 #
@@ -240,11 +239,8 @@ class ManyStreams(Ingest):
 
 
 def status(server: Server) -> dict[str, Any]:
-    with urllib.request.urlopen(
-        f"http://127.0.0.1:{server.ports['http']}/status", timeout=SILENCE_SECONDS_MAX
-    ) as reply:
-        found: dict[str, Any] = json.load(reply)
-        return found
+    found: dict[str, Any] = get_json(f"127.0.0.1:{server.ports['http']}", "/status")
+    return found
 
 
 # Messages for Spark to read: noise that no two of them share, put in over the connector protocol.

@@ -1,5 +1,6 @@
 """Our own server, driven with raw bytes of the segment protocol."""
 
+import os
 import socket
 import struct
 import sys
@@ -212,7 +213,9 @@ class Penstock(Contender):
         data = directory / "data"
         arguments = ["worker", "--data", str(data), *FREE_PORTS]
         command = [sys.executable, "-m", "penstock", *arguments]
-        return start_server(command, directory, ports_file(data / "ports.json"))
+        server = start_server(command, directory, ports_file(data / "ports.json"))
+        os.environ["PENSTOCK_TOKEN_FILE"] = str(data / "token")  # of all clients, also in other processes
+        return server
 
     def load(self, server: Server) -> SegmentTarget:
         return SegmentTarget(server.ports["segment"], self._events, "bench/load")

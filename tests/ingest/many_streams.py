@@ -5,10 +5,8 @@ python -m tests.ingest.many_streams [--streams 100000] [--sessions 100] [--round
 
 import argparse
 import asyncio
-import json
 import tempfile
 import time
-import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from penstock.protocol.connector import NOTHING_YET, Ack, Hello, Message, Notify, NotifyAck, Ok, encode
 from tests.ingest.conftest import Peer
+from tests.support import http
 from tests.support.worker_process import WorkerProcess
 
 MIB = 1 << 20
@@ -57,8 +56,7 @@ def resident_bytes(worker: WorkerProcess) -> int:
 
 
 def status_of(worker: WorkerProcess) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.http_port}/status", timeout=30) as response:
-        status: dict[str, Any] = json.load(response)
+    status: dict[str, Any] = http.get(worker.http_port, "/status")
     return status
 
 

@@ -1,15 +1,13 @@
 """What a worker's HTTP side says, for tests."""
 
-import json
-import urllib.request
 from typing import Any
 
+from tests.support import http
 from tests.support.running_worker import RunningWorker
 
 
 def get(worker: RunningWorker, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}{path}", timeout=10) as response:
-        return json.load(response)
+    return http.get(worker.ports["http"], path)
 
 
 def segment_names(worker: RunningWorker, prefix: str = "") -> list[str]:

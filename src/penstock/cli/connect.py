@@ -3,22 +3,21 @@
 import json
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPException
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from ssl import SSLContext, create_default_context
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 
+from penstock.client.coordinator.connection import Connection
+from penstock.client.credentials import TLS_VARIABLES, TOKEN_FILE, https_context, parse_worker, tls_context
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import retrying
-from penstock.core.errors import RequestError, Unavailable
+from penstock.core.address import Address
+from penstock.core.errors import ProtocolError, RequestError, Unauthenticated, Unavailable
 from penstock.protocol.api.status import WorkerStatus
 
 HTTP_SECONDS_MAX = 10
@@ -49,21 +48,20 @@ DataOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
-"""PEM files: the authority of the worker's certificate; our own certificate and its key, where it wants one."""
-
 
 def get_json(worker: str, path: str) -> Any:
-    """The worker's HTTP response. Raises Unavailable."""
+    """The worker's HTTP response. Raises Unavailable, Unauthenticated, Forbidden."""
+    address, is_tls = parse_worker(worker)
+    connection = Connection(address, HTTP_SECONDS_MAX, https_context(address.host) if is_tls else None)
     try:
-        with urllib.request.urlopen(f"http://{worker}{path}", timeout=HTTP_SECONDS_MAX) as response:
-            return json.load(response)
-    except (OSError, ValueError, HTTPException) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return json.loads(connection.ask("GET", path, None))
+    except (Unavailable, ProtocolError, ValueError) as error:
         raise Unavailable(
-            f"no worker answers on {worker}: {reason}",
+            f"no worker answers on {worker}: {error}",
             "Start it (penstock worker --data DIR), and pass its HTTP address or --data DIR.",
         ) from None
+    finally:
+        connection.close()
 
 
 def worker_status(address: str) -> WorkerStatus:
@@ -109,38 +107,98 @@ def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_
 def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
     """The address, and whether it is the worker that was named or this directory's own."""
     if data is not None:
-        return _local(ports_on(data)), True
+        return local_worker(data).http, True
     if worker is not None:
-        return worker.removeprefix("http://").rstrip("/"), True
+        _use_own_token(worker)
+        return _short(worker.rstrip("/")), True
     if (OWN_DATA / "ports.json").exists():  # this directory has a worker of its own: never another one instead
-        return _local(ports_on(OWN_DATA)), True
+        return local_worker(OWN_DATA).http, True
     return DEFAULT_WORKER, False
 
 
-def ports_on(data: Path) -> dict[str, int]:
-    """The ports of the worker that runs on this directory. A killed worker leaves its ports file, and another may
-    listen on those ports by now, so its id is checked. Raises Unavailable.
+def _short(worker: str) -> str:
+    """Without a scheme that goes without saying."""
+    short = worker.removeprefix("http://")
+    return short if parse_worker(short) == parse_worker(worker) else worker
+
+
+class LocalWorker(msgspec.Struct, frozen=True):
+    """What a worker writes to DATA/ports.json, for commands on the same machine."""
+
+    connector: int
+    segment: int
+    http_port: int = msgspec.field(name="http")
+    id: str
+    host: str = "127.0.0.1"
+    """Of its HTTP port."""
+    certificate: str | None = None
+    """If its ports speak TLS."""
+
+    @property
+    def http(self) -> str:
+        """Its HTTP address."""
+        address = Address(self.host, self.http_port)
+        return _short(f"{'http' if self.certificate is None else 'https'}://{address}")
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {"connector": self.connector, "segment": self.segment, "http": self.http_port}
+
+    @classmethod
+    def read(cls, data: Path) -> "LocalWorker":
+        """Raises Unavailable for a file that a worker has not written, FileNotFoundError without one."""
+        file = data / "ports.json"
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except msgspec.MsgspecError:
+            raise Unavailable(f"{file} is not what a worker writes", "Use --worker HOST:PORT.") from None
+
+    def identify(self, data: Path) -> None:
+        """From now on this process and those that it starts use the worker's token, and trust its certificate."""
+        if (data / "token").exists():
+            os.environ[TOKEN_FILE] = str((data / "token").absolute())
+        if self.certificate is not None:
+            os.environ.setdefault(TLS_VARIABLES[0], self.certificate)
+
+
+def local_worker(data: Path) -> LocalWorker:
+    """The worker that runs on this directory. A killed worker leaves its ports file, and another may listen on those
+    ports by now, so its id is checked. Raises Unavailable.
     """
     file, start = data / "ports.json", f"Start it: penstock worker --data {data}"
     try:
-        content = json.loads(file.read_text())
-        ports, identity = {name: int(content[name]) for name in ("connector", "segment", "http")}, content.get("id")
+        found = LocalWorker.read(data)
     except FileNotFoundError:
         raise Unavailable(f"no worker runs on {data}: {file} not found", start) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise Unavailable(f"{file} is not what a worker writes", "Use --worker HOST:PORT.") from None
+    found.identify(data)
     try:
-        status = worker_status(_local(ports))
+        status = worker_status(found.http)
     except Unavailable as error:
         raise Unavailable(f"no worker runs on {data}: {file} is left over from one that was killed", start) from error
-    if status.id != identity or status.ports != ports:
-        other = _described(_local(ports), status)
+    except Unauthenticated:
+        raise Unavailable(
+            f"no worker runs on {data}: its port is now used by another one, which does not accept {data / 'token'}",
+            start,
+        ) from None
+    if status.id != found.id or status.ports != found.ports:
+        other = _described(found.http, status)
         raise Unavailable(f"no worker runs on {data}: its port is now used by another one, {other}", start)
-    return ports
+    return found
 
 
-def _local(ports: dict[str, int]) -> str:
-    return f"127.0.0.1:{ports['http']}"
+def _use_own_token(worker: str) -> None:
+    """If the address is that of this directory's own worker, and no other token was named."""
+    if os.environ.get(TOKEN_FILE):
+        return
+    with suppress(OSError, Unavailable):
+        own = LocalWorker.read(OWN_DATA)
+        if parse_worker(worker)[0] == parse_worker(own.http)[0]:
+            own.identify(OWN_DATA)
+
+
+def host_of(worker: str) -> str:
+    """The host of a worker's HTTP address, as part of another one."""
+    return str(parse_worker(worker)[0]).rpartition(":")[0]
 
 
 def _status(address: str, retry_seconds: float) -> WorkerStatus:
@@ -178,25 +236,11 @@ def _report(text: str) -> None:
 @contextmanager
 def segment_client(address: str) -> Iterator[SegmentClient]:
     """A client of the segment port of the worker with this HTTP address."""
-    status = worker_status(address)
-    context = tls_context()
+    status, host = worker_status(address), host_of(address)
+    context = tls_context(host) if status.tls else None
     if status.tls and context is None:
         raise RequestError(
             "the worker speaks TLS alone", "Name its certificate authority: penstock segment --tls-ca FILE VERB …"
         )
-    with SegmentClient(f"{address.rpartition(':')[0]}:{status.ports['segment']}", ssl=context) as client:
+    with SegmentClient(f"{host}:{status.ports['segment']}", ssl=context) as client:
         yield client
-
-
-def tls_context() -> SSLContext | None:
-    """From the variables that the group's options set; None without TLS. Raises RequestError for unusable files."""
-    authority, cert, key = (os.environ.get(name) for name in TLS_VARIABLES)
-    if not authority:
-        return None
-    try:
-        context = create_default_context(cafile=authority)
-        if cert:
-            context.load_cert_chain(cert, key or None)
-    except OSError as error:  # SSLError is one
-        raise RequestError(f"the TLS files cannot be used: {error}", "They must be PEM files.") from None
-    return context

@@ -1,7 +1,6 @@
 """The worker of `penstock run`: a separate process, unless one already serves the data."""
 
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -14,7 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.cli.connect import ports_on
+from penstock.access.file import create_private_directory
+from penstock.cli.connect import LocalWorker, local_worker
 from penstock.core.errors import Unavailable
 
 _START_SECONDS_MAX = 300.0
@@ -51,11 +51,11 @@ def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = Fa
     """The worker on this data; if there is none, one is started, and stopped at the end. `stdio`: a started worker gets
     our input and output; otherwise it gets neither. Raises Unavailable.
     """
-    ports = _running_on(data)
-    if ports is not None:
-        yield _local(ports, None)
+    running = _running_on(data)
+    if running is not None:
+        yield FoundWorker(running.http, running.ports)
         return
-    data.mkdir(parents=True, exist_ok=True)
+    create_private_directory(data)
     (data / "ports.json").unlink(missing_ok=True)  # a killed worker leaves its file
     found = _started(data, options, _ports(), stdio=stdio)
     try:
@@ -68,7 +68,9 @@ def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = Fa
 def _started(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> FoundWorker:
     process = _start(data, options, ports, stdio=stdio)
     try:
-        return _local(_wait_for_ports(data, process), process)
+        started = _wait_for_ports(data, process)
+        started.identify(data)
+        return FoundWorker(started.http, started.ports, process)
     except BaseException as error:
         _stop(process)
         if not isinstance(error, Unavailable) or ports is not _DEFAULT_PORTS or _ports() is _DEFAULT_PORTS:
@@ -76,13 +78,9 @@ def _started(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio
     return _started(data, options, _FREE_PORTS, stdio=stdio)  # another program has taken one of them since we looked
 
 
-def _local(ports: dict[str, int], process: "subprocess.Popen[bytes] | None") -> FoundWorker:
-    return FoundWorker(f"127.0.0.1:{ports['http']}", ports, process)
-
-
-def _running_on(data: Path) -> dict[str, int] | None:
+def _running_on(data: Path) -> LocalWorker | None:
     try:
-        return ports_on(data)
+        return local_worker(data)
     except (OSError, Unavailable):
         return None
 
@@ -133,12 +131,11 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _wait_for_ports(data: Path, process: "subprocess.Popen[bytes]") -> dict[str, int]:
+def _wait_for_ports(data: Path, process: "subprocess.Popen[bytes]") -> LocalWorker:
     deadline = time.monotonic() + _START_SECONDS_MAX
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(FileNotFoundError):
-            content = json.loads((data / "ports.json").read_text())
-            return {name: content[name] for name in _DEFAULT_PORTS}
+            return LocalWorker.read(data)
         time.sleep(0.02)
     log = data / "worker.log"
     words = log.read_text(errors="replace")[-_LAST_WORDS_CHARS:].strip()

@@ -18,7 +18,7 @@ from penstock.cli.connect import (
     JsonOption,
     WorkerOption,
     YesOption,
-    ports_on,
+    local_worker,
     worker_to_change,
     worker_to_read,
 )
@@ -90,7 +90,7 @@ def _worker(worker: str | None, data: Path | None, *, yes: bool) -> Iterator[str
 
 def _is_served(data: Path) -> bool:
     try:
-        ports_on(data)
+        local_worker(data)
     except Unavailable:
         return False
     return True

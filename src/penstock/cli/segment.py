@@ -18,7 +18,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from penstock.cli.connect import (
-    TLS_VARIABLES,
     DataOption,
     JsonOption,
     WorkerOption,
@@ -30,6 +29,7 @@ from penstock.cli.connect import (
     worker_to_read,
 )
 from penstock.cli.texts import parse_size
+from penstock.client.credentials import TLS_VARIABLES
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import SegmentInfo
 from penstock.core.errors import NoSuchSegment, RequestError
@@ -159,7 +159,7 @@ def segments_of(address: str, prefix: str = "") -> Iterator[dict[str, Any]]:
         page = get_json(address, "/segments?" + urlencode({"prefix": prefix, "after": after}))
         yield from page["segments"]
         more = page["more"]
-        after = page["segments"][-1]["name"] if more else ""
+        after = page["after"]
 
 
 # Why a pipeline's output does not exist yet, or is still empty.

@@ -15,10 +15,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.connect import DataOption, WorkerOption, YesOption, tls_context, worker_status, worker_to_change
+from penstock.cli.connect import DataOption, WorkerOption, YesOption, host_of, worker_status, worker_to_change
 from penstock.cli.event_times import parse_event_time
 from penstock.client import Message, Source, SourceStream
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.client.credentials import tls_context
+from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.connector import FRAME_SIZE_MAX
@@ -253,7 +255,7 @@ def send(
         lines.check_first()
         if http is not None:
             wait_for_start(http, source, report)
-        tls, secret = tls_context(), cookie.encode()
+        tls, secret = tls_context(Address.parse(target).host), cookie.encode()
         sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)
         try:
@@ -294,12 +296,12 @@ def _check_same_worker(address: str, http: str) -> None:
 def connector_address(http: str) -> str:
     """Where the worker with this HTTP address listens for sources."""
     status = worker_status(http)
-    if status.tls and tls_context() is None:
+    if status.tls and tls_context(host_of(http)) is None:
         raise RequestError("the worker speaks TLS alone", "Set PENSTOCK_TLS_CA to its authority's certificate.")
     port = status.ports.get("connector")
     if port is None:
         raise Unavailable(f"the worker at {http} accepts no sources", "Start it with --connector-port.")
-    return f"{http.rpartition(':')[0]}:{port}"
+    return f"{host_of(http)}:{port}"
 
 
 class _Lines:

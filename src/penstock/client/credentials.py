@@ -1,14 +1,22 @@
-"""What a client proves its identity with: the token in the file that PENSTOCK_TOKEN_FILE names.
+"""How a client and a worker prove to each other who they are: the client's token, and the files of TLS.
 
-Never an option or an argument: those show in Spark's plans and UI, and in lists of processes.
+A token is in the file that PENSTOCK_TOKEN_FILE names. It is never an option or an argument: those show in Spark's plans
+and UI, and in lists of processes.
 """
 
 import os
+import ssl
 from pathlib import Path
 
+from penstock.core.address import Address, is_loopback
 from penstock.core.errors import RequestError
 
 TOKEN_FILE = "PENSTOCK_TOKEN_FILE"  # noqa: S105  the variable's name
+TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
+"""PEM files: the authority of the worker's certificate; our own certificate and its key, if the worker wants one."""
+
+HTTP_PORT = 7102
+"""Of a worker, where an address names none."""
 
 
 def read_token() -> str:
@@ -18,8 +26,51 @@ def read_token() -> str:
         return ""
     try:
         return Path(name).read_text().strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
-            f"the token file {name} cannot be read: {error.strerror}",
+            f"the token file {name} cannot be read: {error}",
             f"{TOKEN_FILE} names a file that contains the token alone.",
         ) from None
+
+
+def parse_worker(text: str) -> tuple[Address, bool]:
+    """A worker's HTTP address, and whether to use TLS: for `https://host:port`, and for `host:port` where
+    PENSTOCK_TLS_CA names an authority and the host is not this machine's loopback.
+    """
+    scheme, found, rest = text.rpartition("://")
+    if found and scheme not in ("http", "https"):
+        raise RequestError(f"{text!r} is not an address", "Write host:port, or https://host:port.")
+    address = Address.parse(rest.rstrip("/"), HTTP_PORT)
+    if found:
+        return address, scheme == "https"
+    return address, bool(os.environ.get(TLS_VARIABLES[0])) and not is_loopback(address.host)
+
+
+def tls_context(
+    host: str, ca: str | None = None, cert: str | None = None, key: str | None = None
+) -> ssl.SSLContext | None:
+    """For connections to this host. Files that are None are taken from the environment; None without an authority.
+    Raises RequestError for files that cannot be used.
+    """
+    given = zip((ca, cert, key), TLS_VARIABLES, strict=True)
+    ca, cert, key = (file or os.environ.get(variable) for file, variable in given)
+    return _context(host, ca, cert, key) if ca else None
+
+
+def https_context(host: str) -> ssl.SSLContext:
+    """The same, with the system's authorities where the environment names none."""
+    ca, cert, key = map(os.environ.get, TLS_VARIABLES)
+    return _context(host, ca, cert, key)
+
+
+def _context(host: str, ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+        if cert:
+            context.load_cert_chain(cert, key or None)
+    except OSError as error:  # SSLError is one
+        raise RequestError(f"the TLS files cannot be used: {error}", "They must be PEM files.") from None
+    # The file may contain the worker's own certificate. Its names need not include a loopback address.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = not is_loopback(host)
+    return context

@@ -1,20 +1,15 @@
 """State that a Python worker of Spark keeps between calls: workers are reused, and forked before they do anything."""
 
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from ssl import SSLContext, create_default_context
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.core.errors import PenstockError, RequestError
+from penstock.client.credentials import parse_worker, tls_context
+from penstock.core.errors import PenstockError
 from penstock.core.logs import set_up_logging
 from penstock.spark.sink.staging import Link, segment_address
-
-TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
-"""PEM files: the authority of the worker's certificate; our own certificate and its key, if the worker requires one."""
-
 
 _FREEZES = 3
 """Some modules are imported after the first call. Not at every call: garbage must not be retained forever."""
@@ -55,20 +50,5 @@ def coordinator(worker: str) -> CoordinatorClient:
 @cache
 def link(worker: str, ca: str | None, cert: str | None, key: str | None) -> Link:
     """The connection to the worker's segment port. TLS files that are None are taken from the environment."""
-    tls = tls_context(ca, cert, key)
+    tls = tls_context(parse_worker(worker)[0].host, ca, cert, key)
     return Link(lambda: segment_address(worker, tls=tls is not None), tls)
-
-
-def tls_context(ca: str | None, cert: str | None, key: str | None) -> SSLContext | None:
-    """None: no TLS. Raises RequestError for files that cannot be used."""
-    given = zip((ca, cert, key), TLS_VARIABLES, strict=True)
-    ca, cert, key = (file or os.environ.get(variable) for file, variable in given)
-    if not ca:
-        return None
-    try:
-        context = create_default_context(cafile=ca)
-        if cert:
-            context.load_cert_chain(cert, key or None)
-    except OSError as error:  # SSLError is one
-        raise RequestError(f"the TLS files cannot be used: {error}", "They must be PEM files.") from None
-    return context

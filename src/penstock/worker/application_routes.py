@@ -7,11 +7,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
+from penstock.access.principals import Role
 from penstock.core.errors import RequestError
 from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.deployment import Answer, Apply, Deployment, SelectStreams
 from penstock.protocol.api.pipelines import DeclareWatermark, StreamCount
-from penstock.worker.routes import Routed, get, post
+from penstock.worker.routes import Routed, get, post, principal_of
 
 _U64_MAX = 2**64 - 1
 
@@ -26,8 +27,8 @@ def routes(worker: Routed) -> list[Route]:
         post("/drain", Empty, application.drain),
         post("/pause", SelectStreams, application.pause),
         post("/resume", SelectStreams, application.resume),
-        post("/sources/{name}/watermark", DeclareWatermark, sources.watermark),
-        post("/sources/{name}/end", Empty, sources.end),
+        post("/sources/{name}/watermark", DeclareWatermark, sources.watermark, role=Role.WRITE),
+        post("/sources/{name}/end", Empty, sources.end, role=Role.WRITE),
     ]
 
 
@@ -38,6 +39,7 @@ class _Application:
     async def show(self, request: Request) -> Any:
         runtime = self._worker.runtime()
         if "driver" in request.query_params:
+            principal_of(request).check(Role.DEPLOY)
             runtime.driver.heard()
         return runtime.report()
 

@@ -4,24 +4,31 @@ application, of coordinator and delivery.
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import uvicorn
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
+from penstock.access.principals import Principal, Role
 from penstock.protocol.api.status import WorkerStatus
+from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, pipeline_routes
+from penstock.worker.http_access import HttpAccess
 from penstock.worker.http_protocol import HttpProtocol
-from penstock.worker.routes import Routed, reply
+from penstock.worker.routes import Routed, get, principal_of
+from penstock.worker.settings import WorkerSettings
+
+T = TypeVar("T")
 
 _PAGE = 1000
 
@@ -43,39 +50,73 @@ class Watched(Routed, Protocol):
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]: ...
 
 
-def application(worker: Watched) -> Starlette:
+def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     async def health(_: Request) -> Response:
         problems = worker.problems()
         text = "\n".join(problems) or "ok"
         return PlainTextResponse(f"{text}\n", status_code=503 if problems else 200)
 
-    async def status(_: Request) -> Response:
-        return reply(worker.status())
+    async def status(request: Request) -> WorkerStatus:
+        return visible(worker.status(), principal_of(request))
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(worker.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def segments(request: Request) -> Response:
-        """Those after `after` in the order of names, a page at a time; `more`: whether there are others."""
-        after = request.query_params.get("after", "")
-        found = worker.segments(request.query_params.get("prefix", ""), after, _PAGE + 1)
-        page = [_as_json(s) for s in found[:_PAGE]]
-        return reply({"segments": page, "more": len(found) > _PAGE})
+    async def segments(request: Request) -> dict[str, object]:
+        """Those after `after` in the order of names, a page at a time; `more`: whether there are others, after
+        `after`.
+        """
+        principal, query = principal_of(request), request.query_params
+        found = worker.segments(query.get("prefix", ""), query.get("after", ""), _PAGE + 1)
+        page = [_as_json(one) for one in found[:_PAGE] if principal.may(Role.READ, access_name(one.name))]
+        return {"segments": page, "more": len(found) > _PAGE, "after": found[:_PAGE][-1].name if found else ""}
 
     return Starlette(
         routes=[
-            Route("/health", health),
-            Route("/status", status),
-            Route("/metrics", metrics),
-            Route("/segments", segments),
+            get("/health", health),
+            get("/status", status, is_filtered=True),
+            get("/metrics", metrics),
+            get("/segments", segments, is_filtered=True),
             *application_routes.routes(worker),
             *pipeline_routes.routes(worker),
-        ]
+        ],
+        middleware=[
+            Middleware(
+                HttpAccess, access=settings.access, host=settings.http_host, allowed_hosts=settings.http_allowed_hosts
+            )
+        ],
     )
 
 
 def _as_json(info: SegmentInfo) -> dict[str, object]:
     return asdict(info) | {"attributes": {key.hex(): value for key, value in info.attributes.items()}}
+
+
+def visible(status: WorkerStatus, principal: Principal) -> WorkerStatus:
+    """What the principal may read of it: a limited one sees its own sources and pipelines, and nothing about others."""
+    if principal.may(Role.READ):
+        return status
+
+    def own(names: Mapping[str, T]) -> dict[str, T]:
+        return {name: value for name, value in names.items() if principal.may(Role.READ, name)}
+
+    rates = status.rates
+    return replace(
+        status,
+        problems=[],
+        blockages=[],
+        sources=own(status.sources),
+        damaged_sources=own(status.damaged_sources),
+        sessions=[one for one in status.sessions if one.source and principal.may(Role.READ, one.source)],
+        session_errors=[],
+        application=None,
+        connectors=[one for one in status.connectors if principal.may(Role.READ, one.name)],
+        pipelines=[one for one in status.pipelines if principal.may(Role.READ, one.name)],
+        starting=[one for one in status.starting if principal.may(Role.READ, one.name)],
+        sinks=[one for one in status.sinks if principal.may(Role.READ, one.pipeline)],
+        windows=[one for one in status.windows if principal.may(Role.READ, one.pipeline)],
+        rates=replace(rates, sources=own(rates.sources), pipelines=own(rates.pipelines), sinks=own(rates.sinks)),
+    )
 
 
 class _Server(uvicorn.Server):
@@ -87,12 +128,13 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    def __init__(self, worker: Watched, host: str, port: int) -> None:
+    def __init__(self, worker: Watched, settings: WorkerSettings) -> None:
         config = uvicorn.Config(
-            application(worker),
-            host=host,
-            port=port,
+            application(worker, settings),
+            host=settings.http_host,
+            port=settings.http_port,
             http=HttpProtocol,
+            ws="none",
             log_config=None,  # as all the worker's
             log_level="warning",
             lifespan="off",
@@ -100,6 +142,8 @@ class HttpServer:
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
+        config.load()
+        config.ssl = settings.http_ssl
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 

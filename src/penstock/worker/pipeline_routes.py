@@ -1,10 +1,12 @@
 """The routes of pipelines: their epochs, readers, sinks, windows and dead letters."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import Route
 
+from penstock.access.principals import Role
 from penstock.connectors.urls import is_url, parse_sink
 from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api
@@ -13,21 +15,21 @@ from penstock.protocol.api.dead_letters import Replay
 from penstock.protocol.api.delivery import Bind, EpochList, Park, SinkSpec, Unbind
 from penstock.protocol.api.pipelines import in_order, starting_of
 from penstock.protocol.stored.dead_letters import LETTER_PORTS
-from penstock.protocol.stored.names import check_pipeline_name
-from penstock.worker.routes import Routed, get, number_of, post
+from penstock.protocol.stored.names import Source, access_name, check_pipeline_name
+from penstock.worker.routes import Routed, get, number_of, post, principal_of
 
 
 def routes(worker: Routed) -> list[Route]:
     pipelines, readers, sinks, dead_letters = _Pipelines(worker), _Readers(worker), _Sinks(worker), _DeadLetters(worker)
     name = "/pipelines/{name}/"
     return [
-        get("/pipelines", pipelines.listed),
+        get("/pipelines", pipelines.listed, is_filtered=True),
         get(name + "running", pipelines.running),
         get(name + "batch", pipelines.batch),
         get(name + "input", pipelines.stored_input),
-        post("/starting", api.Announce, pipelines.announce),
-        post(name + "start", api.Start, pipelines.start),
-        post(name + "attach", api.Attach, pipelines.attach),
+        post("/starting", api.Announce, pipelines.announce, names=_announced),
+        post(name + "start", api.Start, pipelines.start, names=_started_inputs),
+        post(name + "attach", api.Attach, pipelines.attach, names=_attached),
         post(name + "initial", api.Initial, pipelines.initial),
         post(name + "cut", api.AskCut, pipelines.cut),
         post(name + "reading", api.Reading, pipelines.reading),
@@ -39,10 +41,10 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "reset", api.Reset, pipelines.reset),
         post(name + "drop", api.Drop, pipelines.drop),
         post(name + "windows", api.ReportWindows, pipelines.report_windows),
-        post("/sources/resolve", api.Resolve, readers.resolve),
-        post("/sources/cut", api.CutSources, readers.cut),
-        post("/sources/{name}/streams", api.NameStreams, readers.streams),
-        post("/splits", api.AskSplits, readers.splits),
+        post("/sources/resolve", api.Resolve, readers.resolve, role=Role.READ, names=_read_sources),
+        post("/sources/cut", api.CutSources, readers.cut, role=Role.READ, names=_read_sources),
+        post("/sources/{name}/streams", api.NameStreams, readers.streams, role=Role.READ),
+        post("/splits", api.AskSplits, readers.splits, role=Role.READ, names=_read_ranges),
         post(name + "bind", Bind, sinks.bind),
         post(name + "unbind", Unbind, sinks.unbind),
         post(name + "retry", Empty, sinks.retry),
@@ -55,12 +57,42 @@ def routes(worker: Routed) -> list[Route]:
     ]
 
 
+# The names in a body on which its sender needs the route's role.
+
+
+def _announced(body: api.Announce) -> dict[str, str]:
+    return {name: f"pipeline {name!r}" for name in body.pipelines}
+
+
+def _started_inputs(body: api.Start) -> dict[str, str]:
+    return _held_back(source for one in body.inputs.values() for source in one.sources)
+
+
+def _attached(body: api.Attach) -> dict[str, str]:
+    return _held_back(body.sources)
+
+
+def _held_back(sources: Iterable[str]) -> dict[str, str]:
+    """A pipeline delays the acknowledgements and the retention of what it reads: to read is not enough."""
+    why = "its acknowledgements would wait for the pipeline"
+    return {Source.parse(source).access_name: f"source {source!r} ({why})" for source in sources}
+
+
+def _read_sources(body: api.Resolve | api.CutSources) -> dict[str, str]:
+    return {Source.parse(source).access_name: f"source {source!r}" for source in body.sources}
+
+
+def _read_ranges(body: api.AskSplits) -> dict[str, str]:
+    return {access_name(one.segment): f"segment {one.segment!r}" for one in body.ranges}
+
+
 class _Pipelines:
     def __init__(self, worker: Routed) -> None:
         self._worker = worker
 
-    async def listed(self, _: Request) -> Any:
-        return api.PipelineList(self._worker.coordinator().pipelines())
+    async def listed(self, request: Request) -> Any:
+        principal, pipelines = principal_of(request), self._worker.coordinator().pipelines()
+        return api.PipelineList([one for one in pipelines if principal.may(Role.READ, one.name)])
 
     async def start(self, name: str, body: api.Start) -> Any:
         return await self._worker.coordinator().lifecycle.start(

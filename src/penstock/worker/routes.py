@@ -1,15 +1,17 @@
 """What all routes of the worker share: bodies read within a limit into typed requests, replies and errors as JSON."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 import starlette.requests
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.access.principals import Principal, Role
 from penstock.application.runtime import Runtime
 from penstock.coordinator.service import Coordinator
-from penstock.core.errors import Fenced, LimitExceeded, PenstockError, RequestError
+from penstock.core.errors import Fenced, Forbidden, LimitExceeded, PenstockError, RequestError, Unauthenticated
 from penstock.ingest.declarations import Declarations
 from penstock.protocol.api.codec import Done, decode_request, encode
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl
@@ -18,7 +20,16 @@ from penstock.protocol.stored.names import check_pipeline_name
 BODY_BYTES_MAX = 64 << 20
 """A merge of 100,000 staged segments takes 10 MB."""
 
-_STATUS: list[tuple[type[PenstockError], int]] = [(Fenced, 409), (RequestError, 400), (PenstockError, 503)]
+PRINCIPAL = "penstock.principal"
+"""The key of a request's principal in its scope."""
+
+_STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
+    (Unauthenticated, HTTPStatus.UNAUTHORIZED),
+    (Forbidden, HTTPStatus.FORBIDDEN),
+    (Fenced, HTTPStatus.CONFLICT),
+    (RequestError, HTTPStatus.BAD_REQUEST),
+    (PenstockError, HTTPStatus.SERVICE_UNAVAILABLE),
+]
 
 R = TypeVar("R")
 
@@ -63,12 +74,23 @@ class Routed(Protocol):
         ...
 
 
-def get(path: str, handler: Callable[[starlette.requests.Request], Awaitable[Any]]) -> Route:
-    """The handler's result is the reply. A pipeline's name in the path is checked."""
+def principal_of(request: starlette.requests.Request) -> Principal:
+    principal: Principal = request.scope[PRINCIPAL]
+    return principal
+
+
+def get(
+    path: str, handler: Callable[[starlette.requests.Request], Awaitable[Any]], *, is_filtered: bool = False
+) -> Route:
+    """The handler's result is the reply. A pipeline's name in the path is checked. Needs the role read on the name in
+    the path, or on the worker as a whole; `is_filtered`: the handler leaves out what the principal may not read.
+    """
 
     async def handle(request: starlette.requests.Request) -> Response:
         try:
             _check_path(path, request)
+            if not is_filtered:
+                principal_of(request).check(Role.READ, request.path_params.get("name", ""))
             return reply(await handler(request))
         except PenstockError as error:
             return failure(error)
@@ -76,14 +98,32 @@ def get(path: str, handler: Callable[[starlette.requests.Request], Awaitable[Any
     return Route(path, handle, methods=["GET"])
 
 
-def post(path: str, kind: type[R], handler: Callable[[str, R], Awaitable[Any]], method: str = "POST") -> Route:
-    """The handler gets the name in the path, if there is one, and the body; its result is the reply."""
+def post(
+    path: str,
+    kind: type[R],
+    handler: Callable[[str, R], Awaitable[Any]],
+    method: str = "POST",
+    *,
+    role: Role = Role.DEPLOY,
+    names: Callable[[R], Mapping[str, str]] | None = None,
+) -> Route:
+    """The handler gets the name in the path, if there is one, and the body; its result is the reply.
+
+    Needs the role on the name in the path and on the `names` that the body has, each with what it is the name of; on
+    the worker as a whole if there are neither.
+    """
+    is_named = "{name}" in path
 
     async def handle(request: starlette.requests.Request) -> Response:
         try:
             _check_path(path, request)
+            principal, name = principal_of(request), request.path_params.get("name", "")
+            if is_named or names is None:
+                principal.check(role, name)
             body = decode_request(await _read(request), kind)
-            return reply(await handler(request.path_params.get("name", ""), body))
+            for other, what in ({} if names is None else names(body)).items():
+                principal.check(role, other, what)
+            return reply(await handler(name, body))
         except PenstockError as error:
             return failure(error)
 
@@ -91,6 +131,9 @@ def post(path: str, kind: type[R], handler: Callable[[str, R], Awaitable[Any]], 
 
 
 def reply(value: Any) -> Response:
+    """A value that is a response already goes out as it is."""
+    if isinstance(value, Response):
+        return value
     return Response(encode(Done() if value is None else value), media_type="application/json")
 
 
@@ -98,7 +141,8 @@ def failure(error: PenstockError) -> Response:
     """`kind` is the error's class in `penstock.core.errors`, from which the client makes it again."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     body = {"error": str(error), "hint": error.hint, "kind": type(error).__name__}
-    return Response(encode(body), status_code=status, media_type="application/json")
+    headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
+    return Response(encode(body), status_code=status, headers=headers, media_type="application/json")
 
 
 def number_of(text: str, what: str) -> int:

@@ -47,6 +47,11 @@ _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
 """Addresses that can be listened on but not connected to."""
 
 
+def _reachable(host: str) -> str:
+    """The address under which this machine reaches what listens on the host."""
+    return "127.0.0.1" if host in _ANYWHERE else host
+
+
 class Worker:
     """`run` serves until `stop` is called or the store fails. The journal's directory is DATA/journal."""
 
@@ -102,7 +107,7 @@ class Worker:
         self._register_metrics()
         self._rates = Rates(self._counts, time.monotonic)
         sampling = asyncio.create_task(self._sample_rates())
-        http = HttpServer(self, self.settings.http_host, self.settings.http_port)
+        http = HttpServer(self, self.settings)
         self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self.ports |= {"http": await http.start()}
         if self._runtime is not None:
@@ -180,9 +185,7 @@ class Worker:
         return self.ports["segment"], self.settings.segment.ssl is not None
 
     def _own_segments(self) -> str:
-        host = self.settings.segment.host
-        own = "127.0.0.1" if host in _ANYWHERE else host
-        return f"{own}:{self.ports['segment']}"
+        return f"{_reachable(self.settings.segment.host)}:{self.ports['segment']}"
 
     def coordinator(self) -> Coordinator:
         if self._coordinator is None:
@@ -221,9 +224,12 @@ class Worker:
         self.stop()
 
     def _write_ports(self) -> None:
-        """Atomically: programs wait for this file."""
+        """Atomically: programs wait for this file. Commands on this machine find in it how to reach the HTTP port."""
+        content = {**self.ports, "id": self.id, "host": _reachable(self.settings.http_host)}
+        if self.settings.certificate is not None:
+            content["certificate"] = str(self.settings.certificate.resolve())
         partial = self._ports_file.with_suffix(".tmp")
-        partial.write_text(json.dumps({**self.ports, "id": self.id}, sort_keys=True) + "\n")
+        partial.write_text(json.dumps(content, sort_keys=True) + "\n")
         partial.replace(self._ports_file)
 
     async def _compact(self) -> None:

@@ -1,11 +1,9 @@
 """One bad session ends alone: a good one beside it is acknowledged all the while, and memory has its limits."""
 
 import asyncio
-import json
 import random
 import socket
 import struct
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -27,6 +25,7 @@ from penstock.protocol.connector import (
     encode,
 )
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.support import http
 from tests.support.waiting import eventually
 from tests.support.worker_process import WorkerProcess
 
@@ -359,8 +358,7 @@ async def test_a_source_that_vanished_without_a_word_does_not_shut_out_its_succe
 
 
 def status_of(worker: WorkerProcess) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.http_port}/status", timeout=10) as response:
-        status: dict[str, Any] = json.load(response)
+    status: dict[str, Any] = http.get(worker.http_port, "/status")
     return status
 
 

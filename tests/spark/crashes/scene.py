@@ -1,13 +1,11 @@
 """The whole system as real processes: a worker, a driver with two pipelines, a program that sends."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from penstock.core.types import NO_EPOCH
 from tests.spark.crashes.places import Place, Victim, Window, wire
 from tests.spark.crashes.sender import SOURCE
 from tests.spark.crashes.tripwire import Tripwire
+from tests.support import http
 from tests.support.worker_process import WorkerProcess
 
 PIPELINES = ("copy", "tally")
@@ -158,9 +157,8 @@ class Scene:
     # Looking.
 
     def get(self, path: str) -> dict[str, list[dict[str, int]]]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.worker.http_port}{path}", timeout=10) as answer:
-            found: dict[str, list[dict[str, int]]] = json.load(answer)
-            return found
+        found: dict[str, list[dict[str, int]]] = http.get(self.worker.http_port, path)
+        return found
 
     def pipeline(self, name: str) -> dict[str, int]:
         known = [pipeline for pipeline in self.get("/pipelines")["pipelines"] if str(pipeline["name"]) == name]

@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import ssl
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 
+from penstock.client.credentials import HTTP_PORT, https_context, parse_worker, read_token
 from penstock.client.segments.failures import (
     RETRY_SECONDS,
     TIMEOUT_SECONDS,
@@ -55,9 +57,10 @@ _BODY_BYTES_MAX = 256 << 20
 class Connection:
     """`http.client` turns Nagle's algorithm off by itself. Not for several threads at once."""
 
-    def __init__(self, address: Address, timeout_seconds: float) -> None:
+    def __init__(self, address: Address, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> None:
         self._address = address
         self._timeout_seconds = timeout_seconds
+        self._tls = tls
         self._http: http.client.HTTPConnection | None = None
 
     def ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
@@ -87,7 +90,7 @@ class Connection:
             raise no_answer(self._address, seconds) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise unreachable(self._address, error) from error
+            raise unreachable(self._address, error, port="HTTP") from error
         except BaseException:
             self.close()  # an answer that was not read would be taken for the next one
             raise
@@ -97,11 +100,11 @@ class Connection:
 
     def _send(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
         if self._http is None:
-            self._http = http.client.HTTPConnection(self._address.host, self._address.port, timeout=seconds)
+            self._http = self._connection(seconds)
             self._http.connect()
         self._http.timeout = seconds
         self._http.sock.settimeout(seconds)
-        self._http.request(method, path, body, _JSON if body is not None else {})
+        self._http.request(method, path, body, (_JSON if body is not None else {}) | authorization())
         response = self._http.getresponse()
         data = response.read(_BODY_BYTES_MAX)
         if response.length and len(data) < _BODY_BYTES_MAX:  # it died in the middle: `read` does not mind
@@ -109,6 +112,12 @@ class Connection:
         if response.will_close or not response.isclosed():
             self.close()
         return response.status, data
+
+    def _connection(self, seconds: float) -> http.client.HTTPConnection:
+        host, port = self._address.host, self._address.port
+        if self._tls is None:
+            return http.client.HTTPConnection(host, port, timeout=seconds)
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=self._tls)
 
     def _refusal(self, status: int, data: bytes) -> PenstockError:
         try:
@@ -118,27 +127,34 @@ class Connection:
             return ProtocolError(text, "Is it a worker? Use its HTTP port (--http-port).")
 
 
-# What the blocking clients of a worker's HTTP side have in common: one connection, asked again while it is away.
+def authorization() -> dict[str, str]:
+    """The header of a request that proves who sends it; none without a token."""
+    token = read_token()
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
-PORT = 7102
-"""Of a worker's HTTP side, where an address names none."""
+
+# What the blocking clients of a worker's HTTP side have in common: one connection, asked again while it is away.
 
 
 class WorkerClient:
     """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised. Not
     for several threads at once.
+
+    `worker`: `host:port` or `https://host:port`. The token and the files of TLS are found in the environment, see
+    `penstock.client.credentials`. What the worker does not allow raises Unauthenticated or Forbidden.
     """
 
     def __init__(
         self,
-        worker: str = f"127.0.0.1:{PORT}",
+        worker: str = f"127.0.0.1:{HTTP_PORT}",
         retry_seconds: float = RETRY_SECONDS,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        self.address = Address.parse(worker.removeprefix("http://").rstrip("/"), PORT)
+        self.address, is_tls = parse_worker(worker)
         self._retry_seconds = retry_seconds
-        self._connection = Connection(self.address, timeout_seconds)
+        tls = https_context(self.address.host) if is_tls else None
+        self._connection = Connection(self.address, timeout_seconds, tls)
 
     def close(self) -> None:
         self._connection.close()

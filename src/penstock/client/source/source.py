@@ -13,7 +13,7 @@ from math import inf, isinf
 from typing import Any, Generic, TypeVar
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.coordinator.connection import PORT as HTTP_PORT
+from penstock.client.credentials import HTTP_PORT
 from penstock.client.segments.failures import RETRY_SECONDS, TIMEOUT_SECONDS
 from penstock.client.sockets import Waker
 from penstock.client.source.connections import AsyncConnection, BlockingConnection

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.coordinator import CoordinatorClient, Staged
-from penstock.client.coordinator.connection import PORT
-from penstock.core.address import Address
+from penstock.client.credentials import parse_worker
 from penstock.core.errors import LimitExceeded, RequestError, StoreFailed
 from penstock.core.suggestions import nearest
 from penstock.core.types import Buffer
@@ -108,7 +107,7 @@ def _refused(name: str, text: str) -> Iterator[str]:
 
 def _refused_address(text: str) -> Iterator[str]:
     try:
-        Address.parse(text.removeprefix("http://").rstrip("/"), PORT)
+        parse_worker(text)
     except RequestError as error:
         yield f"'worker': {error}"
 

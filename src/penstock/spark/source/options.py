@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits, Starting
-from penstock.client.coordinator.connection import PORT
-from penstock.core.address import Address
+from penstock.client.credentials import HTTP_PORT, parse_worker
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.core.suggestions import suggestion
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 DEFAULT_INPUT = "in"
 WORKER_VARIABLE = "PENSTOCK_WORKER"
-DEFAULT_WORKER = f"127.0.0.1:{PORT}"
+DEFAULT_WORKER = f"127.0.0.1:{HTTP_PORT}"
 
 OPTIONS = (
     "worker",
@@ -216,7 +215,7 @@ def _limits(size: int | None, rows: int | None) -> Limits | None:
 
 
 def _address(text: str) -> str:
-    Address.parse(text.removeprefix("http://").rstrip("/"), PORT)
+    parse_worker(text)
     return text
 
 
