@@ -1,15 +1,17 @@
 """DATA/access.json and DATA/token: who has access to a worker. Only digests of tokens are stored, except for the
 owner's own token, which commands on the same machine read.
 
-Changes of the file take effect within a second, without a restart. A file that cannot be read changes nothing: the last
-good one holds.
+Changes of the files take effect within a second, without a restart. A file that cannot be read changes nothing: the
+last good one holds.
 """
 
+import fcntl
 import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +28,7 @@ _TOKEN_BYTES = 32
 _TOKEN_CHARS_MIN = 20
 _CHECK_SECONDS = 1.0
 _GRANTS_MAX = 10_000
+_NAME_CHARS_MAX = 100
 
 
 class AccessControl(Protocol):
@@ -96,7 +99,7 @@ class AccessFile:
             raise RequestError(f"the token in {file} has less than {_TOKEN_CHARS_MIN} characters", _RANDOM_HINT)
         link = self._token_file.with_name(f".token.{os.getpid()}")
         link.unlink(missing_ok=True)
-        link.symlink_to(file.resolve())
+        link.symlink_to(file.absolute())
         link.replace(self._token_file)
 
     def grants(self) -> list[StoredGrant]:
@@ -115,27 +118,34 @@ class AccessFile:
 
     def add(self, grant: StoredGrant) -> str:
         """Returns the new token, which is stored nowhere; "" where a certificate, or nothing, proves who it is."""
-        grants = self.grants()
-        if grant.name == OWNER or any(one.name == grant.name for one in grants):
-            raise RequestError(f"there is a principal {grant.name!r} already", "Revoke it first, or use another name.")
-        if len(grants) >= _GRANTS_MAX:
-            raise RequestError(f"there are {_GRANTS_MAX} principals already", "Revoke some that are not needed.")
+        _check_name(grant.name)
         _role(grant.role)
         token = ""
         if grant.certificate is None and grant.name != ANONYMOUS:
             token = secrets.token_urlsafe(_TOKEN_BYTES)
             grant.token_sha256 = digest(token)
-        self._write([*grants, grant])
+        with self._locked():
+            grants = self.grants()
+            _check_new(grant, grants)
+            self._write([*grants, grant])
         return token
 
     def revoke(self, name: str) -> None:
         """Raises RequestError if there is no such principal."""
-        grants = self.grants()
         if name == OWNER:
             raise RequestError("the owner cannot be revoked", f"Delete {self._token_file} and restart the worker.")
-        if all(one.name != name for one in grants):
-            raise RequestError(f"there is no principal {name!r}", "See penstock access list.")
-        self._write([one for one in grants if one.name != name])
+        with self._locked():
+            grants = self.grants()
+            if all(one.name != name for one in grants):
+                raise RequestError(f"principal {name!r} not found", "List them: penstock access list")
+            self._write([one for one in grants if one.name != name])
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """No other process changes the file meanwhile."""
+        with self._file.with_name("access.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _write(self, grants: list[StoredGrant]) -> None:
         write_private(self._file, msgspec.json.format(msgspec.json.encode(_Stored(_FORMAT, grants))).decode() + "\n")
@@ -180,6 +190,22 @@ def write_private(file: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(file)
+
+
+def _check_name(name: str) -> None:
+    if not name or not name.isprintable() or len(name) > _NAME_CHARS_MAX:
+        raise RequestError(
+            f"{name!r:.200} is not a valid principal name", f"Use 1 to {_NAME_CHARS_MAX} printable characters."
+        )
+
+
+def _check_new(grant: StoredGrant, grants: list[StoredGrant]) -> None:
+    if grant.name == OWNER or any(one.name == grant.name for one in grants):
+        raise RequestError(f"there is a principal {grant.name!r} already", "Revoke it first, or use another name.")
+    if grant.certificate is not None and any(one.certificate == grant.certificate for one in grants):
+        raise RequestError(f"another principal has the certificate {grant.certificate!r}", "Revoke that one first.")
+    if len(grants) >= _GRANTS_MAX:
+        raise RequestError(f"there are {_GRANTS_MAX} principals already", "Revoke some that are not needed.")
 
 
 def _role(name: str) -> Role:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from penstock import __version__
 from penstock.cli import (
+    access,
     application,
     check,
     connectors,
@@ -47,6 +48,7 @@ app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(sink.app, name="sink")
 app.add_typer(epoch.app, name="epoch")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(access.app, name="access")
 
 
 def _print_version(wanted: bool) -> None:

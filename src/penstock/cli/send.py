@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, host_of, worker_status, worker_to_change
 from penstock.cli.event_times import parse_event_time
+from penstock.cli.worker_access import CookieFileOption, read_cookie
 from penstock.client import Message, Source, SourceStream
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.client.credentials import tls_context
@@ -236,6 +237,7 @@ def send(
     ] = False,
     yes: YesOption = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
+    cookie_file: CookieFileOption = None,
 ) -> None:
     """Send the lines of a file, and wait until they are acknowledged.
 
@@ -255,7 +257,7 @@ def send(
         lines.check_first()
         if http is not None:
             wait_for_start(http, source, report)
-        tls, secret = tls_context(Address.parse(target).host), cookie.encode()
+        tls, secret = tls_context(Address.parse(target).host), read_cookie(cookie, cookie_file)
         sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)
         try:

@@ -5,7 +5,6 @@ import errno
 import logging
 import resource
 import signal
-import ssl
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -14,9 +13,19 @@ from typing import Any
 
 import typer
 
-from penstock.access.file import AccessFile, create_private_directory
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
 from penstock.cli.texts import parse_size
+from penstock.cli.worker_access import (
+    CookieFileOption,
+    HttpAllowHostOption,
+    HttpHostOption,
+    InsecureOption,
+    TokenFileOption,
+    check_exposure,
+    read_cookie,
+    tls_files,
+    with_access,
+)
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.durations import parse_duration_ms
@@ -27,6 +36,7 @@ from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
+from penstock.worker.certificates import TlsFiles
 from penstock.worker.settings import WorkerSettings
 
 # Retention on the command line: complete, keep, 7d, 10GiB.
@@ -89,17 +99,18 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     data: Path = typer.Option(Path("penstock-data"), help="Directory of the journal; created if it does not exist."),
-    host: str = typer.Option("127.0.0.1", help="Address to listen on; loopback by default."),
+    host: str = typer.Option(
+        "127.0.0.1", help="Address that the connector and segment ports listen on; loopback by default."
+    ),
     connector_port: int = _port(7100, "Port of the connector protocol, for sources; 0 picks a free one."),
     segment_port: int = _port(7101, "Port of the segment protocol; 0 picks a free one."),
     http_port: int = _port(7102, "Port of /health, /status, /metrics; 0 picks a free one."),
-    token_file: Path | None = typer.Option(
-        None,
-        envvar="PENSTOCK_WORKER_TOKEN_FILE",
-        metavar="FILE",
-        help="The owner's token is the one in this file. Default: one is generated into DATA/token.",
-    ),
+    http_host: HttpHostOption = "127.0.0.1",
+    http_allow_host: HttpAllowHostOption = None,
+    token_file: TokenFileOption = None,
+    insecure: InsecureOption = False,
     cookie: str = _source("", "What a source must know to be let in.", envvar="PENSTOCK_COOKIE", metavar="TEXT"),
+    cookie_file: CookieFileOption = None,
     auto_create: bool = _source(True, "Make a source known at its first HELLO, or refuse it."),
     ack: AckMode = _source(
         AckMode.CHECKPOINT,
@@ -113,9 +124,11 @@ def worker(
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
     when_all_idle: WhenAllIdleOption = None,
-    tls_cert: Path | None = _tls("Certificate (PEM) for the source and segment ports."),
+    tls_cert: Path | None = _tls("Certificate (PEM) of all ports; read again when it changes."),
     tls_key: Path | None = _tls("Its private key (PEM)."),
-    tls_client_ca: Path | None = _tls("Accept only clients with a certificate of this authority (mutual TLS)."),
+    tls_client_ca: Path | None = _tls(
+        "Accept only clients with a certificate of this authority (mutual TLS). HTTP accepts tokens, too."
+    ),
     retention: Any = typer.Option(
         "complete",
         parser=parse_retention,
@@ -140,32 +153,26 @@ def worker(
     Ctrl-C it makes durable and acknowledges what it has received, then stops.
     """
     _check_sizes(chapter_size, block_size, frame_size)
-    context = _server_context(tls_cert, tls_key, tls_client_ca)
+    tls = tls_files(tls_cert, tls_key, tls_client_ca)
     unit = EventTimeUnit[event_time_unit.name]
     connector = SourceSettings(
         ack=ack, event_time_unit=unit, event_time_ingest=event_time_ingest, quota_bytes=source_quota
     )
     connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [], when_all_idle or [])
     store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
-    segment = ServerSettings(host=host, port=segment_port, ssl=context)
+    segment = ServerSettings(host=host, port=segment_port)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size)
-    gateway = GatewaySettings(host=host, port=connector_port, ssl=context, cookie=cookie.encode(), source=connector)
+    secret = read_cookie(cookie, cookie_file)
+    gateway = GatewaySettings(host=host, port=connector_port, cookie=secret, source=connector)
     gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor, sources=named)
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
     coordinator = CoordinatorSettings(retention=retention)
     servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway, coordinator=coordinator)
-    servers = replace(servers, http_host=host, http_port=http_port)
-    _serve(replace(servers, access=_access(data, token_file)))
-
-
-def _access(data: Path, token_file: Path | None) -> AccessFile:
-    create_private_directory(data)
-    access = AccessFile(data)
-    if token_file is None:
-        access.create_owner_token()
-    else:
-        access.use_owner_token(token_file)
-    return access
+    hosts = frozenset(http_allow_host or ())
+    servers = replace(servers, http_host=http_host, http_port=http_port, http_allowed_hosts=hosts)
+    if not insecure:
+        check_exposure(servers, tls)
+    _serve(servers, tls, token_file)
 
 
 def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:
@@ -175,11 +182,11 @@ def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:
         raise RequestError("--frame-size is from 64KiB to 15MiB: a stored event must fit into a message")
 
 
-def _serve(settings: WorkerSettings) -> None:
+def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None) -> None:
     set_up_logging()
     _allow_many_files()
     try:
-        run_in_loop(settings)
+        run_in_loop(with_access(settings, tls, token_file))
     except StoreFailed as error:
         log.critical("the worker stops: %s", error)
         raise
@@ -207,23 +214,6 @@ def _hint(error: OSError) -> str:
             return "Choose an address of this machine with --host, and a port above 1023."
         case _:
             return "Choose another --data directory: one that can be created and written."
-
-
-def _server_context(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
-    if cert is None:
-        if key is not None or client_ca is not None:
-            raise RequestError("TLS needs a certificate", "Add --tls-cert.")
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(cert, key)
-        if client_ca is not None:
-            context.load_verify_locations(client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # SSLError is one
-        names = ", ".join(str(path) for path in (cert, key, client_ca) if path is not None)
-        raise RequestError(f"the TLS files ({names}) cannot be used: {error}", "They must be PEM files.") from None
-    return context
 
 
 def run_in_loop(settings: WorkerSettings) -> None:

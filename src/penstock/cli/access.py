@@ -1,0 +1,105 @@
+"""`penstock access`: who may use a worker. The commands change the file of its data directory, on its machine; the
+worker notices within a second.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.access.file import AccessFile, StoredGrant
+from penstock.access.principals import ANONYMOUS
+from penstock.cli.connect import OWN_DATA, JsonOption
+from penstock.cli.texts import parse_size
+from penstock.core.errors import RequestError
+from penstock.core.sizes import show_size
+
+app = typer.Typer(help="Decide who may use a worker, on its machine.", no_args_is_help=True)
+
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The worker's data directory.")]
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="A new principal's name; anonymous is whoever has no token.")],
+    role: Annotated[
+        str, typer.Option(metavar="read|write|deploy|admin", help="What it may do; each includes the ones before.")
+    ],
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="Only for names that start with this; may be repeated. Default: for everything."),
+    ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="It has a client certificate with this name (mutual TLS) instead of a token."
+        ),
+    ] = None,
+    quota: Annotated[
+        int | None,
+        typer.Option(parser=parse_size, metavar="SIZE", help="What each source or segment that it creates may hold."),
+    ] = None,
+    data: DataOption = OWN_DATA,
+) -> None:
+    """Add a principal, and print its token.
+
+    The token is printed once and stored nowhere: put it into a file that
+    only its owner can read, and name the file in PENSTOCK_TOKEN_FILE.
+    """
+    token = _file(data).add(
+        StoredGrant(name=name, role=role, prefixes=prefix or [], certificate=certificate, quota_bytes=quota)
+    )
+    if token:
+        typer.echo(token)
+    elif name == ANONYMOUS:
+        typer.echo("added anonymous: clients without a token have this role", err=True)
+    else:
+        typer.echo(f"added {name}: clients with a certificate for {certificate}", err=True)
+
+
+@app.command("list")
+def list_principals(data: DataOption = OWN_DATA, as_json: JsonOption = False) -> None:
+    """List the principals besides the owner, whose token is in DATA/token."""
+    grants = _file(data).grants()
+    if as_json:
+        typer.echo(json.dumps([_as_json(grant) for grant in grants]))
+        return
+    table = Table("principal", "role", "names", "proved by", "quota")
+    for grant in grants:
+        names = ", ".join(f"{prefix}…" for prefix in grant.prefixes) or "all"
+        quota = "" if grant.quota_bytes is None else show_size(grant.quota_bytes)
+        table.add_row(escape(grant.name), grant.role, escape(names), escape(_proof(grant)), quota)
+    Console().print(table if grants else "no principals besides the owner")
+
+
+@app.command("revoke")
+def revoke(name: str, data: DataOption = OWN_DATA) -> None:
+    """Remove a principal: its token or certificate is refused from now on."""
+    _file(data).revoke(name)
+    typer.echo(f"revoked {name}")
+
+
+def _file(data: Path) -> AccessFile:
+    if not data.is_dir():
+        raise RequestError(f"{data} not found", "Name the worker's data directory: --data DIR")
+    return AccessFile(data)
+
+
+def _proof(grant: StoredGrant) -> str:
+    if grant.certificate is not None:
+        return f"certificate {grant.certificate}"
+    return "token" if grant.token_sha256 else "nothing"
+
+
+def _as_json(grant: StoredGrant) -> dict[str, object]:
+    return {
+        "name": grant.name,
+        "role": grant.role,
+        "prefixes": grant.prefixes,
+        "certificate": grant.certificate,
+        "quota_bytes": grant.quota_bytes,
+    }
