@@ -254,11 +254,13 @@ def test_a_worker_with_tls_is_used_with_its_authority(tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     tls = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
     with WorkerProcess(tmp_path / "data", *tls) as worker:
-        without = Segments(worker).run("create", "secret")
+        https = ["--worker", f"https://127.0.0.1:{worker.http_port}"]
+        without = penstock("segment", "create", "secret", *https)
         assert without.returncode == 1
-        assert "--tls-ca" in without.stderr
+        assert "no TLS connection" in without.stderr
         ca = ["--tls-ca", str(tmp_path / "ca.pem")]
-        assert penstock("segment", *ca, "create", "secret", "--data", str(worker.data)).returncode == 0
+        assert penstock("segment", *ca, "create", "secret", *https).returncode == 0
+        assert Segments(worker).run("create", "another").returncode == 0, "its data directory names the certificate"
 
 
 INTERRUPTED_IMPORT = """
