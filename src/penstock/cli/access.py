@@ -13,8 +13,9 @@ from rich.table import Table
 
 from penstock.access.file import AccessFile, StoredGrant
 from penstock.access.principals import ANONYMOUS
-from penstock.cli.connect import OWN_DATA, JsonOption
+from penstock.cli.connect import JsonOption
 from penstock.cli.texts import parse_size
+from penstock.client.credentials import OWN_DATA
 from penstock.core.errors import RequestError
 from penstock.core.sizes import show_size
 

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from penstock.client.coordinator.connection import Connection
-from penstock.client.credentials import TLS_VARIABLES, TOKEN_FILE, https_context, parse_worker, tls_context
+from penstock.client.credentials import OWN_DATA, TLS_VARIABLES, TOKEN_FILE, https_context, parse_worker, tls_context
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import retrying
 from penstock.core.address import Address
@@ -23,8 +23,6 @@ from penstock.protocol.api.status import WorkerStatus
 HTTP_SECONDS_MAX = 10
 
 DEFAULT_WORKER = "127.0.0.1:7102"
-OWN_DATA = Path("penstock-data")
-"""Where `penstock run` and `penstock worker` store their data by default."""
 
 _RETRY_SECONDS = 3.0
 """How long to wait for a worker that is just being started: a person is waiting."""
@@ -109,7 +107,6 @@ def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
     if data is not None:
         return local_worker(data).http, True
     if worker is not None:
-        _use_own_token(worker)
         return _short(worker.rstrip("/")), True
     if (OWN_DATA / "ports.json").exists():  # this directory has a worker of its own: never another one instead
         return local_worker(OWN_DATA).http, True
@@ -184,16 +181,6 @@ def local_worker(data: Path) -> LocalWorker:
         other = _described(found.http, status)
         raise Unavailable(f"no worker runs on {data}: its port is now used by another one, {other}", start)
     return found
-
-
-def _use_own_token(worker: str) -> None:
-    """If the address is that of this directory's own worker, and no other token was named."""
-    if os.environ.get(TOKEN_FILE):
-        return
-    with suppress(OSError, Unavailable):
-        own = LocalWorker.read(OWN_DATA)
-        if parse_worker(worker)[0] == parse_worker(own.http)[0]:
-            own.identify(OWN_DATA)
 
 
 def host_of(worker: str) -> str:

@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import (
-    OWN_DATA,
     DataOption,
     JsonOption,
     WorkerOption,
@@ -25,6 +24,7 @@ from penstock.cli.connect import (
 from penstock.cli.embedded_worker import embedded_worker
 from penstock.cli.texts import show_epoch, watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
+from penstock.client.credentials import OWN_DATA
 from penstock.core.errors import PipelineError, Unavailable
 from penstock.core.sizes import show_size
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from penstock.cli.connect import OWN_DATA, worker_status, worker_to_change
+from penstock.cli.connect import worker_status, worker_to_change
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
+from penstock.client.credentials import OWN_DATA
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.logs import log_line

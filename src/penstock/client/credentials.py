@@ -1,9 +1,10 @@
 """How a client and a worker prove to each other who they are: the client's token, and the files of TLS.
 
-A token is in the file that PENSTOCK_TOKEN_FILE names. It is never an option or an argument: those show in Spark's plans
-and UI, and in lists of processes.
+A token is in the file that PENSTOCK_TOKEN_FILE names, or in ./penstock-data for the worker that runs there. It is
+never an option or an argument: those show in Spark's plans and UI, and in lists of processes.
 """
 
+import json
 import os
 import ssl
 from pathlib import Path
@@ -15,15 +16,20 @@ TOKEN_FILE = "PENSTOCK_TOKEN_FILE"  # noqa: S105  the variable's name
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
 """PEM files: the authority of the worker's certificate; our own certificate and its key, if the worker wants one."""
 
+OWN_DATA = Path("penstock-data")
+"""Where `penstock run` and `penstock worker` store their data by default."""
+
 HTTP_PORT = 7102
 """Of a worker, where an address names none."""
 
 
-def read_token() -> str:
-    """Empty where the variable is not set. Read each time: a token may be replaced while a program runs."""
+def read_token(address: Address | None = None) -> str:
+    """For a port at this address. Empty if the variable is not set, and no worker on ./penstock-data listens there.
+    Read each time: a token may be replaced while a program runs.
+    """
     name = os.environ.get(TOKEN_FILE)
     if not name:
-        return ""
+        return _own_token(address)
     try:
         return Path(name).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -31,6 +37,18 @@ def read_token() -> str:
             f"the token file {name} cannot be read: {error}",
             f"{TOKEN_FILE} names a file that contains the token alone.",
         ) from None
+
+
+def _own_token(address: Address | None) -> str:
+    """Sent to this directory's own worker alone: others must not get it."""
+    if address is None or not is_loopback(address.host):
+        return ""
+    try:
+        ports = json.loads((OWN_DATA / "ports.json").read_text())
+        is_own = address.port in (ports["connector"], ports["segment"], ports["http"])
+        return (OWN_DATA / "token").read_text().strip() if is_own else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def parse_worker(text: str) -> tuple[Address, bool]:

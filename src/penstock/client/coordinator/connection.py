@@ -104,7 +104,7 @@ class Connection:
             self._http.connect()
         self._http.timeout = seconds
         self._http.sock.settimeout(seconds)
-        self._http.request(method, path, body, (_JSON if body is not None else {}) | authorization())
+        self._http.request(method, path, body, (_JSON if body is not None else {}) | self._authorization())
         response = self._http.getresponse()
         data = response.read(_BODY_BYTES_MAX)
         if response.length and len(data) < _BODY_BYTES_MAX:  # it died in the middle: `read` does not mind
@@ -119,18 +119,16 @@ class Connection:
             return http.client.HTTPConnection(host, port, timeout=seconds)
         return http.client.HTTPSConnection(host, port, timeout=seconds, context=self._tls)
 
+    def _authorization(self) -> dict[str, str]:
+        token = read_token(self._address)
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
     def _refusal(self, status: int, data: bytes) -> PenstockError:
         try:
             return error_of(status, json.loads(data))
         except ValueError:
             text = f"{self._address} replied {status} with something other than JSON"
             return ProtocolError(text, "Is it a worker? Use its HTTP port (--http-port).")
-
-
-def authorization() -> dict[str, str]:
-    """The header of a request that proves who sends it; none without a token."""
-    token = read_token()
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 # What the blocking clients of a worker's HTTP side have in common: one connection, asked again while it is away.
