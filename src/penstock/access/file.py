@@ -175,10 +175,15 @@ _HINT = "Restore it from a backup, or delete it and add the principals again: pe
 
 
 def create_private_directory(directory: Path) -> None:
-    """Accessible to its owner alone, also if it exists: the owner's token and all data are in it."""
+    """Accessible to its owner alone, also if it exists: the owner's token and all data are in it. Somebody else's
+    directory, such as a mounted volume, stays as it is.
+    """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_mode & 0o077:
-        directory.chmod(0o700)
+        try:
+            directory.chmod(0o700)
+        except PermissionError:
+            log.warning("%s is not ours: other users may be able to read what it contains", directory)
 
 
 def write_private(file: Path, text: str) -> None:

@@ -36,7 +36,8 @@ WorkerOption = Annotated[
         "--worker",
         envvar="PENSTOCK_WORKER",
         metavar="HOST:PORT",
-        help=f"The worker's HTTP address. Default: that of ./{OWN_DATA}, else {DEFAULT_WORKER}.",
+        help=f"The worker's HTTP address; with TLS, https://HOST:PORT. Default: that of ./{OWN_DATA}, else "
+        f"{DEFAULT_WORKER}.",
         show_default=False,
     ),
 ]

@@ -149,15 +149,17 @@ class HttpServer:
 
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when it is taken."""
-        listener = socket.create_server((self._server.config.host, self._server.config.port))
+        host, port = self._server.config.host, self._server.config.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
         # Connections inherit it. asyncio sets it only if the socket was created with the protocol's number, and this
         # one was not; without it every answer waits 40 ms for the peer's delayed acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         while not self._server.started:  # noqa: ASYNC110  uvicorn has no event for it
             await asyncio.sleep(0.005)
-        port: int = listener.getsockname()[1]
-        return port
+        chosen: int = listener.getsockname()[1]
+        return chosen
 
     async def stop(self) -> None:
         self._server.should_exit = True

@@ -18,6 +18,7 @@ from penstock.coordinator.flow import Flow
 from penstock.coordinator.open_windows import BucketStatus
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
+from penstock.core.address import Address
 from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
@@ -43,13 +44,13 @@ log = logging.getLogger(__name__)
 
 _COMPACTION_IDLE_SECONDS = 0.2
 
-_ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
-"""Addresses that can be listened on but not connected to."""
+_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Addresses that can be listened on but not connected to, and where this machine reaches what listens there."""
 
 
 def _reachable(host: str) -> str:
     """The address under which this machine reaches what listens on the host."""
-    return "127.0.0.1" if host in _ANYWHERE else host
+    return _ANYWHERE.get(host, host)
 
 
 class Worker:
@@ -185,7 +186,7 @@ class Worker:
         return self.ports["segment"], self.settings.segment.ssl is not None
 
     def _own_segments(self) -> str:
-        return f"{_reachable(self.settings.segment.host)}:{self.ports['segment']}"
+        return str(Address(_reachable(self.settings.segment.host), self.ports["segment"]))
 
     def coordinator(self) -> Coordinator:
         if self._coordinator is None:
