@@ -53,7 +53,9 @@ def test_a_failed_store_is_worth_another_try_when_the_worker_is_back() -> None:
         (InvalidEventNumber(bytes(16), "", 4), errors.ConditionFailed),
         (WrongHost("s", "other:1"), errors.Unavailable),
         (OperationUnsupported("merge"), errors.RequestError),
-        (AuthTokenCheckFailed(), errors.RequestError),
+        (AuthTokenCheckFailed("", 0), errors.Unauthenticated),
+        (AuthTokenCheckFailed("", 1), errors.Unauthenticated),
+        (AuthTokenCheckFailed("", -1), errors.Forbidden),
     ],
 )
 def test_other_replies_have_a_message(reply: Failure, kind: type[errors.PenstockError]) -> None:

@@ -4,81 +4,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.core import errors
-from penstock.core.errors import RequestError
-from penstock.core.types import QUOTA, Buffer
+from penstock.core.types import Buffer
 from penstock.protocol.segment import (
     NO_EVENT_NUMBER,
     NO_REQUEST,
     AppendByNumber,
     AppendByOffset,
     AppendSetup,
+    AuthTokenCheckFailed,
     ConditionalCheckFailed,
-    CreateSegment,
     DataAppended,
-    DeleteSegment,
     ErrorMessage,
     InvalidEventNumber,
-    MergeSegments,
     Message,
     NoSuchSegment,
-    SealSegment,
     SegmentAlreadyExists,
     SegmentIsSealed,
     SegmentIsTruncated,
     SetupAppend,
-    TruncateSegment,
-    UpdateAttribute,
 )
-from penstock.protocol.segment.messages import ErrorCode, Failure
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, COORDINATOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX
+from penstock.protocol.segment.messages import AuthCode, ErrorCode, Failure
+from penstock.segment_server.caller import Caller
 from penstock.segment_server.settings import Counters
 from penstock.store.reader import Appended
 from penstock.store.store import SegmentStore
-
-# What may be changed over the segment port: everything, except what belongs to the worker's other parts.
-
-_OWNED = {
-    CONNECTOR_PREFIX: "its source writes it, and retention truncates it",
-    OUTPUT_PREFIX: "its pipeline writes it, and retention truncates it",
-    COORDINATOR_PREFIX: "the coordinator keeps its books in it",
-}
-_CHANGES = (
-    CreateSegment,
-    SetupAppend,
-    SealSegment,
-    TruncateSegment,
-    DeleteSegment,
-    MergeSegments,
-    UpdateAttribute,
-)
-_STAGING = (CreateSegment, SetupAppend, DeleteSegment)
-"""What the tasks of a pipeline do with segments of their own. Only the coordinator merges them."""
-
-_AGAINST_DAMAGE = (TruncateSegment, DeleteSegment)
-"""What an operator does with a segment that cannot be read, whatever it belongs to."""
-
-_HINT = "You can read it, but not change it; use a name without this prefix."
-
-
-def check_change(store: SegmentStore, request: Message) -> None:
-    """Raises RequestError for a change of a segment that is not the caller's."""
-    if not isinstance(request, _CHANGES):
-        return
-    names = (request.target, request.source) if isinstance(request, MergeSegments) else (request.segment,)
-    for name in names:
-        if isinstance(request, _AGAINST_DAMAGE) and store.is_damaged(name):
-            continue
-        owner = next((why for prefix, why in _OWNED.items() if name.startswith(prefix)), None)
-        if owner is not None:
-            raise RequestError(f"segment {name!r} cannot be changed over this port: {owner}", _HINT)
-        if name.startswith(STAGING_PREFIX) and not isinstance(request, _STAGING):
-            raise RequestError(f"segment {name!r} is staged: its pipeline merges it, or lets it go", _HINT)
-
-
-def attributes_of_new(name: str) -> dict[bytes, int]:
-    """Quotas limit input, never output."""
-    return {QUOTA: 2**63 - 1} if name.startswith(STAGING_PREFIX) else {}
-
 
 # How errors of the store are expressed in the segment protocol.
 
@@ -104,6 +53,10 @@ def failure(error: errors.PenstockError, segment: str, request_id: int, offset: 
             return SegmentIsSealed(segment, text, offset, request_id)
         case errors.SegmentTruncated():
             return SegmentIsTruncated(segment, error.start, text, offset, request_id)
+        case errors.Unauthenticated():
+            return AuthTokenCheckFailed(text, AuthCode.TOKEN_CHECK_FAILED, request_id)
+        case errors.Forbidden():
+            return AuthTokenCheckFailed(text, AuthCode.UNSPECIFIED, request_id)
     code = next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNSPECIFIED)
     return ErrorMessage(segment, text, code, request_id)
 
@@ -125,9 +78,12 @@ class Appending:
     place, or the failed one would count as a duplicate when it is sent again.
     """
 
-    def __init__(self, store: SegmentStore, counters: Counters, appenders_max: int, answer: Answer) -> None:
+    def __init__(
+        self, store: SegmentStore, counters: Counters, appenders_max: int, caller: Caller, answer: Answer
+    ) -> None:
         self._appenders_max = appenders_max
         self._store = store
+        self._caller = caller
         self._counters = counters
         self._answer = answer
         self._appenders: dict[bytes, _Appender] = {}
@@ -137,7 +93,7 @@ class Appending:
         store, segment = self._store, request.segment
         unknown = 0 if by_offset else NO_EVENT_NUMBER
         if by_offset and not store.exists(segment):
-            store.create(segment, attributes_of_new(segment))
+            store.create(segment, self._caller.attributes_of_new(segment))
         if len(self._appenders) >= self._appenders_max:
             raise errors.LimitExceeded(f"{self._appenders_max} writers on one connection (appenders_max)")
         last = store.last_number(segment, request.writer_id)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
+from penstock.access.certificates import certificate_names
 from penstock.core import errors
-from penstock.core.errors import Damaged, PenstockError, ProtocolError
+from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated
 from penstock.core.types import NO_VALUE, Buffer, Position
 from penstock.protocol.segment import (
     VERSIONED,
@@ -44,7 +45,8 @@ from penstock.protocol.segment import (
     UpdateAttribute,
 )
 from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
-from penstock.segment_server.appends import Appending, attributes_of_new, check_change, failure
+from penstock.segment_server.appends import Appending, failure
+from penstock.segment_server.caller import Caller
 from penstock.segment_server.state import ServerState
 from penstock.store.plan import AttributeUpdate
 from penstock.store.reader import Located
@@ -97,8 +99,9 @@ Handled = tuple[Message, Position]
 
 
 class Managing:
-    def __init__(self, store: SegmentStore) -> None:
+    def __init__(self, store: SegmentStore, caller: Caller) -> None:
         self._store = store
+        self._caller = caller
         self.handlers: dict[type[Message], Callable[[Any], Handled]] = {
             CreateSegment: self._create,
             DeleteSegment: self._delete,
@@ -111,7 +114,7 @@ class Managing:
         }
 
     def _create(self, request: CreateSegment) -> Handled:
-        position = self._store.create(request.segment, attributes_of_new(request.segment))
+        position = self._store.create(request.segment, self._caller.attributes_of_new(request.segment))
         return SegmentCreated(request.segment, request.request_id), position
 
     def _seal(self, request: SealSegment) -> Handled:
@@ -161,6 +164,7 @@ class Managing:
             conditional = update.kind == AttributeUpdateKind.REPLACE_IF_EQUALS
             expected = update.expected if conditional else None
             updates.append(AttributeUpdate(request.target, update.attribute_id, update.value, expected))
+        self._caller.check_merge(request.target, request.source)
         position = self._store.merge([(request.target, request.source)], updates)
         length = self._store.length(request.target)
         return SegmentsMerged(request.target, request.source, length, request.request_id), position
@@ -183,8 +187,9 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._settings = server.settings
         self._decoder = Decoder(Role.SERVER, block_size_max=server.settings.block_bytes_max)
         self._outbox = Outbox(self._send)
-        self._appending = Appending(server.store, server.counters, server.settings.appenders_max, self._answer)
-        self._managing = Managing(server.store)
+        self._caller = caller = Caller(server.store, server.access)
+        self._appending = Appending(server.store, server.counters, server.settings.appenders_max, caller, self._answer)
+        self._managing = Managing(server.store, caller)
         self._tail_reads: dict[int, Callable[[], None]] = {}
         self._unacknowledged = 0
         self._fetching = 0
@@ -195,6 +200,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._incoming: Iterator[Incoming] = iter(())
         self._has_more = False
         self._peer_is_done = False
+        self._was_refused = False
 
     # The transport calls these.
 
@@ -202,6 +208,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes_max)
         self._peer = self._transport.get_extra_info("peername")
+        self._caller.certificate_names = certificate_names(self._transport.get_extra_info("peercert"))
         if not self._server.opened(self):
             self._transport.abort()
 
@@ -285,7 +292,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         segment = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
         request_id = getattr(request, "request_id", -1)
         try:
-            check_change(self._store, request)
+            self._caller.check(request)
             if isinstance(request, SetupAppend):
                 self._appending.set_up(request, by_offset=self._dialect is not VERSIONED)
                 return
@@ -298,11 +305,17 @@ class SegmentConnection(asyncio.BufferedProtocol):
         except ProtocolError:
             raise
         except PenstockError as error:
+            self._log_first_refusal(error)
             self._answer(failure(error, segment, request_id), Position(0))
             return
         self._answer(reply, position)
         for name in _changed(request):
             self._server.durability.after(position, partial(self._server.tail.wake, name))
+
+    def _log_first_refusal(self, error: PenstockError) -> None:
+        if isinstance(error, Unauthenticated | Forbidden) and not self._was_refused:
+            self._was_refused = True
+            log.warning("%s: %s", self._peer, error)
 
     def _answer(self, reply: Message, position: int, size: int = 0) -> None:
         """Send the reply, in its turn, once the journal is durable up to `position`."""
@@ -324,8 +337,10 @@ class SegmentConnection(asyncio.BufferedProtocol):
     def _read(self, request: ReadSegment, slot: Slot, *, may_wait: bool) -> None:
         length = min(max(request.suggested_length, 1), self._settings.read_bytes_max)
         try:
+            self._caller.check(request)
             located = self._store.locate(request.segment, request.offset, length)
         except PenstockError as error:
+            self._log_first_refusal(error)
             self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
             return
         if located.pieces:
@@ -420,6 +435,12 @@ class SegmentConnection(asyncio.BufferedProtocol):
         stalled = self._decoder.is_inside_message and not self._paused
         if stalled and now - self._received_at > self._settings.stall_seconds:
             log.warning("%s sent half a message and then nothing: closed", self._peer)
+            self._transport.abort()
+
+    def end_if_revoked(self) -> None:
+        """End a peer whose access was revoked or changed: it may connect again, with what it is allowed now."""
+        if not self._caller.is_current():
+            log.warning("%s: the access of %s has changed: closed", self._peer, self._caller)
             self._transport.abort()
 
     def stop_reading(self) -> None:

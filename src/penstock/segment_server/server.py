@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 
+from penstock.access.file import AccessControl, Open
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.connection import SegmentConnection
 from penstock.segment_server.settings import Counters, ServerSettings
@@ -16,8 +17,11 @@ _SWEEP_SECONDS = 1.0
 class SegmentServer:
     """Serves one store, in one event loop. Nothing is acknowledged before it is durable."""
 
-    def __init__(self, store: SegmentStore, durability: Durability, settings: ServerSettings) -> None:
-        self._state = ServerState(store, durability, settings)
+    def __init__(
+        self, store: SegmentStore, durability: Durability, settings: ServerSettings, access: AccessControl | None = None
+    ) -> None:
+        """Without access control everybody may do everything."""
+        self._state = ServerState(store, durability, settings, access or Open())
         self._settings = settings
 
     @property
@@ -62,3 +66,4 @@ class SegmentServer:
             await asyncio.sleep(_SWEEP_SECONDS)
             for connection in list(self._state.connections):
                 connection.end_if_stalled(self._state.loop.time())
+                connection.end_if_revoked()

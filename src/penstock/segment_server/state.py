@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Protocol
 
+from penstock.access.file import AccessControl
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.store.journal import Durability
@@ -27,6 +28,9 @@ class Connection(Protocol):
 
     def end_if_stalled(self, now: float) -> None:
         """Close it if its peer stopped in the middle of a message long ago."""
+
+    def end_if_revoked(self) -> None:
+        """Close it if its peer's access was revoked or changed."""
 
     def close(self) -> None:
         """Close it once everything is sent."""
@@ -92,8 +96,11 @@ class TailReads:
 class ServerState:
     """One for each server. Connections report to it; all of it belongs to one event loop."""
 
-    def __init__(self, store: SegmentStore, durability: Durability, settings: ServerSettings) -> None:
+    def __init__(
+        self, store: SegmentStore, durability: Durability, settings: ServerSettings, access: AccessControl
+    ) -> None:
         self.store = store
+        self.access = access
         self.settings = settings
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()

@@ -66,7 +66,7 @@ class Appending:
         self.failure = None
         self._session = session
         self._request_id = session.expect(self)
-        return VERSIONED.encode(SetupAppend(self.writer_id, self.segment, request_id=self._request_id))
+        return VERSIONED.encode(SetupAppend(self.writer_id, self.segment, session.token, self._request_id))
 
     def take(self) -> list[Buffer]:
         """The next block, encoded; empty if there is none, or it may not be sent now."""

@@ -72,6 +72,9 @@ T = TypeVar("T")
 class SegmentClient:
     """Connects on first use, and reconnects whenever the connection is lost. Each appender has its own connection.
 
+    `token`: by default that in the file that PENSTOCK_TOKEN_FILE names, read for each connection. What the worker does
+    not allow raises Unauthenticated or Forbidden at once.
+
     `timeout_seconds`: a worker that owes a reply and is silent for this long counts as lost. `retry_seconds`: how long
     to retry before Unavailable is raised; 0 tries once. For what is repeated and what is not, see `operations`.
 
@@ -83,11 +86,13 @@ class SegmentClient:
         address: str = f"127.0.0.1:{PORT}",
         *,
         ssl: tls.SSLContext | None = None,
+        token: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._address = Address.parse(address)
         self._ssl = ssl
+        self._token = token
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self._connection: BlockingConnection | None = None
@@ -212,7 +217,7 @@ class SegmentClient:
         answer = _Answer()
         request_id = connection.session.expect(answer)
         try:
-            connection.send([attempts.encode(request_id)])
+            connection.send([attempts.encode(request_id, connection.session.token)])
             connection.exchange_until(lambda: answer.reply is not None, attempts.call.wait_seconds)
         finally:
             connection.session.forget(request_id)
@@ -220,7 +225,7 @@ class SegmentClient:
         return answer.reply
 
     def _connect(self) -> BlockingConnection:
-        return BlockingConnection(self._address, self._ssl, self._timeout_seconds)
+        return BlockingConnection(self._address, self._ssl, self._timeout_seconds, self._token)
 
 
 class _Answer:
@@ -249,11 +254,13 @@ class AsyncSegmentClient:
         address: str = f"127.0.0.1:{PORT}",
         *,
         ssl: tls.SSLContext | None = None,
+        token: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._address = Address.parse(address)
         self._ssl = ssl
+        self._token = token
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self._connection: AsyncConnection | None = None
@@ -381,5 +388,7 @@ class AsyncSegmentClient:
         """All tasks wait for the one that connects."""
         async with self._connecting:
             if self._connection is None or self._connection.lost is not None:
-                self._connection = await AsyncConnection.open(self._address, self._ssl, self._timeout_seconds)
+                self._connection = await AsyncConnection.open(
+                    self._address, self._ssl, self._timeout_seconds, self._token
+                )
             return self._connection

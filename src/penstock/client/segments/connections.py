@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
+from penstock.client.credentials import read_token
 from penstock.client.segments.failures import Interrupted, no_answer, unreachable
 from penstock.client.segments.operations import Attempts
 from penstock.client.sockets import NOT_NOW, DuplexSocket, connect, send_at_once
@@ -45,8 +46,10 @@ class Session:
     Receive into `get_buffer`, then say how much with `received`. A ProtocolError is final.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, token: str = "") -> None:
         self.address = address
+        self.token = token
+        """For every request, except appends, which belong to a set-up that had it."""
         self.is_open = False
         self._decoder = Decoder(Role.CLIENT)
         self._receivers: dict[int, Receiver] = {}
@@ -110,10 +113,15 @@ class Session:
 class BlockingConnection(DuplexSocket):
     """Any error it raises is final: close it then."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> None:
-        """Connects. Interrupted or Unavailable when nobody listens, ProtocolError when it is no worker."""
+    def __init__(
+        self, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float, token: str | None = None
+    ) -> None:
+        """Connects. Without a `token` it is that of PENSTOCK_TOKEN_FILE, read now. Interrupted or Unavailable when nobody
+        listens, ProtocolError when it is no worker.
+        """
+        session = Session(address, read_token() if token is None else token)
         super().__init__(_connect(address, tls, timeout_seconds))
-        self.session = Session(address)
+        self.session = session
         self.timeout_seconds = timeout_seconds
         try:
             self.send([self.session.hello()])
@@ -180,8 +188,8 @@ _CLOSE_SECONDS = 2.0
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
-    def __init__(self, address: Address) -> None:
-        self.session = Session(address)
+    def __init__(self, address: Address, token: str) -> None:
+        self.session = Session(address, token)
         self.lost: PenstockError | None = None
         """Why it is of no use any more; None while it is."""
         self.is_write_blocked = False
@@ -190,9 +198,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._closed = asyncio.Event()
 
     @classmethod
-    async def open(cls, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> "AsyncConnection":
-        """Interrupted or Unavailable when nobody listens, ProtocolError when it is no worker."""
-        connection = cls(address)
+    async def open(
+        cls, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float, token: str | None = None
+    ) -> "AsyncConnection":
+        """As the blocking connection."""
+        connection = cls(address, read_token() if token is None else token)
         try:
             async with asyncio.timeout(timeout_seconds):
                 loop = asyncio.get_running_loop()
@@ -221,7 +231,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         answer = _Answer(asyncio.get_running_loop().create_future())
         request_id = self.session.expect(answer)
         try:
-            self.write([attempts.encode(request_id)])
+            self.write([attempts.encode(request_id, self.session.token)])
             async with asyncio.timeout(timeout_seconds):
                 return await answer.future
         except TimeoutError:

@@ -15,6 +15,7 @@ from penstock.core.retry import RetryPolicy
 from penstock.protocol.segment import (
     HEADER_SIZE,
     WRITER_ID_SIZE,
+    AuthCode,
     AuthTokenCheckFailed,
     ConditionalCheckFailed,
     ErrorCode,
@@ -80,7 +81,9 @@ def _rare(reply: Failure) -> PenstockError:
             text = f"the server does not support {reply.operation} {reply.stack_trace}".strip()
             return errors.RequestError(text, "Update the worker, or use what it supports.")
         case AuthTokenCheckFailed():
-            return errors.RequestError("the server does not let us in", "Check the server's authorization settings.")
+            forbidden = reply.error_code == AuthCode.UNSPECIFIED
+            kind = errors.Forbidden if forbidden else errors.Unauthenticated
+            return _with_server_text(kind, reply.stack_trace, "the server does not let us in")
     return errors.RequestError(f"the server refused: {reply}", "Look at the worker's log.")
 
 

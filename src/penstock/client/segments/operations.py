@@ -58,9 +58,9 @@ class Attempts(Generic[T]):
         self.call = call
         self._perhaps_done = False
 
-    def encode(self, request_id: int) -> bytes:
-        # Every request has a request id; the base class has no fields.
-        return VERSIONED.encode(replace(cast("Any", self.call.request), request_id=request_id))
+    def encode(self, request_id: int, token: str) -> bytes:
+        # Every request has these two; the base class has no fields.
+        return VERSIONED.encode(replace(cast("Any", self.call.request), request_id=request_id, token=token))
 
     def result(self, reply: Reply) -> T:
         """The caller's result. Raises the error for a failure; pass Interrupted on to `interrupted`."""

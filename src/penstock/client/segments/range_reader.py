@@ -102,7 +102,7 @@ class _Asked:
         self._connection = connection
         self._request_id = connection.session.expect(self)
         length = min(READ_BYTES, self._end - self.offset)
-        request = ReadSegment(self._segment, self.offset, length, request_id=self._request_id)
+        request = ReadSegment(self._segment, self.offset, length, connection.session.token, self._request_id)
         connection.send([VERSIONED.encode(request)])
         connection.push()  # only send: receiving would need another buffer besides the one in use
 

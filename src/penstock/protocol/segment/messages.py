@@ -426,6 +426,15 @@ class ErrorCode(IntEnum):
     CONDITION_FAILED = 7006
 
 
+class AuthCode(IntEnum):
+    """Why an AuthTokenCheckFailed refuses."""
+
+    UNSPECIFIED = -1
+    """The token is valid, and does not allow this."""
+    TOKEN_CHECK_FAILED = 0
+    TOKEN_EXPIRED = 1
+
+
 class AttributeUpdateKind(IntEnum):
     """How a merge changes an attribute."""
 
@@ -510,7 +519,7 @@ class OperationUnsupported(Failure):
 
 @dataclass(frozen=True, slots=True)
 class AuthTokenCheckFailed(Failure):
-    """`error_code`: -1 unspecified, 0 the check failed, 1 the token has expired."""
+    """`error_code` is an AuthCode. It answers a missing token, too."""
 
     stack_trace: str = ""
     error_code: int = -1

@@ -104,7 +104,7 @@ class NewSegment(Appending):
         setup = super().set_up(session)
         self._tries += 1
         self.is_open = self._tries == 1
-        return VERSIONED.encode(CreateSegment(self.segment, request_id=self._request_id)) + setup
+        return VERSIONED.encode(CreateSegment(self.segment, token=session.token, request_id=self._request_id)) + setup
 
     def _take_reply(self, reply: Reply) -> None:
         match reply:
@@ -278,7 +278,8 @@ class Staging:
             for staged in self._ports.values():
                 staged.appending.close()
                 request_id = connection.session.expect(deleted)
-                connection.send([VERSIONED.encode(DeleteSegment(staged.appending.segment, request_id=request_id))])
+                request = DeleteSegment(staged.appending.segment, connection.session.token, request_id)
+                connection.send([VERSIONED.encode(request)])
             while deleted.replies < len(self._ports):
                 connection.exchange(_DISCARD_SECONDS)
         finally:

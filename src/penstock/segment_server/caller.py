@@ -1,0 +1,151 @@
+"""Who is at the other end of a connection, and what it may do with which segment.
+
+    read                          GetSegmentInfo, GetAttribute, ReadSegment
+    write                         every change of a segment of one's own: one without a prefix of the system's
+    deploy on the pipeline        creating, appending to and deleting what its tasks stage
+    admin                         changing a quota; truncating and deleting what is damaged, whatever it belongs to
+    nobody                        any other change of `connector/…`, `pipeline/…`, `staging/…` and `coordinator/…`
+
+A role must hold for the segment's `access_name`. A connection belongs to one principal as long as it lasts, so that its
+appends, which carry no token, need no check of their own.
+"""
+
+from collections.abc import Sequence
+
+from penstock.access.file import AccessControl
+from penstock.access.principals import Principal, Role
+from penstock.core.errors import Forbidden, QuotaReached, RequestError, Unauthenticated
+from penstock.core.types import QUOTA
+from penstock.protocol.segment import (
+    CreateSegment,
+    DeleteSegment,
+    GetAttribute,
+    GetSegmentInfo,
+    MergeSegments,
+    Message,
+    ReadSegment,
+    SealSegment,
+    SetupAppend,
+    TruncateSegment,
+    UpdateAttribute,
+)
+from penstock.protocol.stored.names import (
+    CONNECTOR_PREFIX,
+    COORDINATOR_PREFIX,
+    OUTPUT_PREFIX,
+    STAGING_PREFIX,
+    access_name,
+)
+from penstock.store.store import SegmentStore
+
+_OWNED = {
+    CONNECTOR_PREFIX: "its source writes it, and retention truncates it",
+    OUTPUT_PREFIX: "its pipeline writes it, and retention truncates it",
+    COORDINATOR_PREFIX: "the coordinator keeps its books in it",
+}
+_READS = (ReadSegment, GetSegmentInfo, GetAttribute)
+_CHANGES = (
+    CreateSegment,
+    SetupAppend,
+    SealSegment,
+    TruncateSegment,
+    DeleteSegment,
+    MergeSegments,
+    UpdateAttribute,
+)
+_STAGING = (CreateSegment, SetupAppend, DeleteSegment)
+"""What the tasks of a pipeline do with segments of their own. Only the coordinator merges them."""
+
+_AGAINST_DAMAGE = (TruncateSegment, DeleteSegment)
+"""What an operator does with a segment that cannot be read, whatever it belongs to."""
+
+_NO_QUOTA = 2**63 - 1
+_HINT = "You can read it, but not change it; use a name without this prefix."
+_TWO_PRINCIPALS = "Use a connection for each principal."
+
+
+class Caller:
+    def __init__(self, store: SegmentStore, access: AccessControl) -> None:
+        self._store = store
+        self._access = access
+        self._principal: Principal | None = None
+        self._token = ""
+        self.certificate_names: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return "nobody" if self._principal is None else repr(self._principal.name)
+
+    def check(self, request: Message) -> None:
+        """Raises Unauthenticated, Forbidden, and RequestError for a change of a segment that belongs to the system."""
+        if isinstance(request, _READS):
+            name = request.segment
+            self._identify(request.token).check(Role.READ, access_name(name), f"segment {name!r}")
+        elif isinstance(request, _CHANGES):
+            self._check_change(self._identify(request.token), request)
+
+    def is_current(self) -> bool:
+        """False once the principal was revoked, or its role or prefixes have changed."""
+        if self._principal is None:
+            return True
+        try:
+            return self._access.principal(self._token, self.certificate_names) == self._principal
+        except Unauthenticated:
+            return False
+
+    def attributes_of_new(self, segment: str) -> dict[bytes, int]:
+        """Of a segment that it creates. Quotas limit input, never output."""
+        if segment.startswith(STAGING_PREFIX):
+            return {QUOTA: _NO_QUOTA}
+        quota = None if self._principal is None else self._principal.quota_bytes
+        return {} if quota is None else {QUOTA: quota}
+
+    def check_merge(self, target: str, source: str) -> None:
+        """Raises QuotaReached if a principal with a quota would pass it; the store itself does not limit merges."""
+        if self._principal is None or self._principal.quota_bytes is None:
+            return
+        quota = self._store.attribute(target, QUOTA)
+        size = sum(self._store.length(name) - self._store.info(name).start for name in (target, source))
+        if quota is not None and size > quota:
+            raise QuotaReached(f"segment {target!r} may hold {quota} bytes, and would have {size}")
+
+    def _identify(self, token: str) -> Principal:
+        if self._principal is not None and token == self._token:
+            return self._principal
+        found = self._access.principal(token, self.certificate_names)
+        if self._principal is not None and found != self._principal:
+            raise Forbidden(f"this connection is that of {self}, not of {found.name!r}", _TWO_PRINCIPALS)
+        self._principal, self._token = found, token
+        return found
+
+    def _check_change(self, principal: Principal, request: Message) -> None:
+        names = (request.target, request.source) if isinstance(request, MergeSegments) else (request.segment,)
+        for name in names:
+            what = f"segment {name!r}"
+            if name.startswith(STAGING_PREFIX) and isinstance(request, _STAGING):
+                principal.check(Role.DEPLOY, access_name(name), what)
+                continue
+            principal.check(Role.WRITE, access_name(name), what)
+            if not name.startswith((*_OWNED, STAGING_PREFIX)):
+                continue
+            if not (isinstance(request, _AGAINST_DAMAGE) and self._store.is_damaged(name)):
+                raise RequestError(_why_not(name), _HINT)
+            principal.check(Role.ADMIN, access_name(name), what)
+        if _changes_quota(request):
+            principal.check(Role.ADMIN, access_name(names[0]), f"segment {names[0]!r} to change its quota")
+
+
+def _why_not(name: str) -> str:
+    owner = next((why for prefix, why in _OWNED.items() if name.startswith(prefix)), None)
+    if owner is None:
+        return f"segment {name!r} is staged: its pipeline merges it, or lets it go"
+    return f"segment {name!r} cannot be changed over this port: {owner}"
+
+
+def _changes_quota(request: Message) -> bool:
+    match request:
+        case UpdateAttribute():
+            return request.attribute_id == QUOTA
+        case MergeSegments():
+            return any(update.attribute_id == QUOTA for update in request.updates)
+        case _:
+            return False
