@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from penstock.connectors.api import Connector, Outgoing, StreamRef
+from penstock.connectors.api import Connector, Outgoing, SegmentPort, StreamRef
 from penstock.connectors.registry import make_chains, make_connector
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
@@ -120,7 +120,7 @@ async def hosting(
     gateway = Gateway(sources)
     connector_address = f"127.0.0.1:{await gateway.start()}"
     segments = SegmentServer(store, durability, ServerSettings(port=0))
-    segment_address = f"127.0.0.1:{await segments.start()}"
+    segment_port = SegmentPort(f"127.0.0.1:{await segments.start()}")
     connector = make_connector(type_name, config)
     host = SourceHost(
         ConnectorSpec(name=NAME, id=NAME, instance="01", type=type_name, config=dict(config), **spec),
@@ -129,7 +129,7 @@ async def hosting(
         chains=make_chains(interceptors_in, interceptors_out),
         has_in=has_in,
         has_out=has_out,
-        segment_address=segment_address,
+        segment_port=segment_port,
     )
     host.start()
     try:

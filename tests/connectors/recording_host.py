@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, StreamRef
+from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, SegmentPort, StreamRef
 from penstock.connectors.registry import Chains
 from penstock.core.types import Buffer
 from tests.support.waiting import eventually
@@ -80,7 +80,7 @@ class RecordingHost:
         self.counts: Counter[str] = Counter()
         self.told: list[tuple[str, Any]] = []
         self.has_finished = False
-        self.segment_address = ""
+        self.segment_port = SegmentPort("")
         self.downstream = NoPipelines()
         self.gate = asyncio.Event()
         self.gate.set()

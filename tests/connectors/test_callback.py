@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.connectors.api import Outgoing
+from penstock.connectors.api import Outgoing, SegmentPort
 from penstock.connectors.callback import Callback, CallbackOptions
 from penstock.connectors.row_formats import encode
 from penstock.connectors.sink_api import Block, NonVotingSink, SinkLost, rows_of
@@ -26,7 +26,7 @@ def calling(file: Path) -> NonVotingSink:
 
 
 def following(url: str) -> UrlNonVotingSink:
-    return UrlNonVotingSink(parse_sink(url).connector, "p/s", lambda: "")
+    return UrlNonVotingSink(parse_sink(url).connector, "p/s", lambda: SegmentPort(""))
 
 
 class Recording:

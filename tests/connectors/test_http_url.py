@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from penstock.connectors.api import SegmentPort
 from penstock.connectors.sink_api import SinkLost
 from penstock.connectors.urls import parse_sink
 from penstock.delivery.sinks import UrlNonVotingSink
@@ -23,7 +24,7 @@ def server() -> Iterator[Server]:
 
 
 def sink_of(url: str) -> UrlNonVotingSink:
-    return UrlNonVotingSink(parse_sink(url).connector, "p/s", lambda: "")
+    return UrlNonVotingSink(parse_sink(url).connector, "p/s", lambda: SegmentPort(""))
 
 
 async def test_every_block_is_posted_over_one_connection_under_its_own_key(server: Server) -> None:

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 async def appending(folder: Path, **config: Any) -> AsyncIterator[tuple[Hosted, AsyncSegmentClient]]:
     async with hosting(folder, "segment", {"segment": "numbers", **config}, has_in=True) as hosted:
         await hosted.connected()
-        async with AsyncSegmentClient(hosted.host.segment_address) as client:
+        async with AsyncSegmentClient(hosted.host.segment_port.address) as client:
             yield hosted, client
 
 
@@ -94,7 +94,7 @@ async def test_a_value_that_no_segment_takes_is_a_letter_and_the_others_are_stor
 
 async def test_another_worker_can_be_appended_to(tmp_path: Path) -> None:
     async with hosting(tmp_path / "there", "null", {}) as there:
-        address = there.host.segment_address
+        address = there.host.segment_port.address
         config = {"segment": "numbers", "worker": address}
         async with hosting(tmp_path / "here", "segment", config, has_in=True) as here:
             await here.connected()
@@ -105,7 +105,7 @@ async def test_another_worker_can_be_appended_to(tmp_path: Path) -> None:
 
 async def test_a_worker_that_is_away_makes_it_wait_and_nothing_is_lost(tmp_path: Path) -> None:
     async with hosting(tmp_path / "there", "null", {}) as there:
-        config = {"segment": "numbers", "worker": there.host.segment_address, "timeout": "200ms"}
+        config = {"segment": "numbers", "worker": there.host.segment_port.address, "timeout": "200ms"}
     async with hosting(tmp_path / "here", "segment", config, has_in=True) as here:
         await eventually(lambda: "cannot be reached" in here.host.status().reason)
         with pytest.raises(Lost, match="cannot be reached"):

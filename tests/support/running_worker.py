@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from ssl import SSLContext
 
+from penstock.access.file import AccessControl, Open
 from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import MIB, StoreSettings
@@ -66,13 +67,16 @@ def running_worker(
     ssl: SSLContext | None = None,
     store: StoreSettings = SMALL_STORE,
     connector: SourceSettings | None = None,
+    access: AccessControl | None = None,
+    cookie: bytes = b"",
 ) -> Iterator[RunningWorker]:
     settings = WorkerSettings(
         data=data,
+        access=access or Open(),
         http_port=0,
         store=store,
         segment=ServerSettings(port=0, ssl=ssl),
-        gateway=GatewaySettings(port=0, ssl=ssl, source=connector or SourceSettings()),
+        gateway=GatewaySettings(port=0, ssl=ssl, cookie=cookie, source=connector or SourceSettings()),
     )
     worker = RunningWorker(settings)
     worker.start()

@@ -17,9 +17,10 @@ def server_context(*, mutual: bool = False) -> ssl.SSLContext:
     return context
 
 
-def client_context(*, certificate: bool = False) -> ssl.SSLContext:
+def client_context(*, certificate: bool = False, name: str = "client@example.org") -> ssl.SSLContext:
+    """`name`: in the client's certificate."""
     context = ssl.create_default_context()
     CA.configure_trust(context)
     if certificate:
-        CA.issue_cert("client@example.org").configure_cert(context)
+        CA.issue_cert(name).configure_cert(context)
     return context

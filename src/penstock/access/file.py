@@ -1,8 +1,8 @@
 """DATA/access.json and DATA/token: who has access to a worker. Only digests of tokens are stored, except for the
 owner's own token, which commands on the same machine read.
 
-Changes of the files take effect within a second, without a restart. A file that cannot be read changes nothing: the
-last good one holds.
+Changes of the files take effect within a second, without a restart; a new token at once. A file that cannot be read
+changes nothing: the last good one holds.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.access.principals import ANONYMOUS, EVERYONE, Access, Grant, Principal, Role, digest
-from penstock.core.errors import RequestError
+from penstock.core.errors import RequestError, Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,25 @@ class Open:
 
     def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:  # noqa: ARG002
         return EVERYONE
+
+
+class WithConnectors:
+    """In addition, a token that the worker generates for its own connectors, and that exists in its memory alone. Who
+    may bind or deploy them decides what they write, and with which quota.
+    """
+
+    def __init__(self, access: AccessControl) -> None:
+        self._access = access
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)
+
+    def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
+        """Raises Unauthenticated."""
+        if secrets.compare_digest(token.encode(), self.token.encode()):
+            return _CONNECTORS
+        return self._access.principal(token, certificate_names)
+
+
+_CONNECTORS = Principal("connectors", Role.ADMIN)
 
 
 class StoredGrant(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,7 +99,12 @@ class AccessFile:
     def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
         """Raises Unauthenticated."""
         self._reload_if_changed()
-        return self._access.principal(token, certificate_names)
+        try:
+            return self._access.principal(token, certificate_names)
+        except Unauthenticated:  # unless it was added just now
+            self._checked_at = float("-inf")
+            self._reload_if_changed()
+            return self._access.principal(token, certificate_names)
 
     def create_owner_token(self) -> None:
         """Unless there is one. Whoever can read the data directory's files owns the worker."""

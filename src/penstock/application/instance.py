@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines
+from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines, SegmentPort
 from penstock.connectors.registry import Chains, make_chains, make_connector
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals
@@ -88,7 +88,7 @@ class WorkerParts:
     sources: SourceCatalog
     signals: Signals
     sinks: OutboxSinks
-    segment_address: Callable[[], str]
+    segment_port: Callable[[], SegmentPort]
     downstream: Callable[[str], Downstream] = lambda _: NoPipelines()
     """The pipelines that read a connector, by the connector's name."""
 
@@ -112,7 +112,7 @@ class Instance:
             chains=built.chains,
             has_in=deployment.has_in(self.name),
             has_out=deployment.has_out(self.name),
-            segment_address=around.segment_address(),
+            segment_port=around.segment_port(),
             downstream=around.downstream(self.name),
         )
         if built.capabilities.sink is not None and self.sink is None:

@@ -23,7 +23,7 @@ from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
 from penstock.application.report import report
-from penstock.connectors.api import Connector, Downstream
+from penstock.connectors.api import Connector, Downstream, SegmentPort
 from penstock.connectors.sink_api import NonVotingSink
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import NoRoom, PenstockError, RequestError
@@ -96,7 +96,7 @@ class Runtime:
         store: SegmentStore,
         durability: Durability,
         gateway: Gateway,
-        segment_address: Callable[[], str],
+        segment_port: Callable[[], SegmentPort],
     ) -> None:
         """Raises Damaged if the saved deployment cannot be read."""
         self._file = DeploymentFile(folder)
@@ -108,7 +108,7 @@ class Runtime:
         self._gateway = gateway
         self._gate = ApplicationGate(self.signals)
         self.driver = DriverCheck(clock)
-        self._around = WorkerParts(gateway.sources, self.signals, self.sinks, segment_address, self._downstream)
+        self._around = WorkerParts(gateway.sources, self.signals, self.sinks, segment_port, self._downstream)
         self._instances: dict[str, Instance] = {}
         self._built: dict[str, BuiltConnector] = {}
         """Deployed connectors that do not run: delivery may need them."""
@@ -309,8 +309,8 @@ class Runtime:
     def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         return self.sinks.make(pipeline, sink, connector, wake)
 
-    def segment_address(self) -> str:
-        return self._around.segment_address()
+    def segment_port(self) -> SegmentPort:
+        return self._around.segment_port()
 
     # Drain.
 

@@ -273,6 +273,14 @@ class NoPipelines:
         pass
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentPort:
+    """Where the worker's own segment server listens, as `host:port`, and the token with which its connectors use it."""
+
+    address: str
+    token: str = field(default="", repr=False)
+
+
 class Host(Protocol):
     """The frame, as one connector sees it. Everything is called in the worker's event loop."""
 
@@ -285,8 +293,8 @@ class Host(Protocol):
         """Whether something is linked to its port `in`: whether there will ever be replies."""
 
     @property
-    def segment_address(self) -> str:
-        """`host:port` of this worker's own segment server."""
+    def segment_port(self) -> SegmentPort:
+        """Of this worker."""
 
     @property
     def has_out(self) -> bool:

@@ -17,7 +17,17 @@ from pydantic import Field, model_validator
 
 from penstock.client.segments import AsyncAppender, AsyncSegmentClient
 from penstock.client.segments.appenders import batches
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
+from penstock.connectors.api import (
+    About,
+    Capabilities,
+    Connector,
+    Host,
+    Lost,
+    Options,
+    Outgoing,
+    SegmentPort,
+    StreamGone,
+)
 from penstock.connectors.url_forms import UrlForm, segment
 from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.address import Address
@@ -48,6 +58,8 @@ class SegmentOptions(Options):
     """The name of the segment."""
     worker: str | None = None
     """`HOST:PORT` of another worker's segment port. Then there is no port `out`."""
+    token: Annotated[str, Field(repr=False)] = ""
+    """For another worker: a token that it knows, from a file: `${file:/run/secrets/token}`."""
     create: bool = True
     """Create the segment if it does not exist. For `in`."""
     quota: Size | None = None
@@ -144,9 +156,13 @@ class Segment(Connector[SegmentOptions]):
 
     def _connected(self, host: Host) -> AsyncSegmentClient:
         if self._client is None:
-            address, timeout = self.options.worker or host.segment_address, self.options.timeout
+            port, timeout = host.segment_port, self.options.timeout
+            if self.options.worker is not None:  # it must not see our own token
+                port = SegmentPort(self.options.worker, self.options.token)
             tls = ssl.create_default_context(cafile=self.options.ca) if self.options.tls else None
-            self._client = AsyncSegmentClient(address, ssl=tls, timeout_seconds=timeout, retry_seconds=timeout)
+            self._client = AsyncSegmentClient(
+                port.address, ssl=tls, token=port.token, timeout_seconds=timeout, retry_seconds=timeout
+            )
         return self._client
 
     async def _prepare(self, client: AsyncSegmentClient) -> None:

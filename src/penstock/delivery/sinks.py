@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
 
-from penstock.connectors.api import Connector, Host, Lost, NoPipelines, Outgoing, StreamRef
+from penstock.connectors.api import Connector, Host, Lost, NoPipelines, Outgoing, SegmentPort, StreamRef
 from penstock.connectors.sink_api import (
     Block,
     Epoch,
@@ -38,8 +38,8 @@ class Deployed(Protocol):
         it could not.
         """
 
-    def segment_address(self) -> str:
-        """`host:port` of the worker's own segment server."""
+    def segment_port(self) -> SegmentPort:
+        """Of the worker itself."""
 
 
 class NothingDeployed:
@@ -52,8 +52,8 @@ class NothingDeployed:
         del pipeline, sink, wake
         return Unusable(_not_deployed(connector))
 
-    def segment_address(self) -> str:
-        return ""
+    def segment_port(self) -> SegmentPort:
+        return SegmentPort("")
 
 
 class Found(NamedTuple):
@@ -117,7 +117,7 @@ class Sinks:
                 raise RequestError("this version of Penstock treats such a sink differently", "Bind it again.")
             if parsed.capabilities.takes_epochs:
                 return parsed.connector.make_sink(f"{pipeline}/{name}", schema)
-            return UrlNonVotingSink(parsed.connector, f"{pipeline}/{name}", self._deployed.segment_address)
+            return UrlNonVotingSink(parsed.connector, f"{pipeline}/{name}", self._deployed.segment_port)
         except PenstockError as error:
             return Unusable(error)
 
@@ -247,9 +247,9 @@ class UrlNonVotingSink:
     the order of the output. The connector's `run` starts with the first block, and again after each failure.
     """
 
-    def __init__(self, connector: Connector[Any], name: str, segment_address: Callable[[], str]) -> None:
+    def __init__(self, connector: Connector[Any], name: str, segment_port: Callable[[], SegmentPort]) -> None:
         self._connector = connector
-        self._host = _BareHost(name, segment_address)
+        self._host = _BareHost(name, segment_port)
         self._blocks = Blocks()
         self._running: asyncio.Task[None] | None = None
 
@@ -303,15 +303,15 @@ class _BareHost:
     has_in, has_out, has_interceptors = True, False, False
     downstream = NoPipelines()
 
-    def __init__(self, name: str, segment_address: Callable[[], str]) -> None:
+    def __init__(self, name: str, segment_port: Callable[[], SegmentPort]) -> None:
         self.name = name
-        self._segment_address = segment_address
+        self._segment_port = segment_port
         self.is_connected = asyncio.Event()
         self.is_draining = False
 
     @property
-    def segment_address(self) -> str:
-        return self._segment_address()
+    def segment_port(self) -> SegmentPort:
+        return self._segment_port()
 
     async def draining(self) -> None:
         """Its sink ends by cancelling `run`."""

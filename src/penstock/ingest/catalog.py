@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.connectors.api import StreamRef
@@ -69,6 +69,8 @@ class SourceCatalog:
         self._ended: dict[str, EndedStreams] = {}
         self._completions: dict[str, Completion] = {}
         self._configured: dict[str, SourceSettings] = {}
+        self._quotas: dict[str, int] = {}
+        """Of principals, for the sources that their programs have joined."""
         self._reserved: set[str] = set()
         self.system_streams = SystemStreams(self)
         for name in self._stored_names():
@@ -177,13 +179,19 @@ class SourceCatalog:
         """As `log`, whatever `auto_create` is: an application has configured it."""
         return self._opened(name) or self._create(name)
 
-    def joined_by_program(self, name: str) -> SourceLog:
-        """As `log`, for a program's HELLO: not every source is open to programs."""
+    def joined_by_program(self, name: str, quota_bytes: int | None = None) -> SourceLog:
+        """As `log`, for a program's HELLO: not every source is open to programs. `quota_bytes`: the quota of the
+        program's principal, which holds for the source until the worker ends, unless its own is smaller.
+        """
         if name.startswith(SYSTEM_PREFIX):
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
         if name in self._reserved:
             raise RequestError(f"source {name!r} belongs to a connector of the application")
-        return self.log(name)
+        joined = self.log(name)
+        if quota_bytes is not None and self._quotas.get(name) != quota_bytes:
+            self._quotas[name] = quota_bytes
+            joined.reconfigure(self.settings_of(name))
+        return joined
 
     def reserve(self, name: str) -> SourceLog:
         """As `configured`, for a source that the worker itself writes: programs are refused from now on."""
@@ -204,11 +212,14 @@ class SourceCatalog:
         """Set a source up, whether it exists already or not; from now on, and until the worker ends."""
         self._configured[name] = settings
         if name in self._logs:
-            self._logs[name].reconfigure(settings)
+            self._logs[name].reconfigure(self.settings_of(name))
             self.completion(name).grown()
 
     def settings_of(self, name: str) -> SourceSettings:
-        return self._configured.get(name) or self.settings.of(name)
+        found, limit = self._configured.get(name) or self.settings.of(name), self._quotas.get(name)
+        if limit is None or (found.quota_bytes is not None and found.quota_bytes <= limit):
+            return found
+        return replace(found, quota_bytes=limit)
 
     def completion(self, name: str) -> Completion:
         """Decides when this source's messages are acknowledged; it exists before the source does."""

@@ -3,7 +3,8 @@
     read                          GetSegmentInfo, GetAttribute, ReadSegment
     write                         every change of a segment of one's own: one without a prefix of the system's
     deploy on the pipeline        creating, appending to and deleting what its tasks stage
-    admin                         changing a quota; truncating and deleting what is damaged, whatever it belongs to
+    admin                         changing a quota; truncating and deleting what is damaged, whatever it belongs to;
+                                  reading `coordinator/…`
     nobody                        any other change of `connector/…`, `pipeline/…`, `staging/…` and `coordinator/…`
 
 A role must hold for the segment's `access_name`. A connection belongs to one principal as long as it lasts, so that its
@@ -11,6 +12,7 @@ appends, which carry no token, need no check of their own.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from penstock.access.file import AccessControl
 from penstock.access.principals import Principal, Role
@@ -43,15 +45,9 @@ _OWNED = {
     OUTPUT_PREFIX: "its pipeline writes it, and retention truncates it",
     COORDINATOR_PREFIX: "the coordinator keeps its books in it",
 }
-_READS = (ReadSegment, GetSegmentInfo, GetAttribute)
-_CHANGES = (
-    CreateSegment,
-    SetupAppend,
-    SealSegment,
-    TruncateSegment,
-    DeleteSegment,
-    MergeSegments,
-    UpdateAttribute,
+_Read: TypeAlias = ReadSegment | GetSegmentInfo | GetAttribute
+_Change: TypeAlias = (
+    CreateSegment | SetupAppend | SealSegment | TruncateSegment | DeleteSegment | MergeSegments | UpdateAttribute
 )
 _STAGING = (CreateSegment, SetupAppend, DeleteSegment)
 """What the tasks of a pipeline do with segments of their own. Only the coordinator merges them."""
@@ -77,10 +73,11 @@ class Caller:
 
     def check(self, request: Message) -> None:
         """Raises Unauthenticated, Forbidden, and RequestError for a change of a segment that belongs to the system."""
-        if isinstance(request, _READS):
+        if isinstance(request, _Read):
             name = request.segment
-            self._identify(request.token).check(Role.READ, access_name(name), f"segment {name!r}")
-        elif isinstance(request, _CHANGES):
+            role = Role.ADMIN if name.startswith(COORDINATOR_PREFIX) else Role.READ
+            self._identify(request.token).check(role, access_name(name), f"segment {name!r}")
+        elif isinstance(request, _Change):
             self._check_change(self._identify(request.token), request)
 
     def is_current(self) -> bool:
@@ -117,7 +114,7 @@ class Caller:
         self._principal, self._token = found, token
         return found
 
-    def _check_change(self, principal: Principal, request: Message) -> None:
+    def _check_change(self, principal: Principal, request: _Change) -> None:
         names = (request.target, request.source) if isinstance(request, MergeSegments) else (request.segment,)
         for name in names:
             what = f"segment {name!r}"
@@ -141,7 +138,7 @@ def _why_not(name: str) -> str:
     return f"segment {name!r} cannot be changed over this port: {owner}"
 
 
-def _changes_quota(request: Message) -> bool:
+def _changes_quota(request: _Change) -> bool:
     match request:
         case UpdateAttribute():
             return request.attribute_id == QUOTA

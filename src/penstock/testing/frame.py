@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import msgpack
 
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts
-from penstock.connectors.api import About, Capabilities, Connector, Host, Options, StreamRef
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, SegmentPort, StreamRef
 from penstock.connectors.registry import make_chains, parse_options
 from penstock.connectors.sink_api import PLAIN, Block, NonVotingSink, SinkLost, Transaction, VotingSink
 from penstock.connectors.tables import no_schema
@@ -274,7 +274,9 @@ class Frame:
         built = self._build()
         self.connector = built.connector
         self.instance = Instance(
-            built, self._deployment(built), WorkerParts(self.sources, self.signals, self._sinks, lambda: "")
+            built,
+            self._deployment(built),
+            WorkerParts(self.sources, self.signals, self._sinks, lambda: SegmentPort("")),
         )
         self.breakers.configure(_OTHER, BreakerSpec(), per_stream=True, is_passing=True)
         self.other = Other(self.breakers)
@@ -441,8 +443,8 @@ class _Deployed:
     def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         return self.sinks.make(pipeline, sink, connector, wake)
 
-    def segment_address(self) -> str:
-        return ""
+    def segment_port(self) -> SegmentPort:
+        return SegmentPort("")
 
 
 def _parsed(data: bytes) -> list[Event]:

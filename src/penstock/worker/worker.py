@@ -13,7 +13,9 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
+from penstock.access.file import WithConnectors
 from penstock.application.runtime import Runtime
+from penstock.connectors.api import SegmentPort
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.open_windows import BucketStatus
 from penstock.coordinator.service import Coordinator
@@ -62,6 +64,7 @@ class Worker:
         self.id = uuid4().hex
         """Identifies this process: a client that has the ports from a file can detect another worker on them."""
         self._started_at = time.monotonic()
+        self._own_access = WithConnectors(settings.access)
         self._stopping = asyncio.Event()
         self._failed = False
 
@@ -99,10 +102,10 @@ class Worker:
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
         durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
-        self._server = SegmentServer(self._store, durability, self.settings.segment)
+        self._server = SegmentServer(self._store, durability, self.settings.segment, self._own_access)
         self._sources = SourceCatalog(self._store, durability, self.settings.gateway)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
-        self._gateway = Gateway(self._sources)
+        self._gateway = Gateway(self._sources, self.settings.access)
         self._source_view = self._gateway.view
         await self._start_coordinator(durability)
         self._register_metrics()
@@ -185,8 +188,9 @@ class Worker:
     def _segment_address(self) -> tuple[int, bool]:
         return self.ports["segment"], self.settings.segment.ssl is not None
 
-    def _own_segments(self) -> str:
-        return str(Address(_reachable(self.settings.segment.host), self.ports["segment"]))
+    def _own_segments(self) -> SegmentPort:
+        address = Address(_reachable(self.settings.segment.host), self.ports["segment"])
+        return SegmentPort(str(address), self._own_access.token)
 
     def coordinator(self) -> Coordinator:
         if self._coordinator is None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, StreamRef
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, SegmentPort, StreamRef
 from penstock.connectors.sink_api import NonVotingSink
 from penstock.core.types import Guarantee
 from penstock.delivery.breakers.signals import Signals
@@ -121,8 +121,8 @@ class SinkScene:
     def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
         return self.sinks.make(pipeline, sink, connector, wake)
 
-    def segment_address(self) -> str:
-        return ""
+    def segment_port(self) -> SegmentPort:
+        return SegmentPort("")
 
     def attach(self, name: str) -> InPort:
         spec = ConnectorSpec(name=name, id=name, instance="01", type="scripted", breaker=self.specs[name])

@@ -125,7 +125,6 @@ async def test_an_empty_stream_may_end_too(running: RunningGateway, connect: Con
     [
         ([Hello("0.0.2", b"", "p", "i")], "version '0.0.2'"),
         ([Hello("v0.0.1", b"", "p", "i")], "version"),
-        ([Hello("0.0.1", b"surprise", "p", "i")], "cookie"),
         ([Hello("0.0.1", b"", "p", "a/b")], "not a valid source name"),
         ([Notify(1, "s")], "NOTIFY is not legal in state Connected"),
         ([Message(1, 1, 0, b"", b"x")], "MESSAGE is not legal in state Connected"),
@@ -162,6 +161,18 @@ async def test_the_cookie_is_checked_and_never_disclosed(serve: Serve, connect: 
     right = await connect(running, hello=False)
     right.send(Hello("0.0.1", b"Dragons-Love-Tacos", "p", "i"))
     assert isinstance(await right.frame(), Ok)
+
+
+async def test_without_a_cookie_any_is_accepted_and_the_log_says_so_once(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    running = await serve()
+    for cookie in (b"", b"Dragons-Love-Tacos", b"\xff\x00"):
+        peer = await connect(running, hello=False)
+        peer.send(Hello("0.0.1", cookie, "p", "i"))
+        assert isinstance(await peer.frame(), Ok)
+    assert sum("no cookie is set" in message for message in caplog.messages) == 1
 
 
 async def test_a_source_that_is_not_known_is_refused_without_auto_create(serve: Serve, connect: Connect) -> None:

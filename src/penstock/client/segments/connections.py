@@ -116,7 +116,7 @@ class BlockingConnection(DuplexSocket):
     def __init__(
         self, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float, token: str | None = None
     ) -> None:
-        """Connects. Without a `token` it is that of PENSTOCK_TOKEN_FILE, read now. Interrupted or Unavailable when nobody
+        """Connects; `token` is by default that of PENSTOCK_TOKEN_FILE, read now. Interrupted or Unavailable when nobody
         listens, ProtocolError when it is no worker.
         """
         session = Session(address, read_token() if token is None else token)

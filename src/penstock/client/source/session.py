@@ -3,10 +3,11 @@
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
+from penstock.client.credentials import read_token
 from penstock.client.source.failures import Lost, Refused, Restarted, no_answer, parse_address
 from penstock.client.source.message import Entry, SourceStream
 from penstock.core.address import Address
@@ -103,7 +104,7 @@ class Reconnecting:
 
 
 _NOT_A_WORKER = "Is this the connector port of a penstock worker, and does it speak TLS if we do, and only then?"
-_REFUSED_HELLO = "Check the name of the source, the cookie, and that both sides have the same version."
+_REFUSED_HELLO = "Check the name of the source, the cookie or token, and that both sides have the same version."
 _REFUSED_LATER = "Look at the worker's log: the worker refused what the connector sent."
 
 
@@ -127,6 +128,10 @@ class Terms:
     frame_size_max: int
     timeout_seconds: float
     retry_seconds: float
+
+    def with_token(self) -> "Terms":
+        """For one connection: without a cookie, the token of PENSTOCK_TOKEN_FILE, read now, is sent in its place."""
+        return self if self.hello.cookie else replace(self, hello=replace(self.hello, cookie=read_token().encode()))
 
 
 class SourceSession:

@@ -204,6 +204,8 @@ class Source(SourceBase[Factory]):
     Factories, iterators and `on_ack` run in the thread that called `run`: while an iterator waits, nothing is sent and
     no ACK is read. An iterator without a message should yield None. No threads are started.
 
+    `cookie` is the worker's cookie; without one the token is sent that is in the file that PENSTOCK_TOKEN_FILE names.
+
     `http` is the worker's HTTP address, which `finish` and `declare_watermark` use; by default port 7102 of the same
     machine.
     """
@@ -259,7 +261,7 @@ class Source(SourceBase[Factory]):
 
     def _connect(self, waker: Waker) -> BlockingConnection:
         try:
-            return BlockingConnection(self._terms, self._reconnecting.address, self._ssl, waker)
+            return BlockingConnection(self._terms.with_token(), self._reconnecting.address, self._ssl, waker)
         except Unavailable:
             self._reconnecting.not_connected()
             raise
@@ -366,7 +368,8 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
 
     async def _connect(self) -> AsyncConnection:
         try:
-            return await AsyncConnection.open(self._terms, self._reconnecting.address, self._ssl, self._changed)
+            terms, address = self._terms.with_token(), self._reconnecting.address
+            return await AsyncConnection.open(terms, address, self._ssl, self._changed)
         except Unavailable:
             self._reconnecting.not_connected()
             raise

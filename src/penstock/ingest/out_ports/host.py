@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, StreamRef
+from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, SegmentPort, StreamRef
 from penstock.connectors.registry import Chains
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.retry import RetryPolicy
@@ -187,7 +187,7 @@ class SourceHost:
         chains: Chains | None = None,
         has_in: bool = False,
         has_out: bool = True,
-        segment_address: str = "",
+        segment_port: SegmentPort = SegmentPort(""),  # noqa: B008  frozen
         downstream: Downstream | None = None,
     ) -> None:
         """`has_in` and `has_out` may change with links, and `contraflow` before the start. Raises Damaged if the
@@ -198,7 +198,7 @@ class SourceHost:
         self.sources = sources
         self.has_in = has_in
         self.has_out = has_out
-        self.segment_address = segment_address
+        self.segment_port = segment_port
         self.contraflow: Contraflow = contraflow or NoContraflow()
         self.chains = chains or Chains()
         self.counters = PortCounters()

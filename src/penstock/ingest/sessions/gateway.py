@@ -1,15 +1,21 @@
 """Listens for programs on the connector protocol."""
 
 import asyncio
+import itertools
+import logging
 from contextlib import suppress
 
+from penstock.access.file import AccessControl, Open
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.connection import Connection
 from penstock.ingest.sessions.session import SessionTable
 from penstock.ingest.source_view import SourceView
 from penstock.protocol.api.status import SessionTotals
 
+log = logging.getLogger(__name__)
+
 _TICK_SECONDS = 0.2
+_TICKS_PER_ACCESS_CHECK = 5
 _BACKLOG = 1024
 
 
@@ -18,8 +24,10 @@ class Gateway:
     acknowledgements wait for pipelines, completed.
     """
 
-    def __init__(self, sources: SourceCatalog) -> None:
+    def __init__(self, sources: SourceCatalog, access: AccessControl | None = None) -> None:
+        """Without access control the cookie alone decides who is let in."""
         self.sources = sources
+        self._access = access or Open()
         self.view = SourceView(sources)
         self.settings = sources.settings
         self.sessions = SessionTable(self.settings.sessions_max, sources.counters)
@@ -29,7 +37,7 @@ class Gateway:
         settings, loop = self.settings, asyncio.get_running_loop()
         self.sources.recover_ended()
         self._listener = await loop.create_server(
-            lambda: Connection(self.sources, self.sessions),
+            lambda: Connection(self.sources, self.sessions, self._access),
             settings.host,
             settings.port,
             ssl=settings.ssl,
@@ -37,15 +45,21 @@ class Gateway:
             backlog=_BACKLOG,
         )
         self._ticking = loop.create_task(self._tick())
+        if not settings.cookie:
+            log.info("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
     async def _tick(self) -> None:
-        """Grant credits that a quota or a full disk has blocked, when there is room again; write the marks of time."""
-        while True:
+        """Grant credits that a quota or a full disk has blocked, when there is room again; write the marks of time; end
+        sessions whose access was revoked.
+        """
+        for count in itertools.count():
             await asyncio.sleep(_TICK_SECONDS)
             for session in self.sessions:
                 session.flush()
+                if count % _TICKS_PER_ACCESS_CHECK == 0:
+                    session.close_if_revoked()
             self.sources.tick()
 
     async def stop(self) -> None:

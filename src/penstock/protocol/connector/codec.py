@@ -252,6 +252,8 @@ class HelloCheck:
 
     use: Use
     cookie: bytes = field(default=b"", repr=False)
+    check_cookie: Callable[[bytes], None] | None = None
+    """Decides instead of `cookie`. Raises ProtocolError."""
 
     def check(self, body: Buffer) -> None:
         """Raises ProtocolError for a wrong version, else for a wrong cookie; checks no more. Never reveals the
@@ -270,7 +272,9 @@ class HelloCheck:
 
     def _check_cookie(self, body: Buffer, at: int) -> None:
         cookie, _ = _COOKIE.read(body, at)
-        if not compare_digest(cookie, self.cookie):  # in constant time
+        if self.check_cookie is not None:
+            self.check_cookie(cookie)
+        elif not compare_digest(cookie, self.cookie):  # in constant time
             raise ProtocolError("the cookie is wrong" if self.cookie else "unexpected cookie")
 
 

@@ -1,0 +1,56 @@
+"""Whether a program is let in, and for which sources.
+
+A HELLO's cookie is the worker's cookie or the token of a principal with the role `write` for the source. A client
+certificate that is listed does without either. The worker's cookie, or a worker without one, admits to every source,
+except for what a principal's token or a listed certificate limits its owner to.
+"""
+
+from collections.abc import Sequence
+from hmac import compare_digest
+
+from penstock.access.file import AccessControl
+from penstock.access.principals import ANONYMOUS, EVERYONE, Principal, Role
+from penstock.core.errors import ProtocolError, Unauthenticated
+
+
+class Admission:
+    """Of one session."""
+
+    def __init__(self, access: AccessControl, cookie: bytes) -> None:
+        self._access = access
+        self._cookie = cookie
+        self._token = ""
+        self.certificate_names: Sequence[str] = ()
+        self.principal: Principal | None = None
+        """None: the worker's cookie, or nothing, was asked for."""
+
+    def check_cookie(self, cookie: bytes) -> None:
+        """Raises ProtocolError, which never reveals a cookie or a token."""
+        knows_cookie = bool(self._cookie) and compare_digest(cookie, self._cookie)  # in constant time
+        self._token = "" if knows_cookie else cookie.decode("utf-8", "replace")
+        found = self._identify()
+        if self._cookie and not knows_cookie:
+            if found is None:
+                raise ProtocolError("the cookie is wrong")
+            self.principal = found
+            return
+        if found is None and self._token:  # a cookie where none is needed: not a token
+            self._token = ""
+            found = self._identify()
+        self.principal = None if found is None or found.name == ANONYMOUS else found
+
+    def check_source(self, name: str) -> None:
+        """Raises Forbidden."""
+        if self.principal is not None:
+            self.principal.check(Role.WRITE, name, f"source {name!r}")
+
+    def is_current(self) -> bool:
+        """False once the principal was revoked, or its role or prefixes have changed."""
+        return self.principal is None or self._identify() == self.principal
+
+    def _identify(self) -> Principal | None:
+        try:
+            found = self._access.principal(self._token, self.certificate_names)
+        except Unauthenticated:
+            return None
+        return None if found is EVERYONE else found  # without access control the cookie alone decides

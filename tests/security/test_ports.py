@@ -1,0 +1,535 @@
+"""The segment port and the connector port, attacked by clients without a token, with another tenant's, or with less
+than they need. All share one worker, except those that need TLS or other settings.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Self, cast
+from uuid import uuid4
+
+import pytest
+
+from penstock.access.file import AccessFile, StoredGrant
+from penstock.client.segments import QUOTA, Appender, AsyncSegmentClient, AttributeUpdate, SegmentClient
+from penstock.client.source import Refused, Source
+from penstock.connectors.api import Host, SegmentPort
+from penstock.connectors.segment import Segment, SegmentOptions
+from penstock.core.errors import Damaged, Forbidden, QuotaReached, RequestError, Unauthenticated
+from penstock.protocol import connector as programs
+from penstock.protocol.segment import (
+    DOCUMENT,
+    VERSIONED,
+    AppendSetup,
+    AuthTokenCheckFailed,
+    CreateSegment,
+    Decoder,
+    Dialect,
+    GetSegmentInfo,
+    Hello,
+    Incoming,
+    Message,
+    ReadSegment,
+    Role,
+    SegmentCreated,
+    SetupAppend,
+)
+from penstock.store.store import SegmentStore
+from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.tls import client_context, server_context
+from tests.support.tokens import TOKEN, TOKEN_FILE
+
+COOKIE = b"Dragons-Love-Tacos"
+QUOTA_BYTES = 4096
+GRANTS = {
+    "reader": StoredGrant("reader", "read"),
+    "writer": StoredGrant("writer", "write"),
+    "tenant": StoredGrant("tenant", "write", ["demo"], quota_bytes=QUOTA_BYTES),
+    "deployer": StoredGrant("deployer", "deploy", ["demo"]),
+    "neighbour": StoredGrant("neighbour", "deploy", ["other"]),
+    "admin of demo": StoredGrant("admin of demo", "admin", ["demo"]),
+}
+
+
+def access_of(data: Path) -> AccessFile:
+    data.mkdir(mode=0o700)
+    (data / "token").write_text(TOKEN)
+    return AccessFile(data)
+
+
+@dataclass
+class Attacked:
+    worker: RunningWorker
+    access: AccessFile
+    tokens: dict[str, str]
+
+    def client(self, principal: str = "", *, token: str = "") -> SegmentClient:
+        """Retries for a minute what it retries at all."""
+        return SegmentClient(self.worker.address, token=token or self.tokens.get(principal, ""), timeout_seconds=30)
+
+    def owner(self) -> SegmentClient:
+        return self.client(token=TOKEN)
+
+    def added(self, grant: StoredGrant) -> str:
+        return self.access.add(grant)
+
+    @property
+    def connector_port(self) -> int:
+        return self.worker.ports["connector"]
+
+    def source(self, name: str, cookie: bytes = b"") -> Source:
+        return Source(f"127.0.0.1:{self.connector_port}", source=name, cookie=cookie, retry_seconds=30)
+
+    def in_store(self, work: Callable[[SegmentStore], object]) -> None:
+        """The store belongs to the worker's thread."""
+
+        async def run() -> None:
+            work(self.worker._worker._store)
+
+        asyncio.run_coroutine_threadsafe(run(), self.worker._loop).result(30)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    data = tmp_path_factory.mktemp("ports") / "data"
+    access = access_of(data)
+    tokens = {name: access.add(grant) for name, grant in GRANTS.items()}
+    with running_worker(data, access=AccessFile(data), cookie=COOKIE) as worker:
+        yield Attacked(worker, access, tokens)
+
+
+class Peer:
+    """A client of the segment port, made of a socket and the codec."""
+
+    def __init__(self, attacked: Attacked, dialect: Dialect = VERSIONED) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", attacked.worker.ports["segment"]), 30)
+        self._dialect = dialect
+        self._decoder = Decoder(Role.CLIENT)
+        self._received: list[Incoming] = []
+        if dialect is VERSIONED:
+            assert isinstance(self.ask(Hello(17, 5)), Hello)
+
+    def ask(self, request: Message) -> Incoming:
+        self.socket.sendall(self._dialect.encode(request))
+        return self.reply()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def reply(self) -> Incoming:
+        while not self._received:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self._received.extend(self._decoder.feed(data))
+        return self._received.pop(0)
+
+
+# Without a token.
+
+REQUESTS: dict[str, Callable[[SegmentClient, str], object]] = {
+    "info": lambda client, name: client.info(name),
+    "read": lambda client, name: client.read(name, 0, 10),
+    "attribute": lambda client, name: client.attribute(name, bytes(16)),
+    "create": lambda client, name: client.create(f"{name}-new"),
+    "append": lambda client, name: client.appender(name).append(b"1"),
+    "seal": lambda client, name: client.seal(name),
+    "truncate": lambda client, name: client.truncate(name, 1),
+    "delete": lambda client, name: client.delete(name),
+    "merge into it": lambda client, name: client.merge(name, "demo/merged"),
+    "merge it away": lambda client, name: client.merge("demo/merged", name),
+    "set attribute": lambda client, name: client.set_attribute(name, bytes(16), 1, expected=None),
+}
+READS = ("info", "read", "attribute")
+
+
+@pytest.fixture
+def segment(attacked: Attacked) -> str:
+    """One of the tenant's, with a byte in it."""
+    name = f"demo/{uuid4()}"
+    with attacked.owner() as client:
+        client.create("demo/merged", exist_ok=True)
+        with client.appender(name, create=True) as appender:
+            appender.append(b"1")
+    return name
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "x" * 60_000, TOKEN + "x", TOKEN[:-1], "\N{SNOWMAN}"])
+def test_without_a_valid_token_nothing_is_answered(attacked: Attacked, segment: str, token: str) -> None:
+    with attacked.client(token=token) as client:
+        for request in REQUESTS.values():
+            with pytest.raises(Unauthenticated) as raised:
+                request(client, segment)
+            assert "PENSTOCK_TOKEN_FILE" in raised.value.hint
+            assert token == "" or token not in str(raised.value)
+        with pytest.raises(Unauthenticated):
+            client.info("no such segment")
+    with attacked.owner() as client:
+        assert [event.data for event in client.events(segment)] == [b"1"]
+
+
+async def test_the_asyncio_client_sends_its_token_too(attacked: Attacked, segment: str) -> None:
+    async with AsyncSegmentClient(attacked.worker.address, token="") as client:
+        with pytest.raises(Unauthenticated):
+            await client.appender(segment)
+    async with AsyncSegmentClient(attacked.worker.address, token=attacked.tokens["writer"]) as client:
+        async with await client.appender(segment) as appender:
+            await appender.append(b"2")
+        assert [event.data async for event in client.events(segment)] == [b"1", b"2"]
+
+
+def test_clients_read_the_file_of_the_environment(
+    attacked: Attacked, segment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(file))
+    file.write_text(f"{attacked.tokens['reader']}\n")
+    with SegmentClient(attacked.worker.address) as client:
+        assert client.info(segment).length > 0
+        with pytest.raises(Forbidden):
+            client.delete(segment)
+    file.write_text("wrong")
+    with SegmentClient(attacked.worker.address) as client, pytest.raises(Unauthenticated):
+        client.info(segment)
+
+
+def test_a_token_is_in_no_text(attacked: Attacked, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    token = attacked.tokens["reader"]
+    with attacked.client("reader") as client:
+        with pytest.raises(Forbidden) as raised:
+            client.create("demo/refused")
+        assert client._connection is not None
+        texts = [repr(client), repr(client._connection), repr(client._connection.session), str(raised.value)]
+    texts += [repr(ReadSegment("s", 0, 1, token)), repr(SetupAppend(bytes(16), "s", token))]
+    texts += [repr(programs.Hello("0.0.1", token.encode(), "p", "s"))]
+    assert not any(token in text for text in [*texts, caplog.text])
+    assert "'reader' has the role read" in caplog.text
+
+
+# Roles and names.
+
+
+def test_a_reader_changes_nothing(attacked: Attacked, segment: str) -> None:
+    with attacked.client("reader") as client:
+        for name, request in REQUESTS.items():
+            if name in READS:
+                request(client, segment)
+            else:
+                with pytest.raises(Forbidden, match="'reader' has the role read; this needs write"):
+                    request(client, segment)
+
+
+def test_a_prefix_limits_every_request(attacked: Attacked, segment: str) -> None:
+    with attacked.client("neighbour") as client:
+        for request in REQUESTS.values():
+            with pytest.raises(Forbidden, match="names that start with other"):
+                request(client, segment)
+        with pytest.raises(Forbidden):
+            client.info("no such segment")
+    with attacked.client("tenant") as client:
+        for allowed in ("info", "read", "set attribute", "truncate", "seal", "delete"):
+            REQUESTS[allowed](client, segment)
+
+
+OWNED = ("connector/demo/0", "connector/demo/streams", "pipeline/demo/out", "coordinator/ledger")
+
+
+def test_nobody_changes_what_the_system_owns(attacked: Attacked) -> None:
+    """Whoever may read it, an administrator too."""
+
+    def make(store: SegmentStore) -> None:
+        for name in OWNED:
+            if not store.exists(name):
+                store.create(name)
+
+    attacked.in_store(make)
+    everybody = [*attacked.tokens.values(), TOKEN, ""]
+    for name in OWNED:
+        for token in everybody:
+            with attacked.client(token=token) as client:
+                for request in REQUESTS.keys() - set(READS):
+                    with pytest.raises(RequestError):
+                        REQUESTS[request](client, name)
+    attacked.in_store(lambda store: [store.info(name) for name in OWNED])
+
+
+@pytest.mark.parametrize(
+    ("segment", "readers"),
+    [
+        ("connector/demo/0", {"reader", "writer", "tenant", "deployer", "admin of demo"}),
+        ("pipeline/demo/out", {"reader", "writer", "tenant", "deployer", "admin of demo"}),
+        ("coordinator/ledger", set()),
+    ],
+)
+def test_system_segments_are_read_by_whoever_may_read_their_source_or_pipeline(
+    attacked: Attacked, segment: str, readers: set[str]
+) -> None:
+    attacked.in_store(lambda store: store.exists(segment) or store.create(segment))
+    for name in GRANTS:
+        with attacked.client(name) as client:
+            if name in readers:
+                client.info(segment)
+            else:
+                with pytest.raises(Forbidden):
+                    client.info(segment)
+
+
+def test_only_who_deploys_a_pipeline_stages_for_it(attacked: Attacked) -> None:
+    name = "staging/demo/-/0/0-0/out"
+    for principal in ("reader", "writer", "tenant", "neighbour", "nobody"):
+        with attacked.client(principal) as client:
+            for change in (client.create, client.delete, client.appender):
+                with pytest.raises((Forbidden, Unauthenticated)):
+                    change(name)
+    with attacked.client("deployer") as client, client.appender(name, create=True) as appender:
+        appender.append(b"row")
+        for principal in ("tenant", "neighbour"):
+            with attacked.client(principal) as other, pytest.raises(Forbidden):
+                other.delete(name)
+    with attacked.client("deployer") as client:
+        client.delete(name)
+
+
+def test_only_an_administrator_truncates_or_deletes_what_is_damaged(attacked: Attacked) -> None:
+    name = "connector/demo/7"
+
+    def damage(store: SegmentStore) -> None:
+        store.create(name)
+        store.append(name, [b"12"])
+        store.note_damage(name, Damaged("a bit has flipped"))
+
+    attacked.in_store(damage)
+    for principal in ("writer", "tenant", "deployer", "neighbour"):
+        with attacked.client(principal) as client, pytest.raises(Forbidden):
+            client.delete(name)
+    with attacked.client("admin of demo") as client:
+        client.truncate(name, 1)
+        client.delete(name)
+
+
+def test_a_connection_belongs_to_one_principal(attacked: Attacked) -> None:
+    """Its appends carry no token: they are those of the principal that has set them up."""
+    first, other = attacked.tokens["tenant"], attacked.tokens["writer"]
+    with Peer(attacked) as peer:
+        assert isinstance(peer.ask(CreateSegment(f"demo/{uuid4()}", token=first, request_id=1)), SegmentCreated)
+        assert isinstance(peer.ask(GetSegmentInfo("demo/merged", other, 2)), AuthTokenCheckFailed)
+        assert isinstance(peer.ask(GetSegmentInfo("demo/merged", "", 3)), AuthTokenCheckFailed)
+
+
+# Quotas.
+
+
+def test_a_tenant_cannot_pass_or_raise_its_quota(attacked: Attacked) -> None:
+    name, second = f"demo/{uuid4()}", f"demo/{uuid4()}"
+    with attacked.client("tenant") as client:
+        client.create(name)
+        assert client.attribute(name, QUOTA) == QUOTA_BYTES
+        raising: list[Callable[[], object]] = [
+            lambda: client.create(f"demo/{uuid4()}", quota_bytes=2**40),
+            lambda: client.set_attribute(name, QUOTA, 2**40),
+            lambda: client.set_attribute(name, QUOTA, 2**40, expected=QUOTA_BYTES),
+            lambda: client.merge(name, second, [AttributeUpdate(QUOTA, 2**40)]),
+        ]
+        for change in raising:
+            with pytest.raises(Forbidden, match=r"needs admin on segment .* to change its quota"):
+                change()
+        for segment in (name, second):
+            with client.appender(segment, create=True) as appender:
+                appender.append(b"x" * 3000)
+        with pytest.raises(QuotaReached):
+            client.merge(name, second)
+    once = SegmentClient(attacked.worker.address, token=attacked.tokens["tenant"], retry_seconds=0)
+    with once as client, pytest.raises(QuotaReached), client.appender(name) as appender:
+        appender.append(b"x" * 3000)
+    with attacked.owner() as client:
+        client.set_attribute(name, QUOTA, 2**20)
+        client.merge(name, second)
+
+
+# The worker's own connectors.
+
+
+def test_the_worker_s_connectors_write_with_a_token_of_their_own(attacked: Attacked) -> None:
+    """For `segment:NAME` as a sink, and the connector `segment`; no file has it."""
+    port = attacked.worker._worker._own_segments()
+    name = f"demo/{uuid4()}"
+    with SegmentClient(port.address, token=port.token) as client:
+        client.create(name, quota_bytes=2**30)
+        with pytest.raises(RequestError, match="cannot be changed over this port"):
+            client.delete("connector/demo/0")
+    assert port.token not in repr(port)
+    with pytest.raises(Refused):
+        run_source(attacked, "demo", port.token.encode())
+
+
+def test_another_worker_never_sees_the_own_token() -> None:
+    own = SegmentPort("127.0.0.1:1", "own token")
+    host = cast("Host", SimpleNamespace(segment_port=own))
+    for options, token in (
+        ({}, "own token"),
+        ({"worker": "127.0.0.1:2"}, ""),
+        ({"worker": "127.0.0.1:2", "token": "its token"}, "its token"),
+    ):
+        connector = Segment(SegmentOptions.model_validate({"segment": "s", **options}))
+        assert connector._connected(host)._token == token
+        assert "its token" not in repr(connector.options)
+
+
+# Revoked while connected.
+
+
+def test_a_revoked_token_ends_what_is_connected(attacked: Attacked) -> None:
+    token = attacked.added(StoredGrant("guest", "write", ["guest"]))
+    with attacked.owner() as owner:
+        owner.create("guest/events")
+    with attacked.client(token=token) as client, Peer(attacked) as reading:
+        appender = client.appender("guest/events")
+        appender.append(b"1")
+        appender.flush()
+        reading.socket.sendall(VERSIONED.encode(ReadSegment("guest/events", 9, 100, token, 1)))  # waits at the tail
+        attacked.access.revoke("guest")
+        with pytest.raises((EOFError, ConnectionResetError)):
+            reading.reply()
+        with pytest.raises(Unauthenticated):  # after it has connected again
+            append_until_refused(appender)
+        appender.close()
+
+
+def append_until_refused(appender: Appender) -> None:
+    while True:
+        appender.append(b"2")
+        appender.flush()
+
+
+# The document's dialect has no tokens.
+
+
+def ask_in_document_s_dialect(attacked: Attacked, request: Message) -> Incoming:
+    with Peer(attacked, DOCUMENT) as peer:
+        return peer.ask(request)
+
+
+def test_the_document_s_dialect_needs_a_principal_for_everybody(attacked: Attacked, segment: str) -> None:
+    request, others = SetupAppend(uuid4().bytes, "anyone/events"), SetupAppend(uuid4().bytes, segment)
+    for refused in (request, others, ReadSegment(segment, 0, 1)):
+        assert isinstance(ask_in_document_s_dialect(attacked, refused), AuthTokenCheckFailed)
+    attacked.added(StoredGrant("anonymous", "write", ["anyone/"], quota_bytes=QUOTA_BYTES))
+    try:
+        assert isinstance(ask_in_document_s_dialect(attacked, request), AppendSetup)
+        for refused in (others, ReadSegment(segment, 0, 1), SetupAppend(uuid4().bytes, "staging/anyone/-/0/0-0/out")):
+            assert isinstance(ask_in_document_s_dialect(attacked, refused), AuthTokenCheckFailed)
+        with attacked.owner() as owner:
+            assert owner.attribute("anyone/events", QUOTA) == QUOTA_BYTES
+    finally:
+        attacked.access.revoke("anonymous")
+
+
+# Certificates.
+
+
+def test_a_listed_certificate_is_a_principal_on_both_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_TOKEN_FILE")
+    data = tmp_path / "data"
+    access = access_of(data)
+    access.add(StoredGrant("machine", "write", ["demo"], certificate="machine.example.org"))
+    with running_worker(data, access=access, ssl=server_context(mutual=True), cookie=COOKIE) as worker:
+        listed = client_context(certificate=True, name="machine.example.org")
+        unknown = client_context(certificate=True, name="other.example.org")
+        with SegmentClient(worker.address, ssl=listed, token="") as client:
+            client.create("demo/one")
+            with pytest.raises(Forbidden):
+                client.create("other/one")
+        with SegmentClient(worker.address, ssl=unknown, token="") as client, pytest.raises(Unauthenticated):
+            client.info("demo/one")
+        with SegmentClient(worker.address, ssl=unknown, token=TOKEN) as client:
+            client.create("other/one")
+
+        def run(name: str, context: object, cookie: bytes) -> None:
+            address = f"127.0.0.1:{worker.ports['connector']}"
+            source = Source(address, source=name, ssl=context, cookie=cookie)  # type: ignore[arg-type]
+            source.stream("s", lambda _: iter([(1, b"one")]))
+            source.run()
+
+        run("demo", listed, b"")
+        run("demo", listed, COOKIE)
+        run("other", unknown, COOKIE)
+        with pytest.raises(Refused, match="'machine' has the role write for names that start with demo"):
+            run("other", listed, COOKIE)
+        with pytest.raises(Refused, match="cookie is wrong"):
+            run("demo", unknown, b"wrong")
+
+
+# The connector port.
+
+
+def run_source(attacked: Attacked, name: str, cookie: bytes = b"") -> None:
+    source = attacked.source(name, cookie)
+    source.stream("s", lambda after: iter([(1, b"one")] if after is None else []))
+    source.run()
+
+
+def test_the_cookie_or_a_token_lets_a_program_in(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_source(attacked, "demo-cookie", COOKIE)
+    run_source(attacked, "demo-tenant", attacked.tokens["tenant"].encode())
+    assert TOKEN_FILE.exists()
+    run_source(attacked, "demo-owner")  # the file of the environment
+    monkeypatch.delenv("PENSTOCK_TOKEN_FILE")
+    for cookie in (b"", b"wrong", COOKIE[:-1], b"\xff\xfe", b"x" * 60_000):
+        with pytest.raises(Refused, match="the cookie is wrong"):
+            run_source(attacked, "demo-cookie", cookie)
+
+
+def test_a_token_limits_a_program_to_its_sources(attacked: Attacked) -> None:
+    with pytest.raises(Refused, match="'tenant' has the role write for names that start with demo"):
+        run_source(attacked, "orders", attacked.tokens["tenant"].encode())
+    with pytest.raises(Refused, match="needs write on source 'demo'"):
+        run_source(attacked, "demo", attacked.tokens["reader"].encode())
+    with attacked.owner() as client:
+        assert not attacked.worker._worker._sources.get("orders")
+        with pytest.raises(RequestError):
+            client.info("connector/orders/0")
+
+
+def test_a_source_gets_the_quota_of_the_principal_that_joins_it(attacked: Attacked) -> None:
+    run_source(attacked, "demo-quota", attacked.tokens["tenant"].encode())
+    run_source(attacked, "demo-free", COOKIE)
+    sources = attacked.worker._worker._sources
+    assert sources.settings_of("demo-quota").quota_bytes == sources.existing("demo-quota").settings.quota_bytes
+    assert sources.settings_of("demo-quota").quota_bytes == QUOTA_BYTES
+    assert sources.settings_of("demo-free").quota_bytes is None
+
+
+def test_a_revoked_token_ends_its_session(attacked: Attacked) -> None:
+    token = attacked.added(StoredGrant("visitor", "write", ["visitor"]))
+    with socket.create_connection(("127.0.0.1", attacked.connector_port), 30) as peer:
+        hello = programs.encode(programs.Hello("0.0.1", token.encode(), "p", "visitor"))
+
+        def frames() -> list[object]:
+            return [*decoder.feed(peer.recv(65536))]
+
+        decoder = programs.Decoder(programs.Use.SOURCE)
+        peer.sendall(hello)
+        assert isinstance(frames()[0], programs.Ok)
+        attacked.access.revoke("visitor")
+        (error,) = frames()
+        assert isinstance(error, programs.Error)
+        assert "revoked" in error.text
+
+
+def test_no_cookie_admits_everybody_except_beyond_what_a_token_allows(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    access = access_of(data)
+    token = access.add(StoredGrant("tenant", "write", ["demo"]))
+    with running_worker(data, access=access) as worker:
+        attacked = Attacked(worker, access, {})
+        run_source(attacked, "anything", b"any cookie")
+        run_source(attacked, "demo", token.encode())
+        with pytest.raises(Refused, match="'tenant'"):
+            run_source(attacked, "anything", token.encode())
