@@ -14,12 +14,14 @@ from uuid import uuid4
 import pytest
 
 from penstock.access.file import AccessFile, StoredGrant
+from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import QUOTA, Appender, AsyncSegmentClient, AttributeUpdate, SegmentClient
 from penstock.client.source import Refused, Source
 from penstock.connectors.api import Host, SegmentPort
 from penstock.connectors.segment import Segment, SegmentOptions
 from penstock.core.errors import Damaged, Forbidden, QuotaReached, RequestError, Unauthenticated
 from penstock.protocol import connector as programs
+from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.segment import (
     DOCUMENT,
     VERSIONED,
@@ -380,6 +382,45 @@ def test_another_worker_never_sees_the_own_token() -> None:
         connector = Segment(SegmentOptions.model_validate({"segment": "s", **options}))
         assert connector._connected(host)._token == token
         assert "its token" not in repr(connector.options)
+
+
+# Pipelines that would hold another tenant's acknowledgements, or write its segments.
+
+
+@pytest.fixture
+def neighbour(attacked: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CoordinatorClient]:
+    (tmp_path / "token").write_text(attacked.tokens["neighbour"])
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(tmp_path / "token"))
+    with CoordinatorClient(f"127.0.0.1:{attacked.worker.ports['http']}", 0) as client:
+        yield client
+
+
+def test_a_rogue_pipeline_cannot_hold_another_tenant_s_acknowledgements(
+    attacked: Attacked, neighbour: CoordinatorClient
+) -> None:
+    run_source(attacked, "demo-acked", COOKIE)
+    for source in ("demo-acked", "pipeline:demo/out", "segment:demo/merged"):
+        inputs = {"in": InputSpec([source], "earliest")}
+        with pytest.raises(Forbidden, match="its acknowledgements would wait for the pipeline"):
+            neighbour.start("other-pipeline", inputs)
+        with pytest.raises(Forbidden, match="this needs deploy on 'demo"):
+            neighbour.start("demo-pipeline", inputs)
+    generation = neighbour.start("other-pipeline", {"in": InputSpec(["other-source"], "earliest")}).generation
+    with pytest.raises(Forbidden):
+        neighbour.attach("other-pipeline", generation, "in", "load", ["demo-acked"])
+    source = attacked.source("demo-acked", COOKIE)
+    sent = source.stream("another", lambda after: iter([(1, b"one")] if after is None else []))
+    source.run()  # returns when it is acknowledged
+    assert sent.acknowledged == 1
+
+
+def test_a_sink_cannot_write_another_tenant_s_segment(
+    attacked: Attacked, neighbour: CoordinatorClient, segment: str
+) -> None:
+    for url in (f"segment:{segment}", f"segment:{segment}?quota=1GiB"):
+        with pytest.raises(Forbidden, match="needs deploy on segment 'demo/"):
+            neighbour.bind("other-pipeline", {"out": SinkSpec("out", url)})
+    assert attacked.worker._worker._delivery.sinks() == []
 
 
 # Revoked while connected.

@@ -1,12 +1,14 @@
 """The routes of pipelines: their epochs, readers, sinks, windows and dead letters."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import Route
 
 from penstock.access.principals import Role
+from penstock.connectors.segment import SegmentOptions
 from penstock.connectors.urls import is_url, parse_sink
 from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api
@@ -45,7 +47,7 @@ def routes(worker: Routed) -> list[Route]:
         post("/sources/cut", api.CutSources, readers.cut, role=Role.READ, names=_read_sources),
         post("/sources/{name}/streams", api.NameStreams, readers.streams, role=Role.READ),
         post("/splits", api.AskSplits, readers.splits, role=Role.READ, names=_read_ranges),
-        post(name + "bind", Bind, sinks.bind),
+        post(name + "bind", Bind, sinks.bind, names=_written_segments),
         post(name + "unbind", Unbind, sinks.unbind),
         post(name + "retry", Empty, sinks.retry),
         post(name + "park", Park, sinks.park),
@@ -84,6 +86,17 @@ def _read_sources(body: api.Resolve | api.CutSources) -> dict[str, str]:
 
 def _read_ranges(body: api.AskSplits) -> dict[str, str]:
     return {access_name(one.segment): f"segment {one.segment!r}" for one in body.ranges}
+
+
+def _written_segments(body: Bind) -> dict[str, str]:
+    """The worker itself appends to them, whatever their names are."""
+    names = {}
+    for spec in body.sinks.values():
+        with suppress(RequestError):  # reported with all other mistakes, when they are bound
+            options = parse_sink(spec.url).connector.options if is_url(spec.url) else None
+            if isinstance(options, SegmentOptions) and options.worker is None:
+                names[access_name(options.segment)] = f"segment {options.segment!r}"
+    return names
 
 
 class _Pipelines:
