@@ -408,9 +408,9 @@ def test_a_rogue_pipeline_cannot_hold_another_tenant_s_acknowledgements(
     generation = neighbour.start("other-pipeline", {"in": InputSpec(["other-source"], "earliest")}).generation
     with pytest.raises(Forbidden):
         neighbour.attach("other-pipeline", generation, "in", "load", ["demo-acked"])
-    source = attacked.source("demo-acked", COOKIE)
-    sent = source.stream("another", lambda after: iter([(1, b"one")] if after is None else []))
-    source.run()  # returns when it is acknowledged
+    program = attacked.source("demo-acked", COOKIE)
+    sent = program.stream("another", lambda after: iter([(1, b"one")] if after is None else []))
+    program.run()  # returns when it is acknowledged
     assert sent.acknowledged == 1
 
 

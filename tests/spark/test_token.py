@@ -63,6 +63,7 @@ def test_a_query_reads_and_writes_with_a_token_that_nothing_shows(
     assert "numbers" in "".join(texts)
     context = spark.sparkContext
     texts += map(str, context.getConf().getAll())
+    assert context._jvm is not None
     texts.append(str(context._jvm.java.lang.System.getProperties()))
     texts += [file.read_text(errors="replace") for file in (tmp_path / "checkpoint").rglob("*") if file.is_file()]
     commands = [*command_lines(os.getpid())]
