@@ -71,7 +71,8 @@ class WorkerProcess:
         small = ["--chapter-size", "1MiB", "--reserve", "2MiB"]
         ports = ["--segment-port", str(self.segment_port), "--http-port", str(self.http_port)]
         ports += ["--connector-port", str(self.connector_port)]
-        return ["worker", "--data", str(self.data), *ports, *small, *self._options]
+        files = [] if "--file-root" in self._options else ["--allow-callbacks", "--file-root", "/"]
+        return ["worker", "--data", str(self.data), *ports, *small, *files, *self._options]
 
     def kill(self) -> None:
         self._end()

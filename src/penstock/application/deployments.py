@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.application.plan import plan_of
-from penstock.core.errors import Damaged, NoRoom
+from penstock.application.validation import check_deployment
+from penstock.core.errors import Damaged, NoRoom, RequestError
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
@@ -25,6 +26,14 @@ class Phase(Enum):
     """Sources have stopped reading; what was read is being processed and delivered."""
     DRAINED = "drained"
     """Everything is delivered, and all connectors are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A stored deployment that this version cannot run."""
+
+    stored: Any
+    reason: str
 
 
 Paused = tuple[str, int | None]
@@ -44,6 +53,8 @@ class Application:
     """Paused by an operator."""
     sinks: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By pipeline: the sinks that this deployment, or any before it, has bound."""
+    malformed: "Malformed | None" = None
+    """What is stored in place of a deployment; then `deployment` is empty."""
 
     @property
     def is_deployed(self) -> bool:
@@ -62,6 +73,7 @@ class Application:
             name=name,
             phase=Phase.RUNNING,
             deployment=deployment,
+            malformed=None,
             sinks={**self.sinks, **{name: self.sinks.get(name, frozenset()) | sinks for name, sinks in given.items()}},
         )
 
@@ -70,18 +82,25 @@ class Application:
             "revision": self.revision,
             "name": self.name,
             "state": self.phase.value,
-            "deployment": self.deployment.as_json(),
+            "deployment": self.deployment.as_json() if self.malformed is None else self.malformed.stored,
             "sinks": {pipeline: sorted(names) for pipeline, names in self.sinks.items()},
             "paused": sorted(([name, stream] for name, stream in self.paused), key=repr),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Application":
+        deployment, malformed = Deployment(), None
+        try:
+            deployment = Deployment.from_json(data["deployment"])
+            check_deployment(deployment)
+        except RequestError as error:
+            deployment, malformed = Deployment(), Malformed(data["deployment"], str(error))
         return cls(
             revision=data["revision"],
             name=data.get("name", ""),
             phase=Phase(data["state"]),
-            deployment=Deployment.from_json(data["deployment"]),
+            deployment=deployment,
+            malformed=malformed,
             sinks={pipeline: frozenset(names) for pipeline, names in data["sinks"].items()},
             paused=frozenset((name, stream) for name, stream in data["paused"]),
         )
@@ -113,7 +132,7 @@ class DeploymentFile:
                 raise NoRoom(f"{self._path} cannot be written: {error}", "Check the disk, and try again.") from None
 
     def _write(self, data: bytes) -> None:
-        """Readable by its owner only: connectors' options may contain secrets from the environment."""
+        """Readable by its owner only: options may contain secrets that somebody has written out."""
         partial = self._path.with_suffix(".tmp")
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
             file.write(data)

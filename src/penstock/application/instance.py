@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines, SegmentPort
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.registry import Chains, make_chains, make_connector
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals
@@ -16,6 +17,8 @@ from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +47,25 @@ class BuiltConnector:
         return {port: promise.value for port, promise in promised.items() if promise is not None}
 
 
-def build(spec: ConnectorSpec) -> BuiltConnector:
-    """Uses the current contents of its secrets' files. Raises RequestError."""
+def build(spec: ConnectorSpec, permissions: Permissions = UNLIMITED) -> BuiltConnector:
+    """Resolves its secrets as they are now. Raises RequestError."""
     try:
-        connector = make_connector(spec.type, spec.config)
-        chains = make_chains(spec.interceptors_in, spec.interceptors_out)
+        connector = make_connector(spec.type, spec.config, permissions)
+        chains = make_chains(spec.interceptors_in, spec.interceptors_out, permissions)
     except RequestError as error:
         raise RequestError(f"connector {spec.name}: {error}", error.hint) from None
+    except Exception as error:  # a type of another package can raise anything
+        log.exception("connector %s cannot be built", spec.name)
+        raise RequestError(f"connector {spec.name}: it cannot be built: {type(error).__name__}") from None
     return BuiltConnector(spec, connector, chains)
 
 
-def build_all(specs: Iterable[ConnectorSpec]) -> dict[str, BuiltConnector]:
+def build_all(specs: Iterable[ConnectorSpec], permissions: Permissions) -> dict[str, BuiltConnector]:
     """By name. Raises RequestError with everything that is wrong."""
     built, mistakes = {}, []
     for spec in specs:
         try:
-            built[spec.name] = build(spec)
+            built[spec.name] = build(spec, permissions)
         except PenstockError as error:
             mistakes.append(error)
     if mistakes:
@@ -67,8 +73,6 @@ def build_all(specs: Iterable[ConnectorSpec]) -> dict[str, BuiltConnector]:
         raise RequestError("\n".join(map(str, mistakes)), " ".join(hints))
     return built
 
-
-log = logging.getLogger(__name__)
 
 STORE_SECONDS = 15.0
 """The limit for storing what a connector has read, when it is removed or replaced. Only a full disk takes longer; then

@@ -24,6 +24,8 @@ from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
 from penstock.application.report import report
 from penstock.connectors.api import Connector, Downstream, SegmentPort
+from penstock.application.validation import check_deployment, check_ports
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.sink_api import NonVotingSink
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import NoRoom, PenstockError, RequestError
@@ -82,6 +84,8 @@ NO_ROOM_SECONDS = 1.0
 
 _NOTHING = Deployment()
 
+_APPLY_AGAIN = "Apply a valid one: penstock apply app.yaml"
+
 
 class Runtime:
     """One change at a time. What was acknowledged is on disk, and is restored when the worker restarts.
@@ -97,6 +101,7 @@ class Runtime:
         durability: Durability,
         gateway: Gateway,
         segment_port: Callable[[], SegmentPort],
+        permissions: Permissions = UNLIMITED,
     ) -> None:
         """Raises Damaged if the saved deployment cannot be read."""
         self._file = DeploymentFile(folder)
@@ -106,6 +111,7 @@ class Runtime:
         self.signals = Signals(self.breakers, clock, gateway.sources.knows)
         self.sinks = OutboxSinks(store, durability, self.signals, clock)
         self._gateway = gateway
+        self._permissions = permissions
         self._gate = ApplicationGate(self.signals)
         self.driver = DriverCheck(clock)
         self._around = WorkerParts(gateway.sources, self.signals, self.sinks, segment_port, self._downstream)
@@ -114,6 +120,8 @@ class Runtime:
         """Deployed connectors that do not run: delivery may need them."""
         self._failures: dict[str, str] = {}
         """Connectors that could not be built, and why."""
+        self._failure = ""
+        """Why nothing of the application runs, although it is deployed."""
         self._running = _NOTHING
         """The deployment that the instances belong to."""
         self._drain: Drain | None = None
@@ -131,9 +139,13 @@ class Runtime:
     # Start and stop with the worker.
 
     async def start(self) -> None:
-        """Restore the deployment. A connector that cannot be built does not stop the others."""
+        """Restore the deployment. A connector that cannot be built does not stop the others, and a deployment that
+        cannot run at all does not stop the worker.
+        """
         async with self._changing:
             now = self.application
+            if now.malformed is not None:
+                self._fail_whole(f"the stored deployment is not valid: {now.malformed.reason}")
             for connector, stream_id in now.paused:
                 self.breakers.pauses.pause(connector, stream_id)
             if now.phase is Phase.DRAINED:
@@ -144,10 +156,17 @@ class Runtime:
             built = {}
             for name, spec in now.deployment.connectors.items():
                 try:
-                    built[name] = build(spec)
+                    built[name] = build(spec, self._permissions)
                 except PenstockError as error:
                     self._fail(name, error)
-            await self._perform(connector_changes(_NOTHING, now.deployment), built, now.deployment)
+            try:
+                await self._perform(connector_changes(_NOTHING, now.deployment), built, now.deployment)
+            except Exception as error:
+                log.exception("the application cannot be started")
+                await self._close_all()
+                self._fail_whole(f"it could not be started: {type(error).__name__}: {error}")
+                self._gate.open()
+                return
             if now.phase is Phase.DRAINING:
                 self._start_drain()
             else:
@@ -170,30 +189,35 @@ class Runtime:
 
     async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
         """Returns the changes. Applying the same deployment again changes nothing, unless it was drained: then all of
-        it starts again. Raises RequestError if a connector cannot be built, or if the driver cannot run a pipeline;
-        then nothing has changed.
+        it starts again. Raises RequestError if anything in it is not valid, a connector cannot be built, or the driver
+        cannot run a pipeline; then nothing has changed.
         """
+        check_deployment(deployment)
         async with self._changing:
             now = self.application
             is_running = now.phase is Phase.RUNNING
             old = self._running if is_running else _NOTHING
             todo = connector_changes(old, deployment)
             todo = replace(todo, start=todo.start | (self._failures.keys() & deployment.connectors.keys()))
-            built = build_all(deployment.connectors[name] for name in todo.start)
+            built = build_all((deployment.connectors[name] for name in todo.start), self._permissions)
+            self._check_ports(deployment, built)
             pipelines = pipeline_changes(old, deployment)
             if is_running and now.deployment.pipelines and now.deployment != deployment:
                 await self.driver.check(deployment)
-            if not (now.is_deployed and is_running and now.deployment == deployment and not todo.start):
+            is_same = now.is_deployed and is_running and now.deployment == deployment
+            if not is_same or todo.start or self._failure:
                 await self._save(now.with_deployment(deployment, name))
                 if not is_running:
                     await self._end_drain()
-                await self._perform(todo, built, deployment)
+                await self._perform_or_fail(todo, built, deployment)
                 self._gate.open()
             return {"revision": self.application.revision, **todo.as_json(), **pipelines.as_json()}
 
     async def drain(self) -> dict[str, Any]:
         """Stops the sources. Returns immediately; the state shows when everything has left. Idempotent."""
         async with self._changing:
+            if self._failure:
+                raise RequestError(f"nothing runs: {self._failure}", _APPLY_AGAIN)
             if self.application.phase is Phase.RUNNING:
                 await self._save(replace(self.application, phase=Phase.DRAINING))
                 self._start_drain()
@@ -224,6 +248,24 @@ class Runtime:
         self.application = application
 
     # From one deployment to the next.
+
+    def _check_ports(self, new: Deployment, built: Mapping[str, BuiltConnector]) -> None:
+        """Raises RequestError."""
+        found = {name: one.capabilities for name, one in built.items()}
+        for name in new.connectors.keys() - built.keys():
+            found[name] = self._instances[name].built.capabilities
+        check_ports(new, found)
+
+    async def _perform_or_fail(self, todo: ConnectorChanges, built: dict[str, BuiltConnector], new: Deployment) -> None:
+        """After an error that nothing has foreseen, nothing of the application runs. Raises RequestError."""
+        self._failure = ""
+        try:
+            await self._perform(todo, built, new)
+        except Exception as error:
+            log.exception("the application cannot be changed")
+            await self._close_all()
+            self._fail_whole(f"it could not be started: {type(error).__name__}: {error}")
+            raise RequestError(f"revision {self.application.revision}: {self._failure}", _APPLY_AGAIN) from error
 
     async def _perform(self, todo: ConnectorChanges, built: dict[str, BuiltConnector], new: Deployment) -> None:
         """Stops removed connectors first: what they have read is stored, and the ports that they listen on are free."""
@@ -260,6 +302,10 @@ class Runtime:
     def _fail(self, name: str, error: PenstockError) -> None:
         log.error("connector %s does not run: %s", name, error)
         self._failures[name] = f"{error} {error.hint}".strip()
+
+    def _fail_whole(self, reason: str) -> None:
+        self._failure = reason
+        log.error("the application does not run: %s", reason)
 
     async def _close(self, names: Iterable[str]) -> None:
         gone = [self._instances.pop(name) for name in names if name in self._instances]
@@ -301,7 +347,7 @@ class Runtime:
         known = self._built.get(name)
         if known is None or known.spec != spec:
             try:
-                known = self._built[name] = build(spec)
+                known = self._built[name] = build(spec, self._permissions)
             except PenstockError:  # `_failures` has the reason
                 return None
         return known.connector
@@ -376,7 +422,10 @@ class Runtime:
     def summary(self) -> ApplicationStatus:
         now = self.application
         waits_for = self._drain.waits_for if self._drain is not None else []
-        return ApplicationStatus(revision=now.revision, name=now.name, state=now.phase.value, waits_for=waits_for)
+        state = "failed" if self._failure else now.phase.value
+        return ApplicationStatus(
+            revision=now.revision, name=now.name, state=state, waits_for=waits_for, reason=self._failure
+        )
 
     def connectors(self) -> list[ConnectorStatus]:
         return [report(one, self.signals, self._gateway.view) for _, one in sorted(self._instances.items())]
@@ -392,7 +441,8 @@ class Runtime:
         return [*failed, *self.connectors()]
 
     def problems(self) -> list[str]:
-        return [f"connector {name} does not run: {why}" for name, why in sorted(self._failures.items())]
+        whole = [f"the application does not run: {self._failure} {_APPLY_AGAIN}"] if self._failure else []
+        return whole + [f"connector {name} does not run: {why}" for name, why in sorted(self._failures.items())]
 
     def blockages(self) -> Iterator[str]:
         """Sentences that name what blocks streams."""

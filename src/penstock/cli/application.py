@@ -60,7 +60,7 @@ def apply(
         raise RequestError(
             f"penstock apply takes a .yaml file, not {file}", f"Start a changed Python file again: penstock run {file}"
         )
-    loaded = load(file, KnownTypes(), os.environ)
+    loaded = load(file, KnownTypes(), os.environ, leaves_unset=True)
     console = Console(stderr=True, highlight=False)
     for note in loaded.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)

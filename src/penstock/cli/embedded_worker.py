@@ -28,6 +28,8 @@ _STOP_SECONDS_MAX = 30.0
 _LAST_WORDS_CHARS = 2000
 _DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
 _FREE_PORTS = dict.fromkeys(_DEFAULT_PORTS, 0)
+_OWN_WORKER = ("--allow-callbacks", "--file-root=/")
+"""It is our user's own, with our user's rights: what it runs, the user has just asked for."""
 _PR_SET_PDEATHSIG = 1
 _RELAY_BYTES = 64 << 10
 
@@ -88,7 +90,7 @@ def _running_on(data: Path) -> LocalWorker | None:
 def _start(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> "subprocess.Popen[bytes]":
     """In a process group of its own, so that Ctrl-C reaches only us; we stop the worker last."""
     given = [f"--{name}-port={port}" for name, port in ports.items()]
-    command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *given, *options]
+    command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *given, *_OWN_WORKER, *options]
     relayed = stdio and sys.stdin.isatty()
     with (data / "worker.log").open("ab") as log:
         process = subprocess.Popen(

@@ -36,7 +36,9 @@ SinkOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class CheckedSink:
-    """`parsed` is None where there are mistakes. `unseen`: a package that the type needs is missing here."""
+    """`parsed` is None where there are mistakes. `unseen`: a package or a variable that it needs is missing
+    here, and may be where the worker runs.
+    """
 
     name: str
     spec: "SinkSpec"
@@ -78,13 +80,14 @@ def checked(pipeline: "Pipeline") -> list[CheckedSink]:
 
 def _checked(name: str, spec: "SinkSpec", ports: Sequence[str] | None) -> CheckedSink:
     from penstock.connectors.registry import NotInstalled  # here: other commands need no connectors
+    from penstock.connectors.secrets import UnsetVariable
     from penstock.connectors.urls import parse_sink
 
     parsed, mistakes, unseen = None, [], None
     try:
         parsed = parse_sink(spec.url)
         parsed.check_installed()
-    except NotInstalled as error:
+    except (NotInstalled, UnsetVariable) as error:
         unseen = error
     except RequestError as error:
         mistakes.append(error)
@@ -97,8 +100,8 @@ def _checked(name: str, spec: "SinkSpec", ports: Sequence[str] | None) -> Checke
 
 
 def check_sinks(pipelines: Sequence["Pipeline"], *, worker_is_here: bool) -> None:
-    """Raises RequestError with all mistakes in any of them. A type that is not installed here is a mistake only if the
-    worker runs here.
+    """Raises RequestError with all mistakes in any of them. What is missing here, such as a package, is a
+    mistake only if the worker runs here.
     """
     mistakes = [
         RequestError(f"pipeline {pipeline.name}, sink {sink.name}: {error}", error.hint)

@@ -37,7 +37,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
     """Check the file, deploy it in the worker, run its pipelines, and follow changes that are applied, until it is
     stopped. Returns the number of the signal that ended it, if any.
     """
-    loaded = load(file, KnownTypes(), os.environ)
+    loaded = load(file, KnownTypes(), os.environ, leaves_unset=options.worker is not None)
     for note in loaded.notes:
         print_line(f"note: {note}")
     deployment = loaded.deployment

@@ -5,6 +5,7 @@ import errno
 import logging
 import resource
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -26,6 +27,7 @@ from penstock.cli.worker_access import (
     tls_files,
     with_access,
 )
+from penstock.connectors.permissions import Permissions
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.durations import parse_duration_ms
@@ -66,6 +68,7 @@ def _limit(text: str, limit: str) -> Retention:
 log = logging.getLogger("penstock.worker")
 
 _LIMITS = "Limits"
+_DEPLOYMENTS = "Deployments"
 _TLS = "TLS"
 _SOURCES = "Sources"
 
@@ -129,6 +132,19 @@ def worker(
     tls_client_ca: Path | None = _tls(
         "Accept only clients with a certificate of this authority (mutual TLS). HTTP accepts tokens, too."
     ),
+    allow_callbacks: bool = typer.Option(
+        False,
+        "--allow-callbacks",
+        help="Let sinks of type callback run Python files in the worker: whoever may deploy may then run code here.",
+        rich_help_panel=_DEPLOYMENTS,
+    ),
+    file_root: list[Path] | None = typer.Option(
+        None,
+        metavar="DIR",
+        help="Where connectors and sinks may use files; may be repeated. Default: the directory where the worker is "
+        "started. DATA is never allowed.",
+        rich_help_panel=_DEPLOYMENTS,
+    ),
     retention: Any = typer.Option(
         "complete",
         parser=parse_retention,
@@ -172,7 +188,18 @@ def worker(
     servers = replace(servers, http_host=http_host, http_port=http_port, http_allowed_hosts=hosts)
     if not insecure:
         check_exposure(servers, tls)
-    _serve(servers, tls, token_file)
+    if not allow_callbacks:
+        _import_nothing_from_here()
+    roots = tuple(file_root or [Path()])
+    permissions = Permissions.of(data, roots, callbacks=allow_callbacks, secrets=(token_file, cookie_file))
+    _serve(replace(servers, permissions=permissions), tls, token_file)
+
+
+def _import_nothing_from_here() -> None:
+    """`python -m` puts the working directory first on the path: a connector that may write files there could give the
+    worker code to import.
+    """
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path.cwd()]
 
 
 def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:

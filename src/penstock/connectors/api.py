@@ -11,10 +11,12 @@ Streams, admission, segments, quotas, reconnects with back-off, breakers, metric
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.url_forms import UrlForm
 from penstock.connectors.values import refuse_truths
 from penstock.coordinator.readiness import NotReady
@@ -351,6 +353,21 @@ class Host(Protocol):
 O = TypeVar("O", bound=Options)  # noqa: E741  options
 
 
+def paths_in(value: Any) -> Iterator[Path]:
+    """All paths in options, however deep."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from paths_in(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from paths_in(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from paths_in(each)
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """The description of a type, for people."""
@@ -373,8 +390,19 @@ class Connector(Generic[O]):
 
     about: ClassVar[About]
 
+    permissions: Permissions = UNLIMITED
+    """What the worker allows; set by the frame before anything else is called."""
+
     def __init__(self, options: O) -> None:
         self.options = options
+
+    @classmethod
+    def check_permitted(cls, options: O, permissions: Permissions) -> None:
+        """Checks every `Path` in the options. A type that uses files in any other way checks them itself. Raises
+        NotPermitted, a RequestError.
+        """
+        for path in paths_in(options):
+            permissions.check_path(path)
 
     @classmethod
     def capabilities(cls, options: O) -> Capabilities:  # noqa: ARG003  of this connector; the options may narrow them

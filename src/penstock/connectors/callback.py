@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from penstock.connectors.api import About, Capabilities, Connector, Options
+from penstock.connectors.permissions import Permissions
 from penstock.connectors.sink_api import Block, NonVotingSink, Row, SinkLost, rows_of
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.threaded import BlockByBlock
@@ -27,6 +28,9 @@ class CallbackOptions(Options):
     `(id, event_time_us, key, value)`: `id` is the number of payload bytes before this event, `event_time_us` is None
     for an event without a time. When the function raises an exception, the block is delivered again, and the file is
     loaded again first.
+
+    The function has all rights of the worker. A worker refuses this type unless it was started with
+    `--allow-callbacks`; the worker that `penstock run` starts is its user's own, and allows it.
     """
 
     path: Path
@@ -51,6 +55,11 @@ class Callback(Connector[CallbackOptions]):
         example={"path": "alarms.py", "function": "on_rows"},
         url=UrlForm(written="callback:PATH.py:FUNCTION", place=function, fields=("path", "function")),
     )
+
+    @classmethod
+    def check_permitted(cls, options: CallbackOptions, permissions: Permissions) -> None:
+        permissions.check_callbacks()
+        super().check_permitted(options, permissions)
 
     def make_sink(self, name: str, schema: SchemaOf) -> NonVotingSink:  # noqa: ARG002
         return BlockByBlock(_Caller(self.options), name)

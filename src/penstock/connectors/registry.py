@@ -17,9 +17,10 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
 
-from penstock.connectors.api import Connector, Options
+from penstock.connectors.api import Connector, Options, paths_in
 from penstock.connectors.interceptors.api import Incoming, Interceptor, OutgoingInterceptor
 from penstock.connectors.interceptors.chain import IncomingChain, OutgoingChain
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.secrets import resolve
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
@@ -149,9 +150,9 @@ def require(type_: type[Connector[Any]]) -> None:
 O = TypeVar("O", bound=Options)  # noqa: E741  options
 
 
-def parse_options(model: type[O], config: Mapping[str, Any], of: str) -> O:
-    """With `${file:…}` resolved. Raises RequestError with all mistakes, never with a value, which may be secret."""
-    given = resolve(dict(config))
+def parse_options(model: type[O], config: Mapping[str, Any], of: str, permissions: Permissions = UNLIMITED) -> O:
+    """With all references resolved. Raises RequestError with all mistakes, never with a value, which may be secret."""
+    given = resolve(dict(config), permissions=permissions)
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -165,11 +166,21 @@ def _mistakes(error: ValidationError, *, has_secrets: bool) -> Iterator[str]:
         yield f"{'.'.join(map(str, one['loc'])) or 'config'}: {'cannot be this' if hidden else one['msg']}"
 
 
-def make_connector(type_name: str, config: Mapping[str, Any]) -> Connector[Any]:
-    """Raises RequestError if the type is unknown, something is not installed, or the options are invalid."""
+def make_connector(type_name: str, config: Mapping[str, Any], permissions: Permissions = UNLIMITED) -> Connector[Any]:
+    """Raises RequestError if the type is unknown, something is not installed, the options are invalid, or they need
+    what is not permitted.
+    """
     type_ = CONNECTORS.get(type_name)
     require(type_)
-    return type_(parse_options(type_.about.options, config, type_name))
+    return permitted(type_, parse_options(type_.about.options, config, type_name, permissions), permissions)
+
+
+def permitted(type_: type[Connector[Any]], options: Options, permissions: Permissions) -> Connector[Any]:
+    """A connector within these permissions. Raises NotPermitted, a RequestError."""
+    type_.check_permitted(options, permissions)
+    connector = type_(options)
+    connector.permissions = permissions
+    return connector
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +198,27 @@ class Chains:
         return OutgoingChain([_outgoing(one) for one in self.towards_peer])
 
 
-def make_chains(interceptors_in: Sequence[InterceptorSpec], interceptors_out: Sequence[InterceptorSpec]) -> Chains:
+def make_chains(
+    interceptors_in: Sequence[InterceptorSpec],
+    interceptors_out: Sequence[InterceptorSpec],
+    permissions: Permissions = UNLIMITED,
+) -> Chains:
     """Raises RequestError if an interceptor is unknown, does not support this direction, or has invalid options."""
-    chains = Chains(tuple(map(_interceptor, interceptors_in)), tuple(map(_interceptor, interceptors_out)))
+    chains = Chains(
+        tuple(_interceptor(spec, permissions) for spec in interceptors_in),
+        tuple(_interceptor(spec, permissions) for spec in interceptors_out),
+    )
     chains.incoming()
     chains.outgoing()
     return chains
 
 
-def _interceptor(spec: InterceptorSpec) -> Interceptor[Any]:
+def _interceptor(spec: InterceptorSpec, permissions: Permissions) -> Interceptor[Any]:
     type_ = INTERCEPTORS.get(spec.type)
-    return type_(parse_options(type_.about.options, spec.config, spec.type))
+    options = parse_options(type_.about.options, spec.config, spec.type, permissions)
+    for path in paths_in(options):
+        permissions.check_path(path)
+    return type_(options)
 
 
 def _incoming(interceptor: Interceptor[Any]) -> Incoming:

@@ -1,5 +1,6 @@
-"""`${file:PATH}` in a connector's options: the worker reads the file when it creates the connector, and stores nothing
-of it. `$${` is a literal `${`.
+"""References in a connector's options: `${NAME}` and `${NAME:-default}` to an environment variable, `${file:PATH}` to a
+file. A deployment has the references; the worker resolves them when it creates the connector, from its own environment
+and its own files, and stores nothing of what they refer to. `$${` is a literal `${`.
 
 No such value is in any text that Penstock prints, logs or raises: those show the reference as written.
 """
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.core.errors import RequestError
 
 SECRET_BYTES_MAX = 1 << 20
@@ -19,6 +21,10 @@ SECRET_BYTES_MAX = 1 << 20
 REFERENCE = re.compile(r"\$(\$)?\{((?:[^{}]|\{[^{}]*\})*)\}")
 """With an instance's variables in it: `${file:/run/{instance}/password}`."""
 FILE = "file:"
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN_PREFIX = "PENSTOCK_"
+"""Variables of Penstock itself, such as the cookie: none of them is for a deployment."""
+_EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${."
 _HIDDEN = "…"
 
 
@@ -32,48 +38,76 @@ class Secret(str):
 
 
 class NoSecret(RequestError):
-    """A file that `${file:…}` names cannot be read."""
+    """A reference cannot be resolved here."""
 
 
-def files_in(text: str) -> list[Path]:
-    """The files that it refers to."""
-    return [Path(m[2].removeprefix(FILE)) for m in REFERENCE.finditer(text) if not m[1] and m[2].startswith(FILE)]
+class UnsetVariable(NoSecret):
+    """An environment variable is not set in this process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f'"${{{name}}}" is not set in the environment of the worker',
+            f"Set {name} where the worker is started, or write ${{{name}:-default}}.",
+        )
 
 
-def has_files(config: Any) -> bool:
-    """Whether `resolve` would read any."""
+def has_references(config: Any) -> bool:
+    """Whether `resolve` would change anything but escapes."""
     if isinstance(config, str):
-        return bool(files_in(config))
+        return any(not match[1] for match in REFERENCE.finditer(config))
     inner = config.values() if isinstance(config, Mapping) else config if isinstance(config, list | tuple) else ()
-    return any(map(has_files, inner))
+    return any(map(has_references, inner))
 
 
-def resolve(config: Any) -> Any:
-    """The same value with `${file:…}` replaced by the files' contents, as Secret, without the newline at the end.
-    Raises NoSecret. The worker does this when it creates the connector: nothing of it is stored.
+def resolve(config: Any, environ: Mapping[str, str] | None = None, permissions: Permissions = UNLIMITED) -> Any:
+    """The same value with references replaced by what they refer to, as Secret; files without the newline at the end.
+    `environ` is this process's own unless another is passed. Raises NoSecret, and RequestError for a file that
+    `permissions` do not allow.
     """
+    known = os.environ if environ is None else environ
     if isinstance(config, str):
-        return _resolved(config)
+        return _resolved(config, known, permissions)
     if isinstance(config, Mapping):
-        return {key: resolve(value) for key, value in config.items()}
+        return {key: resolve(value, known, permissions) for key, value in config.items()}
     if isinstance(config, list | tuple):
-        return [resolve(value) for value in config]
+        return [resolve(value, known, permissions) for value in config]
     return config
 
 
-def _resolved(text: str) -> str:
-    if f"{{{FILE}" not in text:
+def _resolved(text: str, environ: Mapping[str, str], permissions: Permissions) -> str:
+    if "${" not in text:
         return text
-    resolved = REFERENCE.sub(_content, text)
-    return Secret(resolved) if files_in(text) else resolved
+
+    def put(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[0][1:]
+        if match[2].startswith(FILE):
+            return _content(Path(match[2].removeprefix(FILE)), permissions)
+        return variable(match[2], environ)
+
+    resolved = REFERENCE.sub(put, text)
+    return Secret(resolved) if has_references(text) else resolved
 
 
-def _content(match: re.Match[str]) -> str:
-    if not match[2].startswith(FILE):
-        return match[0]
-    if match[1]:
-        return match[0][1:]
-    path = Path(match[2].removeprefix(FILE))
+def variable(inside: str, environ: Mapping[str, str]) -> str:
+    """The value of what is between the braces: `NAME`, or `NAME:-default`. Raises NoSecret."""
+    name, has_default, default = inside.partition(":-")
+    if not NAME.fullmatch(name):
+        raise NoSecret(f'"${{{inside}}}" is not a valid variable', _EXPECTED)
+    if "${" in default:
+        raise NoSecret(f'"${{{inside}}}" has a variable in its default', "A default is a plain text.")
+    if name.startswith(_OWN_PREFIX):
+        raise NoSecret(f'"${{{name}}}" is one of Penstock itself', "Choose a name without PENSTOCK_.")
+    if environ.get(name) or (name in environ and not has_default):
+        return environ[name]
+    if has_default:
+        return default
+    raise UnsetVariable(name)
+
+
+def _content(path: Path, permissions: Permissions) -> str:
+    permissions.check_path(path)
     try:
         return read_bounded(path, SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
     except TooLarge:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from penstock.connectors.api import About, Capabilities, Connector
 from penstock.connectors.mistakes import complaints, dotted
-from penstock.connectors.registry import CONNECTORS, SCHEMES, require
+from penstock.connectors.permissions import UNLIMITED, Permissions
+from penstock.connectors.registry import CONNECTORS, SCHEMES, permitted, require
 from penstock.connectors.secrets import resolve
 from penstock.connectors.url_forms import UrlForm
 from penstock.core.errors import RequestError
@@ -57,9 +58,9 @@ class ParsedSink:
         require(type(self.connector))
 
 
-def parse_sink(url: str) -> ParsedSink:
-    """Raises RequestError with all mistakes. Opens nothing, and checks no path: a relative one starts in the worker's
-    working directory.
+def parse_sink(url: str, permissions: Permissions = UNLIMITED) -> ParsedSink:
+    """Raises RequestError with all mistakes, and for what the worker's `permissions` do not allow. Opens nothing; a
+    relative path starts in the worker's working directory.
     """
     type_ = CONNECTORS.get(_type_name(url))
     parts, form = _split(url), type_.about.url
@@ -70,8 +71,8 @@ def parse_sink(url: str) -> ParsedSink:
     try:
         _check_sink(type_.about.name, type_.about.capabilities)
         place = form.place(parts)
-        options = _options(type_.about, place.fields, place.query)
-        sink = ParsedSink(type_(options), place.shown or url)
+        options = _options(type_.about, place.fields, place.query, permissions)
+        sink = ParsedSink(permitted(type_, options, permissions), place.shown or url)
         _check_sink(sink.kind, sink.capabilities, " with these options")
     except RequestError as error:
         raise RequestError(f"{named(url)}: {error}", error.hint) from None
@@ -119,7 +120,9 @@ def _split(url: str) -> SplitResult:
 # From the query to the model.
 
 
-def _options(about: About, fields: Mapping[str, Any], query: Sequence[tuple[str, str]]) -> Any:
+def _options(
+    about: About, fields: Mapping[str, Any], query: Sequence[tuple[str, str]], permissions: Permissions
+) -> Any:
     form, model = about.url, about.options
     mistakes = [*_wrong_query(form, query)]
     given: dict[str, Any] = {}
@@ -127,7 +130,7 @@ def _options(about: About, fields: Mapping[str, Any], query: Sequence[tuple[str,
         _put(given, name.split("."), _value(model, name.split("."), text))
     implied = {name: value for name, value in form.implied.items() if name not in given}
     try:
-        options = model.model_validate(resolve({**implied, **given, **fields}))
+        options = model.model_validate(resolve({**implied, **given, **fields}, permissions=permissions))
     except ValidationError as error:
         mistakes += _wrong_options(form, model, error)
     if mistakes:

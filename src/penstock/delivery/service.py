@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.tables import UNKNOWN_ROWS_HINT, RowSchema
 from penstock.connectors.threaded import OneThread
 from penstock.coordinator.deliveries import Deliveries
@@ -40,10 +41,12 @@ _AFTER_FAILURE_SECONDS = 1.0
 class Delivery:
     """`start` it when the coordinator is started, and `stop` it before that one stops."""
 
-    def __init__(self, deliveries: Deliveries, deployed: Deployed | None = None) -> None:
-        """`deployed` has the connectors of the application."""
+    def __init__(
+        self, deliveries: Deliveries, deployed: Deployed | None = None, permissions: Permissions = UNLIMITED
+    ) -> None:
+        """`deployed` has the connectors of the application; `permissions` are those of sinks that URLs name."""
         self._deliveries = deliveries
-        self._sinks = Sinks(deployed or NothingDeployed())
+        self._sinks = Sinks(deployed or NothingDeployed(), permissions)
         self.watchers: list[StatusWatcher] = []
         """Called whenever a sink's status changes."""
         self._parts: dict[tuple[str, str], tuple[Rounds | NonVotingSlot, asyncio.Task[None]]] = {}

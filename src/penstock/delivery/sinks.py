@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
 
 from penstock.connectors.api import Connector, Host, Lost, NoPipelines, Outgoing, SegmentPort, StreamRef
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.sink_api import (
     Block,
     Epoch,
@@ -76,13 +77,14 @@ class Found(NamedTuple):
 class Sinks:
     """Finds and creates the sinks of pipelines."""
 
-    def __init__(self, deployed: Deployed) -> None:
+    def __init__(self, deployed: Deployed, permissions: Permissions = UNLIMITED) -> None:
         self._deployed = deployed
+        self._permissions = permissions
 
     def find(self, to: str) -> Found:
         """Raises RequestError."""
         if is_url(to):
-            parsed = parse_sink(to)
+            parsed = parse_sink(to, self._permissions)
             return Found(parsed.connector, parsed.shown)
         connector = self._deployed.connector(to)
         if connector is None:
@@ -92,7 +94,7 @@ class Sinks:
     def check(self, to: str) -> Found:
         """As `find`; also raises NotInstalled, a RequestError, where the type needs a package that is missing."""
         if is_url(to):
-            parse_sink(to).check_installed()
+            parse_sink(to, self._permissions).check_installed()
         found = self.find(to)
         if found.guarantee == "unknown":
             raise RequestError(f"the connector {to} has no port `in`", "See: penstock connectors")
@@ -111,7 +113,7 @@ class Sinks:
         try:
             if not is_url(sink.url):
                 return self._of_connector(pipeline, name, sink, schema, wake)
-            parsed = parse_sink(sink.url)
+            parsed = parse_sink(sink.url, self._permissions)
             parsed.check_installed()
             if parsed.votes is not sink.votes:
                 raise RequestError("this version of Penstock treats such a sink differently", "Bind it again.")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgpack
 
@@ -201,7 +201,7 @@ class Setup:
     interceptors_in: Sequence[InterceptorSpec] = ()
     interceptors_out: Sequence[InterceptorSpec] = ()
     quota_bytes: int | None = None
-    ack: str = "checkpoint"
+    ack: Literal["checkpoint", "durable"] = "checkpoint"
     breaker: BreakerSpec = _QUICK
     is_linked_in: bool = True
     """Whether a pipeline leads to its port `in`, if it has one."""

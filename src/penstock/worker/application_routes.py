@@ -37,11 +37,11 @@ class _Application:
         self._worker = worker
 
     async def show(self, request: Request) -> Any:
-        runtime = self._worker.runtime()
+        shown = self._worker.application()
         if "driver" in request.query_params:
             principal_of(request).check(Role.DEPLOY)
-            runtime.driver.heard()
-        return runtime.report()
+            self._worker.runtime().driver.heard()
+        return shown
 
     async def apply(self, _: str, body: Apply) -> Any:
         return await self._worker.runtime().apply(Deployment.from_json(body.deployment), body.name)

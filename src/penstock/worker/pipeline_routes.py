@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from penstock.access.principals import Role
 from penstock.connectors.segment import SegmentOptions
+from penstock.connectors.permissions import Permissions
 from penstock.connectors.urls import is_url, parse_sink
 from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api
@@ -219,7 +220,7 @@ class _Sinks:
         self._worker = worker
 
     async def bind(self, name: str, body: Bind) -> None:
-        _check_sinks(body)
+        _check_sinks(body, self._worker.permissions)
         await self._worker.bind(name, body.sinks)
 
     async def unbind(self, name: str, body: Unbind) -> None:
@@ -238,12 +239,12 @@ class _Sinks:
         return await self._worker.delivery().ddl(request.path_params["name"], request.path_params["sink"])
 
 
-def _check_sinks(body: Bind) -> None:
+def _check_sinks(body: Bind, permissions: Permissions) -> None:
     """Raises RequestError that lists everything that is wrong with any of them: then none is bound."""
     mistakes = []
     for name, spec in body.sinks.items():
         try:
-            _check_sink(name, spec)
+            _check_sink(name, spec, permissions)
         except RequestError as error:
             mistakes.append(error)
     if mistakes:
@@ -251,11 +252,11 @@ def _check_sinks(body: Bind) -> None:
         raise RequestError("\n".join(map(str, mistakes)), " ".join(hints))
 
 
-def _check_sink(name: str, spec: SinkSpec) -> None:
+def _check_sink(name: str, spec: SinkSpec, permissions: Permissions) -> None:
     check_pipeline_name(name, "sink")
     check_pipeline_name(spec.port, "port")
     if is_url(spec.url):  # a connector's name is delivery's to look up
-        parse_sink(spec.url).check_installed()
+        parse_sink(spec.url, permissions).check_installed()
 
 
 class _DeadLetters:

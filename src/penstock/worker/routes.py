@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from penstock.access.principals import Principal, Role
 from penstock.application.runtime import Runtime
+from penstock.connectors.permissions import Permissions
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import Fenced, Forbidden, LimitExceeded, PenstockError, RequestError, Unauthenticated
 from penstock.ingest.declarations import Declarations
@@ -68,6 +69,13 @@ class Routed(Protocol):
         ...
 
     def declarations(self) -> Declarations: ...
+
+    @property
+    def permissions(self) -> Permissions: ...
+
+    def application(self) -> Any:
+        """What is deployed, as `Deployed`. Raises Damaged if a ledger cannot be read."""
+        ...
 
     def runtime(self) -> Runtime:
         """Raises Damaged if there is none, because a ledger or what was deployed cannot be read."""

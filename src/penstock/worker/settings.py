@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.access.file import AccessControl, Open
+from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
@@ -27,3 +28,5 @@ class WorkerSettings:
     segment: ServerSettings = field(default_factory=ServerSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    permissions: Permissions = UNLIMITED
+    """What deployments and sinks may do on this machine."""

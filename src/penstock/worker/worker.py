@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -16,6 +17,7 @@ import penstock
 from penstock.access.file import WithConnectors
 from penstock.application.runtime import Runtime
 from penstock.connectors.api import SegmentPort
+from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.open_windows import BucketStatus
 from penstock.coordinator.service import Coordinator
@@ -27,8 +29,9 @@ from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
+from penstock.protocol.api.deployment import Deployed, Deployment
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
-from penstock.protocol.api.status import OperatorStatus, StoreStatus, WorkerStatus
+from penstock.protocol.api.status import ApplicationStatus, OperatorStatus, StoreStatus, WorkerStatus
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
@@ -170,11 +173,12 @@ class Worker:
     def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:
         """If the application cannot be read, the rest of the worker still runs; the application's own sinks wait."""
         try:
-            self._runtime = Runtime(self.settings.data, self._store, durability, self._gateway, self._own_segments)
+            parts = (self._store, durability, self._gateway, self._own_segments, self.permissions)
+            self._runtime = Runtime(self.settings.data, *parts)
         except Damaged as error:
             log.error("applications are refused: %s", error)
             self._application_damage = error
-        self._delivery = Delivery(coordinator.deliveries, self._runtime)
+        self._delivery = Delivery(coordinator.deliveries, self._runtime, self.permissions)
         if self._runtime is not None:
             self._runtime.serve(coordinator, self._delivery)
         self._delivery.start()
@@ -209,6 +213,16 @@ class Worker:
         if self._runtime is not None:
             await self._runtime.make_way(pipeline, sinks)
         await delivery.bind(pipeline, sinks)
+
+    @property
+    def permissions(self) -> Permissions:
+        return self.settings.permissions
+
+    def application(self) -> Any:
+        """For drivers and people: see Deployed. Raises Damaged as `coordinator` does."""
+        if self._application_damage is None:
+            return self.runtime().report()
+        return Deployed(revision=0, state="failed", deployment=Deployment(), reason=str(self._application_damage))
 
     def runtime(self) -> Runtime:
         """Raises Damaged as `coordinator` does, or because what was deployed cannot be read."""
@@ -302,7 +316,7 @@ class Worker:
             sessions=[session.status() for session in sessions],
             session_totals=self._gateway.session_totals(),
             session_errors=[*sessions.errors],
-            application=None if runtime is None else runtime.summary(),
+            application=self._application_status(),
             connectors=[] if runtime is None else runtime.status(),
             pipelines=self._pipelines(),
             starting=self._starting(),
@@ -310,6 +324,12 @@ class Worker:
             windows=self._windows(),
             rates=flow.rates_status(self._rates, self._flow),
         )
+
+    def _application_status(self) -> ApplicationStatus | None:
+        if self._application_damage is not None:
+            reason = str(self._application_damage)
+            return ApplicationStatus(revision=0, name="", state="failed", waits_for=[], reason=reason)
+        return None if self._runtime is None else self._runtime.summary()
 
     def _pipelines(self) -> list[PipelineStatus]:
         return [] if self._coordinator is None else self._coordinator.pipelines()

@@ -38,7 +38,7 @@ def test_each_instance_has_its_own_artefacts_with_its_variables() -> None:
     assert sorted(deployment.pipelines) == ["passthrough.b.eu", "passthrough.b.us"]
     eu, us = deployment.connectors["server.eu"], deployment.connectors["server.us"]
     assert eu.config == {"host": "eu.example.org", "port": 7001, "token": '{"a": eu}'}
-    assert us.config == {"host": "us.example.org", "port": "7002", "token": '{"a": us}'}
+    assert us.config == {"host": "us.example.org", "port": "${US_PORT}", "token": '{"a": us}'}
     assert (eu.id, eu.instance, eu.quota_bytes, us.quota_bytes) == ("server", "eu", 1 << 20, 2 << 20)
     assert ends(deployment) == [
         ("connector/server.eu/out", "pipeline/passthrough.b.eu/in"),

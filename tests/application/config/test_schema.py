@@ -1,11 +1,13 @@
 """The JSON schema for editors: files that are right pass, and what an editor can see of mistakes is seen."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.application.config.document import parse
+from penstock.application.config.references import References
 from penstock.application.config.schema import DIALECT, schema
 from penstock.application.config.types import KnownTypes, Types
 from tests.application.config.schema_checker import SchemaChecker
@@ -15,7 +17,7 @@ from tests.application.config.test_loading import EVERYTHING, RFC
 
 
 def wrong(text: str, types: Types | None = None) -> list[str]:
-    return SchemaChecker(schema(types or SmallTypes())).wrong(parse(text, "app.yaml", str).value)
+    return SchemaChecker(schema(types or SmallTypes())).wrong(parse(text, "app.yaml", References({}, Path())).value)
 
 
 @pytest.mark.parametrize("text", [RFC, EVERYTHING, INSTANCES], ids=["the RFC's", "every key", "instances"])

@@ -42,10 +42,52 @@ binding: {{id: b, instances: [eu], links: {{connector/s/out: "pipeline/system::p
         ("{instance}-${A}", "eu-1"),
     ],
 )
-def test_variables_of_the_environment_are_filled_in_where_the_file_is_read(
+def test_variables_of_the_environment_stay_references_until_the_worker_resolves_them(
     written: str, found: str, tmp_path: Path
 ) -> None:
-    assert connector(written, tmp_path, A="1", B="two", EMPTY="").config["token"] == found
+    environ = {"A": "1", "B": "two", "EMPTY": ""}
+    token = connector(written, tmp_path, **environ).config["token"]
+    assert token == written.replace("{instance}", "eu")
+    assert resolve(token, environ) == found
+
+
+def test_outside_of_options_variables_are_filled_in_where_the_file_is_read(tmp_path: Path) -> None:
+    text = """
+connector: {id: s, type: tcp-server, codec: "${CODEC}", segments: "{segments}", config: {port: "{port}"}}
+binding:
+  id: b
+  instances: {eu: {port: "${PORT}", segments: "${SEGMENTS}"}}
+  links: {connector/s/out: "pipeline/system::passthrough/in"}
+"""
+    environ = {"CODEC": "json", "PORT": "7000", "SEGMENTS": "3"}
+    spec = loads(text, tmp_path / "app.yaml", SmallTypes(), environ).deployment.connectors["s.eu"]
+    assert (spec.codec, spec.segments, spec.config["port"]) == ("json", 3, "${PORT}")
+
+
+def test_a_variable_that_the_worker_lacks_is_named() -> None:
+    with pytest.raises(NoSecret, match=r"TOKEN.* is not set in the environment of the worker") as caught:
+        resolve({"token": "${TOKEN}"}, {})
+    assert "Set TOKEN where the worker is started" in caught.value.hint
+
+
+def test_a_variable_that_is_not_set_here_may_be_left_to_the_worker(tmp_path: Path) -> None:
+    text = """
+connector: {id: s, type: tcp-server, codec: json, config: {port: "${PORT}", token: "${TOKEN}"}}
+binding: {id: b, links: {connector/s/out: "pipeline/system::passthrough/in"}}
+"""
+    with pytest.raises(ConfigErrors, match="is not set in the environment"):
+        loads(text, tmp_path / "app.yaml", SmallTypes(), {})
+    loaded = loads(text, tmp_path / "app.yaml", SmallTypes(), {}, leaves_unset=True)
+    assert loaded.deployment.connectors["s"].config == {"port": "${PORT}", "token": "${TOKEN}"}
+    assert [note for note in loaded.notes if "not set here" in note] == [
+        "${PORT} is not set here: the worker must have it",
+        "${TOKEN} is not set here: the worker must have it",
+    ]
+
+
+def test_no_deployment_gets_at_the_variables_of_penstock_itself() -> None:
+    with pytest.raises(NoSecret, match="PENSTOCK_COOKIE"):
+        resolve("${PENSTOCK_COOKIE}", {"PENSTOCK_COOKIE": SECRET})
 
 
 def test_a_number_in_the_environment_is_a_number_where_one_is_needed(tmp_path: Path) -> None:
@@ -70,8 +112,8 @@ def test_a_file_is_read_when_it_is_resolved_and_not_before(tmp_path: Path) -> No
 
 
 def test_everything_else_stays_as_it_is() -> None:
-    config: dict[str, Any] = {"a": [1, "x", {"b": None}], "c": "$${file:x} ${NAME}"}
-    assert resolve(config) == {"a": [1, "x", {"b": None}], "c": "${file:x} ${NAME}"}
+    config: dict[str, Any] = {"a": [1, "x", {"b": None}], "c": "$${file:x} $${NAME} $NAME"}
+    assert resolve(config) == {"a": [1, "x", {"b": None}], "c": "${file:x} ${NAME} $NAME"}
 
 
 def test_a_file_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from penstock.application.config.document import Document, KeyPath
+from penstock.application.config.document import Document
 from penstock.application.config.lint import Item, validated
+from penstock.application.config.references import KeyPath
 from penstock.application.config.sections import ConnectorSection, InterceptorSection
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
-from penstock.connectors.secrets import NoSecret, resolve
+from penstock.connectors.secrets import NoSecret, UnsetVariable
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
@@ -242,28 +243,36 @@ class ConnectorCheck:
             self._document.complain(path, f'unknown {what} "{self._document.shown(path, name)}"', hint)
 
     def _options(self, model: type[BaseModel], value: Mapping[str, Any], path: KeyPath) -> BaseModel | None:
-        """Parses `config` with the contents of the secrets' files, only to validate it."""
+        """Parses `config` with its references resolved here, only to validate it."""
         config = value.get("config", {})
         if not isinstance(config, dict):
             return None  # the section's own model has reported it
         where = (*path, "config")
-        if not self._check_files(config, where):
+        unreadable: list[KeyPath] = []
+        resolved = self._resolved(config, where, unreadable)
+        if unreadable:
             return None
         within = where[len(self._item.path) :]
-        return validated(self._document, model, resolve(config), self._item.path, within, self._item.what)
+        return validated(self._document, model, resolved, self._item.path, within, self._item.what)
 
-    def _check_files(self, config: Any, path: KeyPath) -> bool:
-        if isinstance(config, dict | list):
-            inner = config.items() if isinstance(config, dict) else enumerate(config)
-            found = [self._check_files(each, (*path, key)) for key, each in inner]
-            return all(found)
+    def _resolved(self, config: Any, path: KeyPath, unreadable: list[KeyPath]) -> Any:
+        """A variable that is not set stays as it is: that was reported where it is written, and nothing else about it
+        will be. Adds the places of files that cannot be read.
+        """
+        if isinstance(config, dict):
+            return {key: self._resolved(each, (*path, key), unreadable) for key, each in config.items()}
+        if isinstance(config, list):
+            return [self._resolved(each, (*path, index), unreadable) for index, each in enumerate(config)]
+        if not isinstance(config, str) or path in self._document.unset:
+            return config
         try:
-            resolve(config)
+            return self._document.references.resolve(config)
+        except UnsetVariable:
+            self._document.unset.add(path)
         except NoSecret as error:
-            if path not in self._document.unset:
-                self._document.complain(path, str(error), error.hint)
-            return False
-        return True
+            self._document.complain(path, str(error), error.hint)
+            unreadable.append(path)
+        return config
 
     def _check_interceptors(self, way: str, capabilities: Capabilities | None) -> None:
         given = self._value.get("interceptors")

@@ -5,11 +5,13 @@ document; only `true` and `false` are booleans; `01`, `no` and dates are strings
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field
 
+from penstock.application.config.references import KeyPath, References, are_kept
+from penstock.connectors.secrets import has_references
 from penstock.core.errors import RequestError
 
 # What is wrong with an application's file, and where. All mistakes are reported together.
@@ -61,10 +63,6 @@ VALUES_MAX = 100_000
 DEPTH_MAX = 50
 """Nothing in an application is nested 10 deep; the parser recurses for each level."""
 
-KeyPath: TypeAlias = tuple[str | int, ...]
-Substitute: TypeAlias = Callable[[str], "str | Unset"]
-"""Returns the value of a text that contains `${…}`."""
-
 _KINDS: dict[str, Callable[[str], Any]] = {
     yaml.SafeLoader.DEFAULT_SCALAR_TAG: str,
     "tag:yaml.org,2002:int": lambda text: int(text.replace("_", "")),
@@ -76,14 +74,6 @@ _COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-@dataclass(frozen=True, slots=True)
-class Unset:
-    """Why the text has no value."""
-
-    text: str
-    hint: str
-
-
 @dataclass(slots=True)
 class Document:
     """`value` consists of dicts, lists, strings, numbers, booleans and None. Mistakes are collected until `check`
@@ -91,6 +81,7 @@ class Document:
     """
 
     file: str
+    references: References
     value: Any = None
     places: dict[KeyPath, Place] = field(default_factory=dict)
     """The places of values, by the keys and indexes that lead to them."""
@@ -100,6 +91,8 @@ class Document:
     """The text in the file where `value` comes from outside, and must not be printed."""
     unset: set[KeyPath] = field(default_factory=set)
     """Values from outside that were not found: only that is reported about them."""
+    left: set[str] = field(default_factory=set)
+    """Variables that are not set here, and are left to the worker."""
     mistakes: list[Mistake] = field(default_factory=list)
 
     def known(self, path: KeyPath) -> KeyPath:
@@ -148,15 +141,17 @@ for _name, (_pattern, _first) in _PLAIN.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})$"), [*_first])
 
 
-def parse(text: str, file: str, substitute: Substitute) -> Document:
-    """Raises ConfigErrors if it is not YAML; any other mistake is added to the document's."""
-    document = Document(file)
+def parse(text: str, file: str, references: References, *, leaves_unset: bool = False) -> Document:
+    """Raises ConfigErrors if it is not YAML; any other mistake is added to the document's. `leaves_unset`: a variable
+    that is not set here is no mistake where the worker resolves it.
+    """
+    document = Document(file, references)
     if len(text.encode(errors="replace")) > FILE_BYTES_MAX:
         document.complain((), TOO_LARGE, "Is it an application?")
         document.check()
     root = _composed(document, text)
     if root is not None:
-        _Reader(document, substitute).read(root, ())
+        _Reader(document, leaves_unset=leaves_unset).read(root, ())
     return document
 
 
@@ -204,9 +199,9 @@ def _place(node: yaml.Node) -> Place:
 class _Reader:
     """Converts nodes to values."""
 
-    def __init__(self, document: Document, substitute: Substitute) -> None:
+    def __init__(self, document: Document, *, leaves_unset: bool) -> None:
         self._document = document
-        self._substitute = substitute
+        self._leaves_unset = leaves_unset
         self._count = 0
         self._open: list[yaml.Node] = []
 
@@ -304,15 +299,18 @@ class _Reader:
             return text
 
     def _substituted(self, text: str, path: KeyPath) -> str:
-        found = self._substitute(text)
-        if isinstance(found, Unset):
-            self._document.complain(path, found.text, found.hint)
+        references, is_kept = self._document.references, are_kept(path)
+        if (unset := references.check(text)) is not None:
+            if is_kept and unset.variable and self._leaves_unset:
+                self._document.left.add(unset.variable)
+            else:
+                self._document.complain(path, unset.text, unset.hint)
             self._document.written[path] = text
             self._document.unset.add(path)
-            return text
-        if found != text.replace("$${", "${") or "${file:" in found:
+        elif has_references(text):
             self._document.written[path] = text
-        return found
+        replaced: str = references.kept(text) if is_kept else references.replaced(text)
+        return replaced
 
 
 # Valid names of artefacts and ports: segments and files are named after them.

@@ -11,10 +11,10 @@ from penstock.application.config.document import (
     NAME_LENGTH_MAX,
     PASSTHROUGH_NAME,
     Document,
-    KeyPath,
 )
 from penstock.application.config.lint import Binding, Instance, Item, Sections
 from penstock.application.config.pipelines import CheckedPipeline
+from penstock.application.config.references import KeyPath, are_kept
 from penstock.application.config.sections import STRENGTH
 from penstock.connectors.api import Capabilities
 from penstock.core.errors import RequestError
@@ -71,7 +71,8 @@ def parse_url(text: str) -> Url:
 
 # From bindings to the deployment: every instance of every artefact, and the links between them.
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
+"""Not behind a `$`: that is a reference to the environment."""
 _DEFAULT = Instance(DEFAULT_INSTANCE, {"instance": DEFAULT_INSTANCE})
 
 
@@ -119,15 +120,16 @@ def fill(document: Document, value: Any, path: KeyPath, instance: Instance) -> A
         return [fill(document, each, (*path, index), instance) for index, each in enumerate(value)]
     if not isinstance(value, str):
         return value
-    names = {name for name in _PLACEHOLDER.findall(value) if name in instance.variables}
+    variables = instance.variables if are_kept(path) else document.references.replaced(instance.variables)
+    names = {name for name in _PLACEHOLDER.findall(value) if name in variables}
     if names & instance.outside:
         document.written.setdefault(path, value)
     if (sole := _PLACEHOLDER.fullmatch(value)) and sole[1] in names:
-        return instance.variables[sole[1]]
+        return variables[sole[1]]
     for name in sorted(names):
-        if isinstance(instance.variables[name], dict | list):
+        if isinstance(variables[name], dict | list):
             document.complain(path, f'"{{{name}}}" is a mapping or a list, and cannot be a part of a text')
-    return _PLACEHOLDER.sub(lambda m: _written(instance.variables[m[1]]) if m[1] in names else m[0], value)
+    return _PLACEHOLDER.sub(lambda m: _written(variables[m[1]]) if m[1] in names else m[0], value)
 
 
 def _written(value: Any) -> str:

@@ -15,8 +15,8 @@ from penstock.application.config.document import (
     PORT_PATTERN,
     RESERVED_PREFIX,
     Document,
-    KeyPath,
 )
+from penstock.application.config.references import KeyPath
 from penstock.application.config.sections import BindingSection
 from penstock.connectors.mistakes import (
     EMPTY,

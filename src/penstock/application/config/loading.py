@@ -1,6 +1,5 @@
 """`load`: reads a file into a Deployment, or reports everything that is wrong with it."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,69 +12,16 @@ from penstock.application.config.document import (
     Document,
     Mistake,
     Place,
-    Unset,
     parse,
 )
 from penstock.application.config.links import Linking, Reached, Route, check_guarantees, expand, fill
 from penstock.application.config.lint import Instance, Item, Sections, cut
 from penstock.application.config.pipelines import CheckedPipeline, check_pipeline, passthrough
+from penstock.application.config.references import References
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
-from penstock.connectors.secrets import FILE, REFERENCE, TooLarge, read_bounded
-from penstock.core.suggestions import suggestion
+from penstock.connectors.secrets import TooLarge, read_bounded
 from penstock.protocol.api.deployment import DEFAULT_INSTANCE, ConnectorSpec, Deployment, PipelineSpec
-
-# Environment variables in an application's file: `${NAME}` and `${NAME:-default}`, resolved when the file is read.
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${."
-
-
-def from_environment(text: str, environ: Mapping[str, str], folder: Path) -> str | Unset:
-    """The text with variables replaced; `${file:…}` stays, with its path made absolute, relative to `folder`."""
-    unset: list[Unset] = []
-
-    def put(match: re.Match[str]) -> str:
-        if match[1]:
-            return match[0] if match[2].startswith(FILE) else match[0][1:]
-        found = _reference(match[2], environ, folder)
-        if isinstance(found, Unset):
-            unset.append(found)
-            return ""
-        return found
-
-    substituted = REFERENCE.sub(put, text)
-    if "${" in REFERENCE.sub("", text):
-        unset.append(Unset(f'"{text}" has a "${{" that does not start a variable', _EXPECTED))
-    return unset[0] if unset else substituted
-
-
-def _reference(inside: str, environ: Mapping[str, str], folder: Path) -> str | Unset:
-    if inside.startswith(FILE):
-        return _file_reference(inside.removeprefix(FILE).strip(), folder)
-    name, has_default, default = inside.partition(":-")
-    if not _NAME.fullmatch(name):
-        return Unset(f'"${{{inside}}}" is not a valid variable', _EXPECTED)
-    if "${" in default:
-        return Unset(f'"${{{inside}}}" has a variable in its default', "A default is a plain text.")
-    if environ.get(name) or (name in environ and not has_default):
-        return environ[name]
-    if has_default:
-        return default
-    return Unset(
-        f'"${{{name}}}" is not set in the environment', f"Set it, or write ${{{name}:-default}}. {_near(name, environ)}"
-    )
-
-
-def _near(name: str, environ: Mapping[str, str]) -> str:
-    hint = suggestion(name, environ)
-    return hint if hint.startswith("Did") else ""
-
-
-def _file_reference(path: str, folder: Path) -> str | Unset:
-    if not path:
-        return Unset('"${file:}" names no file', "Write ${file:PATH}.")
-    return f"${{{FILE}{(folder / Path(path).expanduser()).absolute()}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +42,10 @@ class Loaded:
         return self.written.get((kind, name, key), str(value))
 
 
-def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
+def load(path: Path, types: Types, environ: Mapping[str, str], *, leaves_unset: bool = False) -> Loaded:
     """Raises ConfigErrors with every mistake. Starts nothing, runs no function and reads nothing outside, except the
-    files that it names: those of functions and those of secrets.
+    files that it names: those of functions and those of secrets. `leaves_unset`: a variable that `environ` does not
+    have is left to the worker if it is in options of a connector; a note names it.
     """
     try:
         text = read_bounded(path, FILE_BYTES_MAX)
@@ -110,13 +57,13 @@ def load(path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
         raise ConfigErrors(
             [Mistake(str(path), Place(1, 1), "the file is not UTF-8 text", "Write it as UTF-8.")]
         ) from None
-    return loads(text, path, types, environ)
+    return loads(text, path, types, environ, leaves_unset=leaves_unset)
 
 
-def loads(text: str, path: Path, types: Types, environ: Mapping[str, str]) -> Loaded:
+def loads(text: str, path: Path, types: Types, environ: Mapping[str, str], *, leaves_unset: bool = False) -> Loaded:
     """Like `load`, with the file's contents as an argument."""
-    folder = path.absolute().parent
-    document = parse(text, str(path), lambda written: from_environment(written, environ, folder))
+    references = References(environ, path.absolute().parent)
+    document = parse(text, str(path), references, leaves_unset=leaves_unset)
     return _Loading(document, types).loaded(path)
 
 
@@ -153,6 +100,7 @@ class _Loading:
         deployment = Deployment(
             connectors=self._connector_specs(), pipelines=self._pipeline_specs(), links=tuple(links)
         )
+        self.notes += [f"${{{name}}} is not set here: the worker must have it" for name in sorted(self.document.left)]
         found = {name: checked.capabilities for name, checked in self.connectors.items()}
         return Loaded(path, deployment, found, tuple(self.notes), dict(self._written(used)))
 

@@ -8,9 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from penstock.application.config.document import Name, PortName
 from penstock.connectors.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, refuse_truths, unexpected
 from penstock.core.types import Guarantee
-
-SEGMENTS_MAX = 1000
-"""For one connector; each segment is an open log with its own buffers."""
+from penstock.protocol.api.deployment import SEGMENTS_MAX
 
 
 class Section(BaseModel):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Outgoing
 from penstock.connectors.file.options import FileOptions
-from penstock.connectors.file.reading import Reading, Tailing
+from penstock.connectors.file.reading import Reading, Tailing, fixed_part
+from penstock.connectors.permissions import Permissions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
 from penstock.core.types import Guarantee
@@ -106,6 +107,11 @@ class File(Connector[FileOptions]):
             case "append":
                 return Capabilities(sink=Guarantee.AT_LEAST_ONCE)
 
+    @classmethod
+    def check_permitted(cls, options: FileOptions, permissions: Permissions) -> None:
+        """Of a pattern, the part without wildcards; each file that it finds is checked before it is read."""
+        permissions.check_path(Path(fixed_part(options.path) if options.mode in ("read", "tail") else options.path))
+
     def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":  # noqa: ARG002
         from penstock.connectors.file.sink import FileSink
         from penstock.connectors.threaded import Threaded
@@ -116,10 +122,11 @@ class File(Connector[FileOptions]):
         options = self.options
         match options.mode:
             case "read":
-                await Reading(options.path, options.chunk, options.parallel).run(host)
+                reading = Reading(options.path, options.chunk, options.parallel, self.permissions.allows)
+                await reading.run(host)
             case "tail":
-                tailing = Tailing(options.path, options.chunk, options.poll, options.linger, options.lines)
-                await tailing.run(host)
+                following = (options.poll, options.linger, options.lines)
+                await Tailing(options.path, options.chunk, *following, self.permissions.allows).run(host)
             case "write":
                 await super().run(host)
             case "append":

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from glob import glob
+from glob import glob, has_magic
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,15 +28,24 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def find_files(pattern: str) -> list[Path]:
-    """Regular files that match, sorted by their absolute names. A pattern that is the name of an existing file means
-    that file only.
+def fixed_part(pattern: str) -> str:
+    """The file, or the directory above the first wildcard."""
+    whole = os.path.abspath(pattern)  # noqa: PTH100  as `find_files`
+    if Path(whole).is_file() or not has_magic(whole):
+        return whole
+    parts = [*takewhile(lambda part: not has_magic(part), Path(whole).parts)]
+    return str(Path(*parts))
+
+
+def find_files(pattern: str, allows: Callable[[Path], bool] = lambda _: True) -> list[Path]:
+    """Regular files that match and are allowed, sorted by their absolute names. A pattern that is the name of an
+    existing file means that file only.
     """
     whole = os.path.abspath(pattern)  # noqa: PTH100  as it is written
     if Path(whole).is_file():
-        return [Path(whole)]
+        return [Path(whole)] if allows(Path(whole)) else []
     names = sorted(glob(whole, recursive=True))  # noqa: PTH207  Path.glob takes no such
-    return [path for name in names if (path := Path(name)).is_file()]
+    return [path for name in names if (path := Path(name)).is_file() and allows(path)]
 
 
 async def may_read(stream: Stream, host: Host) -> bool:
@@ -48,14 +58,17 @@ async def may_read(stream: Stream, host: Host) -> bool:
 class Reading:
     """All files that match, `parallel` at a time, from their positions to their ends."""
 
-    def __init__(self, pattern: str, chunk_bytes: int, parallel: int) -> None:
+    def __init__(
+        self, pattern: str, chunk_bytes: int, parallel: int, allows: Callable[[Path], bool] = lambda _: True
+    ) -> None:
         self._pattern = pattern
+        self._allows = allows
         self._chunk_bytes = chunk_bytes
         self._parallel = parallel
 
     async def run(self, host: Host) -> None:
         """Raises Lost if there is no file, or one cannot be read: files that were read are not read again."""
-        paths = await asyncio.to_thread(find_files, self._pattern)
+        paths = await asyncio.to_thread(find_files, self._pattern, self._allows)
         if not paths:
             raise Lost(f"no file matches {self._pattern}", "It is looked for again.")
         host.connected()
@@ -149,8 +162,17 @@ class Followed:
 class Tailing:
     """All files that match, now and later, each in its own task: a paused stream blocks no other."""
 
-    def __init__(self, pattern: str, chunk_bytes: int, poll_seconds: float, linger_seconds: float, lines: bool) -> None:
+    def __init__(
+        self,
+        pattern: str,
+        chunk_bytes: int,
+        poll_seconds: float,
+        linger_seconds: float,
+        lines: bool,
+        allows: Callable[[Path], bool] = lambda _: True,
+    ) -> None:
         self._pattern = pattern
+        self._allows = allows
         self._chunk_bytes = chunk_bytes
         self._poll_seconds = poll_seconds
         self._linger_seconds = linger_seconds
@@ -163,7 +185,7 @@ class Tailing:
         host.connected()
         async with asyncio.TaskGroup() as group:
             while not host.is_draining:
-                for file in self._noticed(await asyncio.to_thread(_inodes, self._pattern)):
+                for file in self._noticed(await asyncio.to_thread(_inodes, self._pattern, self._allows)):
                     group.create_task(self._follow(file, host))
                 await self._pause(host)
 
@@ -290,9 +312,9 @@ def _mark(head: bytes) -> str:
     return sha256(line).hexdigest()[:16] if newline or len(head) == _HEAD_BYTES else ""
 
 
-def _inodes(pattern: str) -> dict[Inode, Path]:
+def _inodes(pattern: str, allows: Callable[[Path], bool]) -> dict[Inode, Path]:
     found: dict[Inode, Path] = {}
-    for path in find_files(pattern):
+    for path in find_files(pattern, allows):
         try:
             found.setdefault(_inode(path.stat()), path)
         except OSError:  # gone since

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from penstock.core.errors import RequestError
-from penstock.protocol.api.codec import Count, Request, encode
+from penstock.protocol.api.codec import Count, Positive, Request, encode
 
 # Which port of a pipeline holds what a sink wants. It depends on the sink's own codec alone: others may come and go
 # beside it, and it stays where it is.
@@ -31,6 +31,13 @@ SYSTEM_STREAMS = "system.streams"
 """The built-in source of what happens to streams: a connector in links that is not among the deployment's own."""
 
 
+SEGMENTS_MAX = 1000
+"""For one connector; each segment is an open log with its own buffers."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=100 * 365 * 86400)]
+SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=100 * 365 * 86400)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterceptorSpec:
     type: str
@@ -41,10 +48,10 @@ class InterceptorSpec:
 class ReconnectSpec:
     """Between two tries of a connector's `run`: the first pause, by which it grows each time, and the longest."""
 
-    first_seconds: float = 0.1
-    factor: float = 2.0
-    max_seconds: float = 30.0
-    tries: int | None = None
+    first_seconds: SomeSeconds = 0.1
+    factor: Annotated[float, msgspec.Meta(ge=1)] = 2.0
+    max_seconds: SomeSeconds = 30.0
+    tries: Positive | None = None
     """In a row, until it stays closed for an operator to look at; None: for ever."""
 
 
@@ -52,14 +59,14 @@ class ReconnectSpec:
 class BreakerSpec:
     """When the breakers of a connector's `in` port trip, and when it is probed."""
 
-    failing_streams: int | None = None
+    failing_streams: Positive | None = None
     """This many streams failing `within_seconds` trip the whole connector; None: each stream trips alone."""
-    within_seconds: float = 1.0
-    probe_after_seconds: float = 1.0
+    within_seconds: SomeSeconds = 1.0
+    probe_after_seconds: SomeSeconds = 1.0
     """From a trip to its probe; doubled with each probe that fails …"""
-    probe_after_seconds_max: float = 60.0
+    probe_after_seconds_max: SomeSeconds = 60.0
     """… up to this."""
-    outbox_bytes_max: int = 256 << 20
+    outbox_bytes_max: Positive = 256 << 20
     """Limit of the outbox, which retains the rows of tripped streams; when it is full, the sink's epochs wait."""
 
 
@@ -73,7 +80,8 @@ class ConnectorSpec:
     instance: str
     type: str
     config: Mapping[str, Any] = field(default_factory=dict)
-    """As written, with the instance's variables filled in. `${file:…}` is left for the worker that makes it."""
+    """As written, with the instance's variables filled in. References to secrets (`${NAME}`, `${file:…}`) are
+    left to the worker that makes it."""
     codec: str | None = None
     codec_map: Mapping[str, str] = field(default_factory=dict)
     """Content type (`text/*` for all of a kind) → codec; `codec` is for the others."""
@@ -83,13 +91,13 @@ class ConnectorSpec:
     interceptors_out: tuple[InterceptorSpec, ...] = ()
     reconnect: ReconnectSpec = field(default_factory=ReconnectSpec)
     breaker: BreakerSpec = field(default_factory=BreakerSpec)
-    segments: int = 2
-    quota_bytes: int | None = None
-    ack: str = "checkpoint"
-    max_disorder_us: int = 0
-    idle_timeout_seconds: float | None = None
-    when_all_idle: str = "wait"
-    event_time_unit: str = "ms"
+    segments: Annotated[int, msgspec.Meta(ge=1, le=SEGMENTS_MAX)] = 2
+    quota_bytes: Positive | None = None
+    ack: Literal["checkpoint", "durable"] = "checkpoint"
+    max_disorder_us: Count = 0
+    idle_timeout_seconds: Seconds | None = None
+    when_all_idle: Literal["wait", "clock"] = "wait"
+    event_time_unit: Literal["s", "ms", "us", "ns"] = "ms"
     event_time_ingest: bool = False
 
 
@@ -181,6 +189,10 @@ class Deployment:
         """The pipelines that its events reach."""
         return frozenset(end.name for end in self._reached("connector", connector) if end.kind == "pipeline")
 
+    def reached_by(self, pipeline: str) -> frozenset[End]:
+        """All that the pipeline's results go to, over any number of others."""
+        return frozenset(self._reached("pipeline", pipeline))
+
     def _reached(self, kind: str, name: str) -> Iterator[End]:
         waiting, seen = [(kind, name)], set()
         while waiting:
@@ -260,7 +272,9 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` is running, draining or drained; `revision` is another one after every change, and 0 before the first."""
+    """`state` is running, draining, drained or failed; `revision` is another one after every change, and 0 before the
+    first.
+    """
 
     revision: int
     state: str
@@ -271,3 +285,5 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     waits_for: Sequence[str] = ()
     """What a drain waits for."""
+    reason: str = ""
+    """Why it has failed."""

@@ -140,6 +140,8 @@ class ApplicationStatus(Part, frozen=True, kw_only=True):
     state: str
     waits_for: Sequence[str]
     """What a drain waits for."""
+    reason: str = ""
+    """Why it has failed, if its state is `failed`: nothing of it runs."""
 
 
 class BlockedStream(Part, frozen=True, kw_only=True):

@@ -1,0 +1,69 @@
+"""What deployments may do on the worker's machine: which files their connectors use, and whether they run code."""
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.errors import RequestError
+
+_INSTALLED = ("purelib", "platlib", "stdlib", "platstdlib")
+
+
+class NotPermitted(RequestError):
+    """The worker was not started with the option that this needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Set when the worker starts. The default allows everything: for a worker that is its user's own."""
+
+    callbacks: bool = True
+    """Whether connectors of type `callback` may run Python files in the worker."""
+    roots: tuple[Path, ...] = (Path("/"),)
+    """Directories, absolute and without symbolic links, in which connectors may use files."""
+    denied: tuple[Path, ...] = ()
+    """Directories and files in them that no connector may use, such as the worker's data, which contain its token."""
+
+    @classmethod
+    def of(
+        cls, data: Path, roots: tuple[Path, ...], *, callbacks: bool, secrets: tuple[Path | None, ...] = ()
+    ) -> "Permissions":
+        """For a worker on `data`; `secrets` are files of its own elsewhere. Raises RequestError for a root that is not a
+        directory.
+        """
+        for root in roots:
+            if not root.is_dir():
+                raise RequestError(f"--file-root {root} is not a directory", "Create it, or name another one.")
+        # A file written among installed modules would be imported by the next start.
+        installed = tuple(Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED)
+        own = [path.resolve() for path in (data, *secrets) if path is not None]
+        return cls(callbacks, tuple(root.resolve() for root in roots), tuple(dict.fromkeys([*own, *installed])))
+
+    def allows(self, path: Path) -> bool:
+        """Symbolic links are followed first; a relative path starts in the working directory."""
+        found = path.resolve()
+        return any(map(found.is_relative_to, self.roots)) and not any(map(found.is_relative_to, self.denied))
+
+    def check_path(self, path: Path) -> None:
+        """Raises NotPermitted."""
+        if self.allows(path):
+            return
+        found = path.resolve()
+        for denied in self.denied:
+            if found.is_relative_to(denied):
+                raise NotPermitted(f"{path}: connectors may not use {denied}", "Use another directory.")
+        raise NotPermitted(
+            f"{path} is outside of the directories that connectors may use: {', '.join(map(str, self.roots))}",
+            "Move it there, or start the worker with --file-root DIR for its directory.",
+        )
+
+    def check_callbacks(self) -> None:
+        """Raises NotPermitted."""
+        if not self.callbacks:
+            raise NotPermitted(
+                "callbacks are not allowed: they run Python code in the worker",
+                "Start the worker with --allow-callbacks if everybody who may deploy may run code there.",
+            )
+
+
+UNLIMITED = Permissions()
