@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.connectors.api import Capabilities, Connector, Host, Outgoing, Stream, StreamGone, StreamLost, StreamRef
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.server_auth import UNAUTHORIZED
 from penstock.connectors.sockets import ServerOptions, address_of, claims_of, listening_at
 from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
 from penstock.core.errors import PenstockError
@@ -147,15 +148,22 @@ class Peers:
     def is_full(self) -> bool:
         return len(self._serving) >= self._options.connections_max
 
-    def begin(self, peer: Peer, host: Host) -> asyncio.Task[None]:
-        """Serves the whole connection: its stream, then its replies; done when the connection is closed."""
-        task = asyncio.create_task(self._serve(peer, host))
+    def begin(
+        self, peer: Peer, host: Host, admitted: Callable[[], Awaitable[bool]] | None = None
+    ) -> asyncio.Task[None]:
+        """Serves the whole connection: its stream, then its replies; done when the connection is closed. Before
+        anything is stored, `admitted` decides whether the peer may connect at all.
+        """
+        task = asyncio.create_task(self._serve(peer, host, admitted))
         self._serving[task] = peer
         task.add_done_callback(self._serving.pop)
         return task
 
-    async def _serve(self, peer: Peer, host: Host) -> None:
+    async def _serve(self, peer: Peer, host: Host, admitted: Callable[[], Awaitable[bool]] | None) -> None:
         try:
+            if admitted is not None and not await admitted():
+                host.count(UNAUTHORIZED)
+                return
             stream = await open_when_there_is_room(host, peer.peer, peer.metadata)
             if stream is not None:
                 await self._in_its_place(peer, stream, host)

@@ -10,13 +10,14 @@ import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from penstock.connectors.api import Lost, Options
 from penstock.connectors.interceptors.api import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.server_auth import ServerAuth, check_needs
 from penstock.connectors.values import SecondsOrOff, SomeSeconds
 from penstock.core.errors import RequestError
 from penstock.core.keepalive import find_dead_peers
@@ -90,6 +91,12 @@ class Connection(asyncio.Protocol):
         return {"peer": self.peer}
 
     @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The peer's, if it has one that was verified."""
+        found: Mapping[str, Any] | None = self.transport.get_extra_info("peercert")
+        return found
+
+    @property
     def transport(self) -> asyncio.Transport:
         assert self._transport is not None
         return self._transport
@@ -122,6 +129,21 @@ class Connection(asyncio.Protocol):
         if self._lost is not None and not self._peer_ended:
             raise self._error()
         return None
+
+    async def read_line(self, bytes_max: int) -> bytes | None:
+        """The first line, without its end; what follows it is left for `read`. None if the peer ends before that, or
+        the line is too long. Raises ConnectionError.
+        """
+        data = b""
+        while b"\n" not in data:
+            piece = await self.read() if len(data) <= bytes_max else None
+            if piece is None:
+                return None
+            data += piece
+        line, _, rest = data.partition(b"\n")
+        if rest:
+            self._chunks.insert(0, rest)
+        return line.removesuffix(b"\r") if len(line) <= bytes_max else None
 
     def stop_reading(self) -> None:
         """`read` returns what was already received from the peer, then None."""
@@ -273,6 +295,8 @@ class ServerOptions(Options):
     """The port to listen on. 0 is any free port; the log names it."""
     tls: ServerTls | None = None
     """Encrypt connections. Without it nothing is encrypted."""
+    auth: ServerAuth | None = None
+    """Who may connect. By default everybody who reaches the port."""
     connections_max: int = Field(default=CONNECTIONS_MAX, ge=1, le=1_000_000)
     """Connections above this number are closed immediately, and counted."""
     dead_peer_after: SomeSeconds = 60.0
@@ -283,6 +307,11 @@ class ServerOptions(Options):
     """How long a peer that has half-closed its connection can wait for replies."""
     broadcast: bool = False
     """Send everything to all connections, instead of each reply to the connection that its event came from."""
+
+    @model_validator(mode="after")
+    def _check_auth(self) -> Self:
+        check_needs(self.auth, has_client_ca=self.tls is not None and self.tls.client_ca is not None)
+        return self
 
 
 class ClientOptions(Options):

@@ -1,8 +1,10 @@
 """Listens for TCP connections: each is a stream, and a reply goes to the connection of its event."""
 
 import asyncio
+from functools import partial
 
 from penstock.connectors.api import About, Host
+from penstock.connectors.server_auth import LINE_BYTES_MAX, LINE_SECONDS_MAX, UNAUTHORIZED, ServerAuth
 from penstock.connectors.socket_peers import PEER_CAPABILITIES, Listening, PeerServer
 from penstock.connectors.sockets import (
     Connection,
@@ -19,6 +21,10 @@ class TcpServerOptions(ServerOptions):
     half-closes its connection still gets its replies. When a connection breaks, what was received is kept, and half a
     record becomes a dead letter; what the peer has not acknowledged is lost. If nothing is linked to `out`, what peers
     send is read and dropped.
+
+    With `auth.bearer` or `auth.basic`, the first line that a peer sends is `Bearer TOKEN` or `Basic …`, as in the
+    header of an HTTP request. It is not an event, and must come within 10 s. A peer with other credentials is
+    disconnected.
     """
 
 
@@ -51,4 +57,23 @@ class TcpServer(PeerServer[TcpServerOptions]):
             host.count("refused_connections")
             connection.abort()
             return
-        self.peers.begin(connection, host)
+        auth = self.options.auth
+        if auth is None:
+            self.peers.begin(connection, host)
+        elif auth.accepts_certificate(connection.certificate):
+            self.peers.begin(connection, host, partial(_has_credentials, connection, auth))
+        else:
+            host.count(UNAUTHORIZED)
+            connection.abort()
+
+
+async def _has_credentials(connection: Connection, auth: ServerAuth) -> bool:
+    """In the first line."""
+    if not auth.needs_credentials:
+        return True
+    try:
+        async with asyncio.timeout(LINE_SECONDS_MAX):
+            line = await connection.read_line(LINE_BYTES_MAX)
+    except TimeoutError:
+        return False
+    return line is not None and auth.accepts(line.decode("latin-1"))

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, Host
+from penstock.connectors.server_auth import CHALLENGE, UNAUTHORIZED
 from penstock.connectors.socket_peers import PEER_CAPABILITIES, Listening, PeerServer
 from penstock.connectors.sockets import (
     ServerOptions,
@@ -34,9 +35,9 @@ class WsServerOptions(ServerOptions, WsOptions):
     timeout. An empty message is not an event. If nothing is linked to `out`, what peers send is read and dropped.
     """
 
-    origins: list[str] | None = None
-    """Web pages that may connect, such as `https://example.org`. By default all may, and programs that are not
-    browsers."""
+    origins: tuple[str, ...] = ()
+    """Web pages that may connect, such as `https://example.org`. By default none may: a browser would connect for any
+    page that its user visits. Programs that are not browsers send no `Origin` header, and always may."""
 
 
 class WsServer(PeerServer[WsServerOptions]):
@@ -63,7 +64,22 @@ class WsServer(PeerServer[WsServerOptions]):
         async def serve_one(connection: "ServerConnection") -> None:
             await self._serve(connection, host)
 
+        def unauthorized(connection: "ServerConnection", request: "Request") -> "Response | None":
+            auth = options.auth
+            if auth is None:
+                return None
+            if not auth.accepts_certificate(connection.transport.get_extra_info("peercert")):
+                return connection.respond(HTTPStatus.FORBIDDEN, "This certificate is not accepted.\n")
+            if auth.accepts(", ".join(request.headers.get_all("Authorization"))):
+                return None
+            response = connection.respond(HTTPStatus.UNAUTHORIZED, "Send credentials.\n")
+            response.headers[CHALLENGE] = auth.challenge
+            return response
+
         def refuse(connection: "ServerConnection", request: "Request") -> "Response | None":
+            if (refusal := unauthorized(connection, request)) is not None:
+                host.count(UNAUTHORIZED)
+                return refusal
             if len(request.path) > _PATH_CHARS_MAX:
                 host.count("refused_connections")
                 return connection.respond(HTTPStatus.REQUEST_URI_TOO_LONG, f"At most {_PATH_CHARS_MAX} characters.\n")
@@ -77,7 +93,7 @@ class WsServer(PeerServer[WsServerOptions]):
             options.host,
             options.port,
             ssl=server_context(options.tls),
-            origins=None if options.origins is None else [Origin(origin) for origin in options.origins],
+            origins=[None, *(Origin(origin) for origin in options.origins)],
             process_request=refuse,
             logger=_handshakes,
             **connection_arguments(options),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,7 +20,7 @@ class TestHttpServerRequests(ConnectorConformance):
 
     connector = HttpServer
     breaks_off = False
-    ack = "checkpoint"
+    ack: Literal["checkpoint", "durable"] = "checkpoint"
 
     def make_peer(self, folder: Path) -> Peer:
         return HttpClients("epoch")

@@ -19,6 +19,7 @@ from penstock.connectors.http_server.exchange import (
     Answer,
     Exchange,
     RefusedRequest,
+    authorize,
     metadata_of,
     read_body,
     route,
@@ -27,6 +28,7 @@ from penstock.connectors.http_server.exchange import (
 from penstock.connectors.http_server.options import HttpServerOptions
 from penstock.connectors.http_server.protocol import HttpProtocol, protocol_factory
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.server_auth import UNAUTHORIZED
 from penstock.connectors.sockets import (
     address_of,
     claims_of,
@@ -110,6 +112,7 @@ class ClientConnection:
 
     async def _answered(self, request: Request) -> Answer:
         try:
+            authorize(request, self._options.auth)
             route(request, self._options)
             stream = await self._admitted()
             body = await read_body(request, self._options)
@@ -291,9 +294,14 @@ class Clients:
         if len(self._connections) >= self._options.connections_max or self._host.is_draining:
             self._host.count("refused_connections")
             return None
+        auth = self._options.auth
+        if auth is not None and not auth.accepts_certificate(protocol.certificate):
+            self._host.count(UNAUTHORIZED)
+            return None
         connection = ClientConnection(peer, self._host, self._options, self._streams.__setitem__)
         self._connections[protocol] = connection
-        if self._host.downstream.not_ready() is None:  # otherwise with its first request, so that both are in one epoch
+        # Otherwise with its first request: so that both are in one epoch, and nobody without credentials has a stream.
+        if auth is None and self._host.downstream.not_ready() is None:
             connection.begin()
         return connection
 

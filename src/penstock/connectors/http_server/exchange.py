@@ -14,6 +14,7 @@ from starlette.requests import Request
 from penstock.connectors.api import Outgoing, OutgoingChain
 from penstock.connectors.http_server.options import HttpServerOptions
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.server_auth import CHALLENGE, ServerAuth
 
 # Answers to requests, and how the events of a reply become one. No I/O.
 
@@ -178,6 +179,14 @@ class RefusedRequest(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self.answer = answer
+
+
+def authorize(request: Request, auth: ServerAuth | None) -> None:
+    """Raises RefusedRequest. The connection is closed: nothing more of the body is read."""
+    given = ", ".join(request.headers.getlist("authorization"))
+    if auth is not None and not auth.accepts(given):
+        challenge = (CHALLENGE, auth.challenge)
+        raise RefusedRequest(text_answer(HTTPStatus.UNAUTHORIZED, "send credentials", challenge, closes=True))
 
 
 def route(request: Request, options: HttpServerOptions) -> None:

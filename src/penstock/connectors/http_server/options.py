@@ -1,10 +1,11 @@
 """The options of `http-server`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
+from penstock.connectors.server_auth import ServerAuth, check_needs
 from penstock.connectors.sockets import CONNECTIONS_MAX, HeaderValue, HostName, Port, ServerTls
 from penstock.connectors.values import Size, SomeSeconds
 
@@ -22,6 +23,9 @@ class HttpServerOptions(Options):
 
     While Spark is starting, a request waits for its pipelines. If they are not ready within `timeout`, the response is
     503 with `Retry-After`, and nothing of the request is stored.
+
+    There are no headers that let web pages of other origins read replies (CORS). A browser may still send such a
+    page's request: use `auth` if pages must not.
     """
 
     host: HostName = "127.0.0.1"
@@ -30,6 +34,9 @@ class HttpServerOptions(Options):
     """The port to listen on. 0 is any free port; the log names it."""
     tls: ServerTls | None = None
     """Encrypt connections. Without it nothing is encrypted."""
+    auth: ServerAuth | None = None
+    """Who may send requests. By default everybody who reaches the port. Others get 401, or no connection if their
+    certificate is not accepted."""
     path: str = "*"
     """The path that is accepted, such as `/events`; with `*` at the end, all paths that begin with it. Other paths get
     404."""
@@ -66,3 +73,8 @@ class HttpServerOptions(Options):
     """Connections above this number are closed immediately, and counted."""
     dead_peer_after: SomeSeconds = 60.0
     """Close the connection of a client that has vanished from the network for this long."""
+
+    @model_validator(mode="after")
+    def _check_auth(self) -> Self:
+        check_needs(self.auth, has_client_ca=self.tls is not None and self.tls.client_ca is not None)
+        return self

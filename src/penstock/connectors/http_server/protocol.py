@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
 import h11
 import uvicorn
@@ -77,6 +77,12 @@ class HttpProtocol(H11Protocol):
             super().send_400_response(msg)
         except h11.LocalProtocolError:  # an answer was being sent
             self.transport.close()
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The client's, if it has one that was verified."""
+        found: Mapping[str, Any] | None = self.transport.get_extra_info("peercert")
+        return found
 
     def abort(self) -> None:
         self.transport.abort()
