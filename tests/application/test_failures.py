@@ -1,8 +1,15 @@
 """Connectors that cannot be made when the worker comes back: the others run, and it is said."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from penstock.client.coordinator.client import ApplicationClient
+from penstock.connectors.api import Capabilities
+from penstock.connectors.metronome import Metronome, MetronomeOptions
+from penstock.connectors.registry import CONNECTORS
+from penstock.core.errors import RequestError
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker
 from tests.support.running_worker import RunningWorker, running_worker
@@ -41,6 +48,41 @@ def test_a_connector_whose_secret_is_gone_leaves_the_others_and_starts_when_it_i
             assert client.apply(deployment)["started"] == ["sink"]
             until(lambda: state("sink") == "connected")
             assert client.status().problems == []
+
+
+class Odd(Metronome):
+    """A type of another package that works when it is deployed, and not after an update."""
+
+    about = replace(Metronome.about, name="odd")
+    is_broken = False
+
+    @classmethod
+    def capabilities(cls, options: MetronomeOptions) -> Capabilities:
+        if cls.is_broken:
+            raise ZeroDivisionError
+        return super().capabilities(options)
+
+
+def test_a_type_that_raises_anything_stops_neither_the_others_nor_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONNECTORS.found, "odd", Odd)
+    deployment = deployed(
+        connector("odd", "odd", config={"interval": "1s"}),
+        connector("beats", "metronome", config={"interval": "10ms"}),
+        pipeline("p"),
+        link("connector/odd/out", "pipeline/p/in"),
+        link("connector/beats/out", "pipeline/p/in"),
+    )
+    with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
+        client.apply(deployment)
+    monkeypatch.setattr(Odd, "is_broken", True)
+    with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
+        states = {one.name: one.state for one in client.status().connectors}
+        assert states["odd"] == "failed"
+        until(lambda: {one.name: one.state for one in client.status().connectors}["beats"] == "connected")
+        with pytest.raises(RequestError, match="connector odd: it cannot be built: ZeroDivisionError"):
+            client.apply(deployment)
 
 
 def test_what_a_file_holds_is_nowhere_in_what_is_kept_or_shown(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def build(spec: ConnectorSpec, permissions: Permissions = UNLIMITED) -> BuiltCon
     try:
         connector = make_connector(spec.type, spec.config, permissions)
         chains = make_chains(spec.interceptors_in, spec.interceptors_out, permissions)
+        connector.capabilities(connector.options)
     except RequestError as error:
         raise RequestError(f"connector {spec.name}: {error}", error.hint) from None
     except Exception as error:  # a type of another package can raise anything

@@ -296,6 +296,10 @@ class Runtime:
         except PenstockError as error:
             self._fail(name, error)
             return None
+        except Exception as error:  # a type of another package can raise anything
+            log.exception("connector %s cannot be started", name)
+            self._fail(name, PenstockError(f"it cannot be started: {type(error).__name__}"))
+            return None
         self._failures.pop(name, None)
         return self._instances[name]
 

@@ -59,9 +59,15 @@ def add(
 
 def _shown(url: str) -> str:
     """Raises RequestError for a mistake in a URL, before the request to the worker."""
-    from penstock.connectors.urls import is_url, parse_sink  # here: other commands need no connectors
+    from penstock.connectors.secrets import UnsetVariable  # here: other commands need no connectors
+    from penstock.connectors.urls import is_url, named, parse_sink
 
-    return parse_sink(url).shown if is_url(url) else url
+    if not is_url(url):
+        return url
+    try:
+        return parse_sink(url).shown
+    except UnsetVariable:  # the worker may have it
+        return named(url)
 
 
 def _free_name(spec: SinkSpec, bound: list[SinkStatus]) -> str:
