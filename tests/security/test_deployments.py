@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from penstock.core.errors import RequestError
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 from tests.application.deployments import connector, deployed, link, pipeline
+from tests.application.stand_in import standing_in
 from tests.support.waiting import until
 from tests.support.worker_process import WorkerProcess, free_port
 
@@ -97,9 +99,22 @@ def source_of(spec: ConnectorSpec) -> Deployment:
 # From a file that a connector writes to code that the worker runs.
 
 
-def test_a_callback_is_refused_unless_the_worker_was_started_with_it(place: Place) -> None:
-    written, proof = place.allowed / "evil.py", place.allowed / "proof"
-    written.write_text(CODE.format(proof=proof))  # as a `file` connector would, in mode `append`
+def test_code_that_a_connector_has_written_is_not_run(place: Place) -> None:
+    written, proof, port = place.allowed / "evil.py", place.allowed / "proof", free_port()
+    code = CODE.format(proof=proof).encode()
+    deployment = deployed(
+        connector("lines", "tcp-server", config={"port": port}, codec="binary"),
+        connector("files", "file", config={"mode": "append", "path": str(written)}, codec="binary"),
+        pipeline("chain"),
+        link("connector/lines/out", "pipeline/chain/in"),
+        link("pipeline/chain/out", "connector/files/in"),
+    )
+    place.apply(deployment)
+    with standing_in(place.worker.http, place.worker.address, deployment):
+        with socket.create_connection(("127.0.0.1", port), 10) as attacker:
+            attacker.sendall(code)
+        until(lambda: written.exists() and code in written.read_bytes())
+    place.apply(Deployment())
     spec = connector("c", "callback", config={"path": str(written), "function": "run"}, codec="binary")
     for refusal in (place.refusal(sink_of(spec)), place.refusal_of_url(f"callback:{written}:run")):
         assert "callbacks are not allowed" in str(refusal)
@@ -288,24 +303,23 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggedWorker]:
     worker.close()
 
 
-@pytest.mark.parametrize("what", [*BAD][:3])
-def test_a_worker_starts_on_a_stored_deployment_that_is_not_valid(stored: LoggedWorker, what: str) -> None:
-    kept = {"revision": 3, "name": "app.yaml", "state": "running", "deployment": BAD[what], "sinks": {}, "paused": []}
-    (stored.data / FILE).write_text(json.dumps(kept))
+def test_a_worker_starts_on_a_stored_deployment_that_is_not_valid(stored: LoggedWorker) -> None:
+    for revision, what in enumerate(("a link to nothing", "no segments"), 1):
+        kept = {"revision": revision, "name": "app.yaml", "state": "running", "deployment": BAD[what]}
+        (stored.data / FILE).write_text(json.dumps({**kept, "sinks": {}, "paused": []}))
+        stored.start()
+        with ApplicationClient(stored.http, 10) as client:
+            status, shown = client.status(), client.application()
+            assert status.application is not None
+            assert (status.application.state, shown.state, shown.revision) == ("failed", "failed", revision)
+            assert "not valid" in shown.reason
+            assert any(shown.reason in problem for problem in status.problems)
+            assert client.apply(deployed(connector("c")))["revision"] == revision + 1
+            assert client.application().state == "running"
+        stored.stop()
     stored.start()
     with ApplicationClient(stored.http, 10) as client:
-        status, shown = client.status(), client.application()
-        assert status.application is not None
-        assert (status.application.state, shown.state, shown.revision) == ("failed", "failed", 3)
-        assert "not valid" in shown.reason
-        assert any(shown.reason in problem for problem in status.problems)
-        assert client.apply(deployed(connector("c")))["revision"] == 4
-        assert client.application().state == "running"
-    stored.stop()
-    stored.start()
-    with ApplicationClient(stored.http, 10) as client:
-        assert client.application().state == "running"
-        client.apply(Deployment())
+        assert (client.application().state, client.status().problems) == ("running", [])
     stored.stop()
 
 
