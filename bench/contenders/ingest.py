@@ -50,9 +50,10 @@ def frame(tag: int, *parts: bytes) -> bytes:
     return HEAD.pack(len(body) + 1, tag) + body
 
 
-def hello(instance: str) -> bytes:
-    """Without a cookie."""
-    return frame(HELLO, text("0.0.1"), text(""), text("bench"), text(instance))
+def hello(instance: str, *, announces_window: bool = True) -> bytes:
+    """Without a cookie. A program that announces no window gets a small one."""
+    program = "bench;window=8388608" if announces_window else "bench"
+    return frame(HELLO, text("0.0.1"), text(""), text(program), text(instance))
 
 
 def notify(stream_id: int, name: str) -> bytes:
@@ -154,11 +155,11 @@ class Session:
     spent: int = 0
 
     @classmethod
-    def open(cls, port: int, source: str, stream_ids: Sequence[int]) -> Self:
+    def open(cls, port: int, source: str, stream_ids: Sequence[int], *, announces_window: bool = True) -> Self:
         """Returns when every NOTIFY is answered and its credit is back."""
         session = cls(connect(port))
         session.sock.settimeout(SILENCE_SECONDS_MAX)
-        session.sock.sendall(hello(source))
+        session.sock.sendall(hello(source, announces_window=announces_window))
         while not session.answers.credits:
             session.receive()
         session.granted = session.answers.credits
@@ -191,10 +192,11 @@ class IngestTarget:
     streams: int
     connections: int
     one_by_one: bool = False
+    announces_window: bool = True
 
     def connect(self, index: int) -> IngestLink:
         stream_ids = [spread(number) for number in range(index, self.streams, self.connections)]
-        session = Session.open(self.port, self.source, stream_ids)
+        session = Session.open(self.port, self.source, stream_ids, announces_window=self.announces_window)
         count = 1 if self.one_by_one else min(session.granted // WINDOW, BATCH_MESSAGES_MAX)
         return IngestLink(session.sock, session.answers, make_batches(stream_ids, count))
 
@@ -208,16 +210,23 @@ def make_batches(stream_ids: list[int], count: int) -> list[Batch]:
 
 
 class Ingest(Penstock):
-    """Our worker's gateway. All connections are sessions of one source."""
+    """Our worker's gateway. All connections are sessions of one source, as the SDK's are: they announce a window."""
 
     name = "ingest"
+    announces_window = True
 
     def __init__(self, connections: int, streams: int) -> None:
         super().__init__(events.STORED_BYTES, WINDOW, connections)
         self._streams = streams
 
     def load(self, server: Server) -> IngestTarget:  # type: ignore[override]
-        return IngestTarget(server.ports["connector"], "load", self._streams, self._connections)
+        return IngestTarget(
+            server.ports["connector"],
+            "load",
+            self._streams,
+            self._connections,
+            announces_window=self.announces_window,
+        )
 
     def probe(self, server: Server) -> IngestTarget:  # type: ignore[override]
         return IngestTarget(server.ports["connector"], "probe", 1, 1, one_by_one=True)
@@ -232,6 +241,13 @@ class Ingest(Penstock):
         if retained < messages * STORED_BYTES:
             raise BenchmarkFailed(f"{messages} messages need more than the {retained} bytes that are stored")
         return messages
+
+
+class PlainPrograms(Ingest):
+    """Programs that announce no window, as all that were not written for us: 64 credits each."""
+
+    name = "plain_programs"
+    announces_window = False
 
 
 class ManyStreams(Ingest):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.contender import Effort, LoadReport
-from bench.contenders.ingest import Ingest
+from bench.contenders.ingest import Ingest, PlainPrograms, Session
 from bench.harness import BenchmarkFailed
 from bench.ingest import Options, contenders, run
 
@@ -19,7 +19,7 @@ def short(directory: Path, *only: str) -> LoadReport:
     return run(SHORT, directory, options=Options(only=only, connections=3, many_streams=5000))
 
 
-@pytest.mark.parametrize("name", ["append", "ingest", "many_streams"])
+@pytest.mark.parametrize("name", ["append", "ingest", "many_streams", "plain_programs"])
 def test_every_acknowledged_message_is_stored(name: str, tmp_path: Path) -> None:
     """`run` itself compares what was acknowledged with what the worker holds."""
     (measurement,) = short(tmp_path, name).results[name]
@@ -30,17 +30,28 @@ def test_every_acknowledged_message_is_stored(name: str, tmp_path: Path) -> None
 
 
 def test_ratios_have_the_goals_names_and_the_time_is_accounted_for(tmp_path: Path) -> None:
-    report = short(tmp_path, "append", "ingest", "many_streams")
-    assert set(report.ratios()) == {"append", "many_streams"}
+    report = short(tmp_path, "append", "ingest", "many_streams", "plain_programs")
+    assert set(report.ratios()) == {"append", "many_streams", "plain_programs"}
     rates = {name: rounds[0].events_per_s for name, rounds in report.results.items()}
     assert report.ratios()["append"] == pytest.approx(rates["ingest"] / rates["append"])
     assert report.ratios()["many_streams"] == pytest.approx(rates["many_streams"] / rates["ingest"])
+    assert report.ratios()["plain_programs"] == pytest.approx(rates["plain_programs"] / rates["ingest"])
     times = json.loads(report.to_json())["ns_per_event"]
     assert times["clock"] > times["scan"] > 0
 
 
-def test_all_five_are_compared() -> None:
-    assert [c.name for c in contenders(Options())] == ["append", "ingest", "many_streams", "redis", "nats"]
+def test_all_are_compared() -> None:
+    names = ["append", "ingest", "many_streams", "plain_programs", "redis", "nats"]
+    assert [c.name for c in contenders(Options())] == names
+
+
+def test_a_plain_program_has_64_credits(tmp_path: Path) -> None:
+    with PlainPrograms(1, 1).start(tmp_path) as server:
+        port = server.ports["connector"]
+        plain, ours = (Session.open(port, "s", [n], announces_window=bool(n)) for n in range(2))
+        assert (plain.granted, ours.granted) == (64, 2048)
+        plain.sock.close()
+        ours.sock.close()
 
 
 def test_messages_that_were_lost_fail_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
