@@ -220,7 +220,8 @@ def test_a_type_that_votes_makes_a_sink_that_votes(tmp_path: Path, url: str) -> 
 
 
 def test_the_sink_of_a_program_has_the_name_of_its_pipeline_unless_the_url_has_one() -> None:
-    assert "'p/s'" in repr(parse_sink("connector://h:1").connector.make_sink("p/s", no_schema))
+    """Existing sinks use it as a file name."""
+    assert "'p@s'" in repr(parse_sink("connector://h:1").connector.make_sink("p/s", no_schema))
     assert "'mine'" in repr(parse_sink("connector://h:1?instance=mine").connector.make_sink("p/s", no_schema))
 
 

@@ -126,7 +126,17 @@ class ScriptedSink:
         self.port = 0
         self.connections = 0
         self._peers: asyncio.Queue[Peer] = asyncio.Queue()
+        self._server: asyncio.Server | None = None
         self.all: list[Peer] = []
+
+    async def listen(self, tls: ssl.SSLContext | None = None) -> None:
+        """On the same port as before, if there was one."""
+        self._server = await asyncio.start_server(self.welcome, "127.0.0.1", self.port, ssl=tls, limit=64 * 1024)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop_listening(self) -> None:
+        assert self._server is not None
+        self._server.close()
 
     def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -153,12 +163,10 @@ class ScriptedSink:
 @asynccontextmanager
 async def scripted_sink(tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedSink]:
     scripted = ScriptedSink()
-    server = await asyncio.start_server(scripted.welcome, "127.0.0.1", 0, ssl=tls, limit=64 * 1024)
-    scripted.port = server.sockets[0].getsockname()[1]
+    await scripted.listen(tls)
     try:
         yield scripted
     finally:
-        server.close()
+        scripted.stop_listening()
         for peer in scripted.all:
             peer.close()
-        await server.wait_closed()

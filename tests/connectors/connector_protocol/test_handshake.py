@@ -10,6 +10,7 @@ from penstock.connectors.connector_protocol import sink as connector_sink
 from penstock.connectors.connector_protocol.options import ConnectorProtocolOptions
 from penstock.connectors.connector_protocol.sink import ConnectorSink
 from penstock.connectors.sink_api import YES, SinkLost
+from penstock.delivery.sink_slot import SinkSlot
 from penstock.protocol.connector import (
     NOTHING_YET,
     OUTPUT_STREAM,
@@ -127,6 +128,30 @@ async def test_a_refused_stream_is_tried_again_later(scripted: ScriptedSink) -> 
 async def test_an_error_is_told_in_the_words_of_the_sink(scripted: ScriptedSink) -> None:
     lost = await lost_by(scripted, Error("the disk is being exchanged"))
     assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} reports: the disk is being exchanged"
+
+
+async def test_what_the_sink_reported_last_stays_in_its_status_while_it_is_gone(scripted: ScriptedSink) -> None:
+    sink, peer = await scripted.opened()
+    slot = SinkSlot("sink out", "connector://", sink)
+    await peer.send(Error("no space left on device"))
+    peer.writer.close()
+    await eventually(lambda: sink.lost is not None)
+    scripted.stop_listening()
+    for _ in range(2):
+        with pytest.raises(SinkLost):
+            await slot.open(b"")
+        assert f"the sink at 127.0.0.1:{scripted.port} cannot be reached: " in slot.status.reason
+        assert slot.status.reason.endswith("; before that it reported: no space left on device")
+    await scripted.listen()
+    opening = asyncio.create_task(slot.open(b""))
+    await (await scripted.accept()).greet()
+    await soon(opening)
+    scripted.stop_listening()
+    scripted.all[-1].close()
+    await eventually(lambda: sink.lost is not None)
+    with pytest.raises(SinkLost):
+        await slot.open(b"")
+    assert "no space left" not in slot.status.reason
 
 
 async def test_a_long_error_is_cut(scripted: ScriptedSink) -> None:

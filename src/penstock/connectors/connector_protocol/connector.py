@@ -56,4 +56,5 @@ class ConnectorProtocol(Connector[ConnectorProtocolOptions]):
     def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":  # noqa: ARG002
         from penstock.connectors.connector_protocol.sink import ConnectorSink
 
-        return ConnectorSink(self.options, self.options.instance or name)
+        # Sinks that exist use the instance as a file name; "@" is not part of any name.
+        return ConnectorSink(self.options, name.replace("/", "@"))

@@ -40,7 +40,7 @@ class ConnectorProtocolOptions(Options):
     program: str = "penstock"
     """The name of the program that the worker gives in its HELLO."""
     instance: str = ""
-    """The name of the instance in that HELLO; `PIPELINE/SINK` by default."""
+    """The name of the instance in that HELLO; `PIPELINE@SINK` by default."""
     cookie_file: Path | None = None
     """A file whose first line is the cookie that the program expects."""
     tls: bool = False

@@ -72,6 +72,8 @@ class OutputSession:
         self._vote: bool | None = None
         self._has_unvoted = False
         self._is_end_acknowledged = False
+        self.reported = ""
+        """The text of the sink's ERROR, cut and without the cookie; "" if it has sent none."""
         self._out: list[bytes] = []
         self._stream.notify(Side.OURS)
         for frame in (hello, Notify(OUTPUT_STREAM, STREAM_NAME), ListUncommitted(RTAG)):
@@ -165,7 +167,8 @@ class OutputSession:
                 to = f", at {address!r:.300}: if it has moved, bind it with its new URL" if address else ""
                 raise SinkLost(f"the sink at {self._where} asks us to connect again{to}")
             case Error(text=text):
-                raise SinkLost(f"the sink at {self._where} reports: {self._shown(text)}")
+                self.reported = self._shown(text)
+                raise SinkLost(f"the sink at {self._where} reports: {self.reported}")
             case _:
                 raise AssertionError(f"the session machine lets {frame} through")
 

@@ -191,6 +191,8 @@ class ConnectorSink:
         self._unit_us = EVENT_TIME_UNITS[options.event_time_unit]
         self._decided = b""
         self._connection: OutputConnection | None = None
+        self._reported = ""
+        """The last ERROR of the sink program, until it accepts a session again."""
 
     def __repr__(self) -> str:
         return f"ConnectorSink({self._options.where}, {self._instance!r})"
@@ -214,10 +216,16 @@ class ConnectorSink:
                 await self._connect()
         except TimeoutError:
             self._drop()
-            raise SinkLost(f"the sink at {self._options.where} has not answered for {HANDSHAKE_SECONDS:g} s") from None
+            raise self._explained(
+                SinkLost(f"the sink at {self._options.where} has not answered for {HANDSHAKE_SECONDS:g} s")
+            ) from None
+        except SinkLost as error:
+            self._drop()
+            raise self._explained(error) from error
         except BaseException:
             self._drop()
             raise
+        self._reported = ""
 
     async def prepare(self, epoch: Epoch) -> Vote:
         """See VotingSink. PHASE1 is sent only after the attempt is journalled; data is sent before that."""
@@ -318,8 +326,15 @@ class ConnectorSink:
 
     def _drop(self) -> None:
         if self._connection is not None:
+            self._reported = self._connection.session.reported or self._reported
             self._connection.close()
             self._connection = None
+
+    def _explained(self, error: SinkLost) -> SinkLost:
+        """With what the sink program reported before it went away: the cause, where this is only a consequence."""
+        if not self._reported or self._reported in str(error):
+            return error
+        return SinkLost(f"{error}; before that it reported: {self._reported}", error.hint)
 
 
 def _last_id(block: Block) -> int:
