@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.app import app
 from penstock.cli.event_times import parse_event_time, with_event_times
 from penstock.cli.run import _worker_options
+from penstock.cli.worker import with_windows
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings, SourceSettings, WhenAllIdle
@@ -69,6 +70,23 @@ def test_disorder_and_timeouts_are_for_all_sources_or_for_one() -> None:
     assert (settings.of("slow").max_disorder_us, settings.of("slow").idle_timeout_seconds) == (60_000_000, 7200.0)
     assert (settings.of("bursts").max_disorder_us, settings.of("bursts").idle_timeout_seconds) == (2_000_000, None)
     assert with_event_times(given, [], []) == (given, {})
+
+
+def test_the_window_is_for_all_sources_or_for_one() -> None:
+    slow = SourceSettings(max_disorder_us=5)
+    default, named = with_windows(SourceSettings(), {"slow": slow}, ["64KiB", "fast=8MiB"])
+    settings = GatewaySettings(source=default, sources=named)
+    assert settings.of("any") == SourceSettings(window_bytes=64 << 10)
+    assert settings.of("slow") == SourceSettings(max_disorder_us=5, window_bytes=64 << 10)
+    assert settings.of("fast") == SourceSettings(window_bytes=8 << 20)
+    assert with_windows(SourceSettings(), {"slow": slow}, []) == (SourceSettings(), {"slow": slow})
+    for given, why in (
+        (["much"], "--window: 'much' is not a size"),
+        (["1KiB"], "too small"),
+        (["a=9MiB"], "too large"),
+    ):
+        with pytest.raises(RequestError, match=why):
+            with_windows(SourceSettings(), {}, given)
 
 
 def test_mistakes_in_them_are_told() -> None:

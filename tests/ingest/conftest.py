@@ -17,7 +17,7 @@ from penstock.ingest.sessions.connection import Connection
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.sessions.session import SourceSession
 from penstock.ingest.settings import GatewaySettings
-from penstock.protocol.connector import Decoder, Frame, Hello, Notify, NotifyAck, Ok, Use, encode
+from penstock.protocol.connector import Decoder, Frame, Hello, Notify, NotifyAck, Ok, Use, announce_window, encode
 from penstock.store.chapters import file_offset
 from penstock.store.file_journal import Committer, FileJournal, WriteStep
 from penstock.store.files import RealFiles
@@ -197,7 +197,7 @@ async def connect() -> AsyncIterator[Connect]:
         peer = Peer(reader, writer)
         peers.append(peer)
         if hello:
-            peer.send(Hello("0.0.1", b"", "test", source))
+            peer.send(Hello("0.0.1", b"", announce_window("test"), source))
             assert isinstance(await peer.frame(), Ok)
         return peer
 

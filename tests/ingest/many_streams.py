@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.protocol.connector import NOTHING_YET, Ack, Hello, Message, Notify, NotifyAck, Ok, encode
+from penstock.protocol.connector import NOTHING_YET, Ack, Hello, Message, Notify, NotifyAck, Ok, announce_window, encode
 from tests.ingest.conftest import Peer
 from tests.support import http
 from tests.support.worker_process import WorkerProcess
@@ -69,7 +69,7 @@ class ManyStreams:
 
     async def connect(self, port: int) -> None:
         self._peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
-        self._peer.send(Hello("0.0.1", b"", "many_streams", "source"))
+        self._peer.send(Hello("0.0.1", b"", announce_window("many_streams"), "source"))
         ok = await self._peer.frame(ANSWER_SECONDS)
         assert isinstance(ok, Ok)
         self._credits = ok.credits

@@ -26,6 +26,7 @@ from penstock.protocol.connector import (
     NotifyAck,
     Ok,
     Use,
+    announce_window,
     encode,
     stream_id_of,
 )
@@ -121,7 +122,7 @@ class Source:
         self._resumed: dict[int, int] = {}
         self._ending: dict[int, int] = {}
         self._refused: set[int] = set()
-        self._socket.sendall(encode(Hello("0.0.1", b"", "source_program", self._instance)))
+        self._socket.sendall(encode(Hello("0.0.1", b"", announce_window("source_program"), self._instance)))
 
     def _converse(self) -> None:
         with self._socket:

@@ -241,7 +241,14 @@ def _built_from(spec: ConnectorSpec) -> ConnectorSpec:
 
 def _settings(spec: ConnectorSpec) -> tuple[object, ...]:
     return (
-        *(spec.quota_bytes, spec.ack, spec.max_disorder_us, spec.idle_timeout_seconds, spec.when_all_idle),
+        *(
+            spec.quota_bytes,
+            spec.window_bytes,
+            spec.ack,
+            spec.max_disorder_us,
+            spec.idle_timeout_seconds,
+            spec.when_all_idle,
+        ),
         *(spec.event_time_unit, spec.event_time_ingest, spec.breaker),
     )
 

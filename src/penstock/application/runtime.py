@@ -23,8 +23,8 @@ from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
 from penstock.application.report import report
-from penstock.connectors.api import Connector, Downstream, SegmentPort
 from penstock.application.validation import check_deployment, check_ports
+from penstock.connectors.api import Connector, Downstream, SegmentPort
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.sink_api import NonVotingSink
 from penstock.coordinator.service import Coordinator

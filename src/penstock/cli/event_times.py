@@ -49,9 +49,9 @@ def with_event_times(
     when_all_idle: Sequence[str] = (),
 ) -> tuple[SourceSettings, dict[str, SourceSettings]]:
     """The settings for all sources, and those of the sources that are named. Raises RequestError."""
-    disorder = _by_name("--max-disorder", max_disorder, lambda text: parse_duration_ms(text) * 1000)
-    timeouts = _by_name("--idle-timeout", idle_timeout, _timeout_seconds)
-    idle_rules = _by_name("--when-all-idle", when_all_idle, _when_all_idle)
+    disorder = by_name("--max-disorder", max_disorder, lambda text: parse_duration_ms(text) * 1000)
+    timeouts = by_name("--idle-timeout", idle_timeout, _timeout_seconds)
+    idle_rules = by_name("--when-all-idle", when_all_idle, _when_all_idle)
     default = replace(
         connector,
         max_disorder_us=disorder.pop("", connector.max_disorder_us),
@@ -88,7 +88,7 @@ def _check_idle_rules(default: SourceSettings, named: Mapping[str, SourceSetting
             )
 
 
-def _by_name(option: str, given: Sequence[str], parse: Callable[[str], T]) -> dict[str, T]:
+def by_name(option: str, given: Sequence[str], parse: Callable[[str], T]) -> dict[str, T]:
     """The key `""` is for all sources."""
     found: dict[str, T] = {}
     for text in given:

@@ -6,6 +6,7 @@ import logging
 import resource
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -14,7 +15,13 @@ from typing import Any
 
 import typer
 
-from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
+from penstock.cli.event_times import (
+    IdleTimeoutOption,
+    MaxDisorderOption,
+    WhenAllIdleOption,
+    by_name,
+    with_event_times,
+)
 from penstock.cli.texts import parse_size
 from penstock.cli.worker_access import (
     CookieFileOption,
@@ -30,11 +37,13 @@ from penstock.cli.worker_access import (
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
+from penstock.core import sizes
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError, StoreFailed
 from penstock.core.logs import log_line, set_up_logging
 from penstock.ingest.settings import AckMode, GatewaySettings, SourceSettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
+from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, WINDOW_BYTES
 from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
@@ -122,8 +131,17 @@ def worker(
         metavar="checkpoint|durable",
     ),
     event_time_unit: TimeUnit = _source(TimeUnit.MS, "Unit of their event times: s, ms, us, ns.", metavar="UNIT"),
-    successor: str = _source("", "Where sources are sent (RESTART) when this worker stops.", metavar="HOST:PORT"),
+    successor: str = _source(
+        "",
+        "Where sources are sent (RESTART) when this worker stops. Start the worker there afterwards, on the same data.",
+        metavar="HOST:PORT",
+    ),
     event_time_ingest: bool = _source(False, "An event time of 0 means the time of arrival."),
+    window: list[str] | None = _source(
+        None,
+        "What a source may have in flight, unless it announces a larger window; 4KiB to 8MiB. Default: 256KiB.",
+        metavar="[NAME=]SIZE",
+    ),
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
     when_all_idle: WhenAllIdleOption = None,
@@ -175,6 +193,7 @@ def worker(
         ack=ack, event_time_unit=unit, event_time_ingest=event_time_ingest, quota_bytes=source_quota
     )
     connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [], when_all_idle or [])
+    connector, named = with_windows(connector, named, window or [])
     store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size)
@@ -200,6 +219,25 @@ def _import_nothing_from_here() -> None:
     worker code to import.
     """
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path.cwd()]
+
+
+def with_windows(
+    default: SourceSettings, named: Mapping[str, SourceSettings], given: Sequence[str]
+) -> tuple[SourceSettings, dict[str, SourceSettings]]:
+    """The settings for all sources, and those of the sources that are named. Raises RequestError."""
+    windows = by_name("--window", given, _window_bytes)
+    default = replace(default, window_bytes=windows.pop("", default.window_bytes))
+    return default, {
+        name: replace(named.get(name, default), window_bytes=windows.get(name, default.window_bytes))
+        for name in named.keys() | windows.keys()
+    }
+
+
+def _window_bytes(text: str) -> int:
+    size = sizes.parse_size(text)
+    if not FRAME_SIZE_FLOOR <= size <= WINDOW_BYTES:
+        raise RequestError(f"{text!r} is too small or too large", "A window has 4KiB to 8MiB.")
+    return size
 
 
 def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:

@@ -36,6 +36,12 @@ class StreamOwner(Protocol):
         ...
 
 
+class StreamWaiter(Protocol):
+    """Was refused a stream, and wants to know when it is free."""
+
+    def stream_freed(self, stream_id: int) -> None: ...
+
+
 class StreamRegistry(Protocol):
     """On one worker a dict; in a cluster, shared."""
 
@@ -50,6 +56,12 @@ class StreamRegistry(Protocol):
     def release(self, key: StreamKey, owner: StreamOwner) -> None:
         """Make the owner's stream inactive. Does nothing to a stream of another owner."""
         ...
+
+    def wait(self, key: StreamKey, waiter: StreamWaiter) -> None:
+        """Call the waiter once, when the stream is released. Idempotent."""
+        ...
+
+    def stop_waiting(self, key: StreamKey, waiter: StreamWaiter) -> None: ...
 
     def use(self, key: StreamKey) -> Use: ...
 
@@ -67,6 +79,7 @@ class LocalRegistry:
 
     def __init__(self) -> None:
         self._owners: dict[StreamKey, tuple[StreamOwner, Use]] = {}
+        self._waiters: dict[StreamKey, dict[StreamWaiter, None]] = {}
         self._counts = dict.fromkeys((Use.ACTIVE, Use.CLOSING), 0)
 
     def claim(self, key: StreamKey, owner: StreamOwner) -> bool:
@@ -87,6 +100,17 @@ class LocalRegistry:
         if holder == owner and use is not Use.INACTIVE:
             del self._owners[key]
             self._counts[use] -= 1
+            for waiter in self._waiters.pop(key, ()):
+                waiter.stream_freed(key.stream_id)
+
+    def wait(self, key: StreamKey, waiter: StreamWaiter) -> None:
+        self._waiters.setdefault(key, {})[waiter] = None
+
+    def stop_waiting(self, key: StreamKey, waiter: StreamWaiter) -> None:
+        waiters = self._waiters.get(key, {})
+        waiters.pop(waiter, None)
+        if not waiters:
+            self._waiters.pop(key, None)
 
     def use(self, key: StreamKey) -> Use:
         return self._owners.get(key, (None, Use.INACTIVE))[1]

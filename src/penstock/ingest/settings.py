@@ -6,7 +6,11 @@ from enum import Enum
 from ssl import SSLContext
 
 from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.protocol.connector.credits import SMALL_WINDOW_BYTES, WINDOW_BYTES
 from penstock.protocol.connector.frames import EventTimeUnit
+
+PORT = 7100
+"""The default connector port of a worker."""
 
 MIB = 1 << 20
 
@@ -45,6 +49,9 @@ class SourceSettings:
     quota_bytes: int | None = None
     """Bytes that its segments may retain together; beyond it no credits are granted until there is room."""
 
+    window_bytes: int = SMALL_WINDOW_BYTES
+    """What a program may have sent that is not durable yet, unless its HELLO announces a larger window."""
+
     max_disorder_us: int = 0
     """How much older, in event time, an event may be than the latest one of its stream: the watermark waits for it."""
 
@@ -61,7 +68,7 @@ class SourceSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     host: str = "127.0.0.1"
-    port: int = 7100
+    port: int = PORT
     ssl: SSLContext | None = None
     cookie: bytes = field(default=b"", repr=False)
     source: SourceSettings = field(default_factory=SourceSettings)
@@ -89,8 +96,8 @@ class GatewaySettings:
     streams_per_source_max: int = 1_000_000
     """Streams that a source may ever have: each is remembered, at about 300 bytes."""
 
-    window_bytes: int = 8 * MIB
-    """What a session may have sent that is not durable yet: its credits are counted from it."""
+    window_bytes: int = WINDOW_BYTES
+    """The largest window of a session, whatever its HELLO announces: the memory that it may occupy."""
 
     write_buffer_bytes_max: int = MIB
     """Acknowledgements that a peer has not fetched; beyond it no more credits are granted."""
@@ -127,6 +134,7 @@ def settings_of(spec: ConnectorSpec, *, own_event_times: bool | None) -> SourceS
         event_time_unit=EventTimeUnit[spec.event_time_unit.upper()],
         event_time_ingest=spec.event_time_ingest,
         quota_bytes=spec.quota_bytes,
+        window_bytes=spec.window_bytes,
         max_disorder_us=spec.max_disorder_us,
         idle_timeout_seconds=spec.idle_timeout_seconds,
         when_all_idle=WhenAllIdle(spec.when_all_idle),

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from penstock.access.principals import Role
-from penstock.connectors.segment import SegmentOptions
 from penstock.connectors.permissions import Permissions
+from penstock.connectors.segment import SegmentOptions
 from penstock.connectors.urls import is_url, parse_sink
 from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api

@@ -127,6 +127,7 @@ connector:
   breaker: {failing_streams: 3, within: 2s, probe_after: 500ms, probe_after_max: 5m, outbox_max: 1MiB}
   segments: 5
   quota: 64MiB
+  window: 2MiB
   ack: durable
   watermark: {max_disorder: 5s, idle_timeout: 1m, when_all_idle: clock}
   event_time: {unit: ns, ingest: true}
@@ -168,6 +169,7 @@ def test_every_key_reaches_what_is_deployed(folder: Path) -> None:
             ),
             segments=5,
             quota_bytes=64 << 20,
+            window_bytes=2 << 20,
             ack="durable",
             max_disorder_us=5_000_000,
             idle_timeout_seconds=60,

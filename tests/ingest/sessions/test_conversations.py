@@ -15,6 +15,7 @@ from penstock.protocol.connector import (
     NotifyAck,
     Ok,
     Restart,
+    announce_window,
 )
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 from tests.support.waiting import eventually
@@ -48,7 +49,7 @@ async def test_the_happy_path_byte_for_byte(running: RunningGateway, connect: Co
 
 async def test_credits_are_the_window_in_frames_of_at_least_4_kib(running: RunningGateway, connect: Connect) -> None:
     peer = await connect(running, hello=False)
-    peer.send(Hello("0.0.1", b"", "test", "source"))
+    peer.send(Hello("0.0.1", b"", announce_window("test"), "source"))
     assert await peer.frame() == Ok(8 * 2**20 // 4096)
 
 

@@ -22,6 +22,7 @@ from penstock.protocol.connector import (
     Message,
     Notify,
     Ok,
+    announce_window,
     encode,
 )
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
@@ -29,7 +30,7 @@ from tests.support import http
 from tests.support.waiting import eventually
 from tests.support.worker_process import WorkerProcess
 
-HELLO = encode(Hello("0.0.1", b"", "hostile", "source"))
+HELLO = encode(Hello("0.0.1", b"", announce_window("hostile"), "source"))
 MIB = 1 << 20
 TCP_REPAIR = 19
 

@@ -1,10 +1,15 @@
 """Sessions beside each other, and streams that end, reopen and change hands."""
 
 import asyncio
+import socket
+from contextlib import suppress
 
 import pytest
 
+from penstock.core.errors import RequestError
+from penstock.core.retry import RetryPolicy
 from penstock.ingest.owners import Use
+from penstock.ingest.sessions import session
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import (
     NOTHING_YET,
@@ -263,6 +268,85 @@ async def test_a_stop_with_a_successor_sends_the_sources_there(serve: Serve, con
     await running.stop()
     running.crashed = True
     assert (await peer.frames_until_closed())[-1] == Restart("127.0.0.1:7777")
+
+
+async def test_a_successor_that_is_already_running_is_refused_because_it_has_other_data(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    running = await serve(successor=address)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(RequestError, match="send everything again"):
+        await running.gateway.start()
+    assert f"sources are sent to {address}" in caplog.text
+    assert "on the same data directory" in caplog.text
+
+
+async def test_a_stop_closes_the_sources_if_the_successor_has_other_data(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    running = await serve(successor=f"127.0.0.1:{port}")
+    peer = await connect(running)
+    with socket.create_server(("127.0.0.1", port)):
+        await running.stop()
+    running.crashed = True
+    assert not any(isinstance(frame, Restart) for frame in await peer.frames_until_closed())
+    assert "sources are not sent to the successor" in caplog.text
+
+
+# A NOTIFY that is refused.
+
+
+async def until_refused(peer: Peer, stream_id: int) -> None:
+    """NOTIFY, and its answer."""
+    peer.send(Notify(stream_id, "s"))
+    while not isinstance(answer := await peer.frame(), NotifyAck):
+        pass
+    assert answer == NotifyAck(False, stream_id, 0)
+
+
+async def test_a_second_client_that_tries_again_on_every_ack_does_not_spin(
+    running: RunningGateway, connect: Connect
+) -> None:
+    first, second = await connect(running), await connect(running)
+    await first.open(7)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            while True:
+                await until_refused(second, 7)
+                assert await second.frame() == Ack(1)
+    assert 0 < running.sources.counters.streams_refused < 20
+
+
+async def test_the_ack_after_a_refusal_is_sent_at_once_when_the_stream_becomes_free(
+    running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "REFUSALS", RetryPolicy(first_seconds=3600, max_seconds=3600))
+    first, second, third = await connect(running), await connect(running), await connect(running)
+    await first.open(7)
+    await until_refused(second, 7)
+    await until_refused(third, 7)
+    await third.close()
+    await first.close()
+    assert await second.frame() == Ack(1)
+    assert await second.open(7) == NOTHING_YET
+    await second.close()
+    await eventually(lambda: not running.sessions)
+
+
+async def test_a_refused_notify_leaves_the_other_streams_their_credits(serve: Serve, connect: Connect) -> None:
+    """The credit comes back with the next ACK that is sent in any case."""
+    running = await serve(window_bytes=4096 * 2)
+    first, second = await connect(running), await connect(running)
+    await first.open(7)
+    await second.open(8)
+    for number in range(1, 10):
+        await until_refused(second, 7)
+        second.send(message(8, number))
+        await until_acked(second, 8, number)
 
 
 async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Serve, connect: Connect) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.protocol.connector import NOTHING_YET, Ack, Acked, EndOfStream, Error, Hello, Message, Ok
+from penstock.protocol.connector import NOTHING_YET, Ack, Acked, EndOfStream, Error, Hello, Message, Ok, announce_window
 from tests.ingest.conftest import Peer, Serve
 from tests.support.tls import CA, client_context, server_context
 from tests.support.worker_process import WorkerProcess
@@ -15,7 +15,7 @@ from tests.support.worker_process import WorkerProcess
 
 async def hello(port: int, context: ssl.SSLContext | None) -> Peer:
     peer = Peer(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
-    peer.send(Hello("0.0.1", b"", "test", "source"))
+    peer.send(Hello("0.0.1", b"", announce_window("test"), "source"))
     try:
         assert isinstance(await peer.frame(), Ok)
     except (OSError, EOFError):
@@ -41,7 +41,7 @@ async def test_a_source_streams_over_tls(serve: Serve, mutual: bool) -> None:
     await stream(peer)
     assert [event.event_id for event in running.events()] == list(range(1, 101))
     assert {event.payload for event in running.events()} == {bytes([n]) * 30_000 for n in range(1, 101)}
-    peer.send(Hello("0.0.1", b"", "test", "source"))
+    peer.send(Hello("0.0.1", b"", announce_window("test"), "source"))
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error), "an error is sent over TLS too"
     await peer.close()

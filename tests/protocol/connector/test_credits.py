@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import Allowance, Credits, LargestFrame
-from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, LATELY_S, WINDOW_BYTES
+from penstock.protocol.connector.credits import (
+    FRAME_SIZE_FLOOR,
+    LATELY_S,
+    SMALL_WINDOW_BYTES,
+    WINDOW_BYTES,
+    announce_window,
+    announced_window,
+)
 
 WHOLE = WINDOW_BYTES // FRAME_SIZE_FLOOR
 MIB = 2**20
@@ -61,6 +68,37 @@ def test_a_notify_is_never_refused_and_its_credit_comes_back_with_its_answer() -
     assert session.available == 0
 
 
+def test_the_credit_of_a_refused_notify_comes_back_when_it_is_returned_and_no_earlier() -> None:
+    session = opened()
+    session.notify()
+    session.refused()
+    assert session.grant(0.0) == 0
+    session.return_refused()
+    assert session.grant(0.0) == 1
+    assert session.available == WHOLE
+
+
+def test_a_small_window_leaves_room_for_one_large_frame() -> None:
+    session = Credits(LargestFrame(), SMALL_WINDOW_BYTES, 2 * WINDOW_BYTES)
+    assert session.grant(0.0) == 64
+    session.messages(1, 4 * MIB, 4 * MIB, 0.0)
+    assert not session.is_over
+    session.messages(63, 63 * MIB, 4 * MIB, 0.0)
+    assert session.is_over
+
+
+@pytest.mark.parametrize("program", ["", "program", "a;b", "a;window=1;window=2", "x\n;y", "é"])
+def test_a_window_is_announced_behind_the_name_of_the_program(program: str) -> None:
+    assert announced_window(announce_window(program, 12_345)) == (program, 12_345)
+
+
+@pytest.mark.parametrize(
+    "program", ["", "program", "p;window=", "p;window=-1", "p;window=1 ", "p;window=1e6", "p;window=²"]
+)
+def test_any_other_program_announces_none(program: str) -> None:
+    assert announced_window(program) == (program, 0)
+
+
 def test_while_a_quota_is_reached_nothing_is_granted_and_afterwards_all_of_it() -> None:
     session = opened()
     session.messages(10, 1000, 100, 0.0)
@@ -109,14 +147,17 @@ def test_lately_is_one_period_at_least_and_two_at_most() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["send", "settle", "notify", "answer", "grant", "stop", "go"]), st.integers(1, 500))
+    st.tuples(
+        st.sampled_from(["send", "settle", "notify", "accept", "refuse", "return", "grant", "stop", "go"]),
+        st.integers(1, 500),
+    )
 )
 
 
 @given(STEPS)
 def test_source_and_worker_always_count_the_same(steps: list[tuple[str, int]]) -> None:
     worker, source = Credits(LargestFrame()), Allowance()
-    flying = asked = 0
+    flying = asked = kept_back = 0
     for step, number in steps:
         match step:
             case "send":
@@ -132,17 +173,23 @@ def test_source_and_worker_always_count_the_same(steps: list[tuple[str, int]]) -
                 worker.notify()
                 source.spend()
                 asked += 1
-            case "answer" if asked:
-                worker.answered()
+            case "accept" | "refuse" if asked:
+                answer = worker.answered if step == "accept" else worker.refused
+                answer()
                 asked -= 1
+                kept_back += step == "refuse"
+            case "return":
+                worker.return_refused()
+                kept_back = 0
             case "grant":
                 source.add(worker.grant(0.0))
             case "stop" | "go":
                 worker.stopped = step == "stop"
         assert source.available == max(worker.available, 0)
-        assert worker.available + flying + asked <= WHOLE
+        assert worker.available + flying + asked + kept_back <= WHOLE
     for _ in range(asked):
         worker.answered()
+    worker.return_refused()
     worker.settled(flying, worker.in_flight_bytes)
     worker.stopped = False
     worker.grant(0.0)

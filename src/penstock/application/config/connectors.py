@@ -333,6 +333,7 @@ def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
         breaker=_breaker(section),
         segments=section.segments,
         quota_bytes=section.quota,
+        window_bytes=section.window,
         ack=section.ack,
         max_disorder_us=round(section.watermark.max_disorder * 1_000_000),
         idle_timeout_seconds=section.watermark.idle_timeout,

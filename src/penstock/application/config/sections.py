@@ -9,6 +9,7 @@ from penstock.application.config.document import Name, PortName
 from penstock.connectors.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, refuse_truths, unexpected
 from penstock.core.types import Guarantee
 from penstock.protocol.api.deployment import SEGMENTS_MAX
+from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, SMALL_WINDOW_BYTES, WINDOW_BYTES
 
 
 class Section(BaseModel):
@@ -119,6 +120,8 @@ class ConnectorSection(Section):
     """Logs that its streams are spread over: how many readers a pipeline may have."""
     quota: Size | None = None
     """Bytes that its segments may hold together; then its peers wait."""
+    window: Annotated[Size, Field(ge=FRAME_SIZE_FLOOR, le=WINDOW_BYTES)] = SMALL_WINDOW_BYTES
+    """What a program on the connector protocol may have in flight, unless it announces a larger window."""
     ack: Literal["checkpoint", "durable"] = "checkpoint"
     """When an event is acknowledged: once every pipeline on it has completed it, or once it is on disk."""
     watermark: WatermarkSection = WatermarkSection()

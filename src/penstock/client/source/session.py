@@ -286,7 +286,7 @@ class SourceSession:
             self._postpone(track, now)
 
     def _postpone(self, track: _Track, now: float) -> None:
-        """An ACK follows a refusal at once; asking again immediately would loop at the speed of the network."""
+        """After a pause of our own: asking again at once would loop at the speed of the network."""
         if track.refused_at is None:
             track.refused_at = now
         if now - track.refused_at >= self._terms.retry_seconds:

@@ -23,7 +23,7 @@ from penstock.client.source.message import AsyncFactory, Factory, SourceStream
 from penstock.client.source.session import BATCH_BYTES, Outflow, Reconnecting, SourceSession, Terms
 from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
-from penstock.protocol.connector import FRAME_SIZE_MAX, SOURCE_VERSION, Hello, encode, stream_id_of
+from penstock.protocol.connector import FRAME_SIZE_MAX, SOURCE_VERSION, Hello, announce_window, encode, stream_id_of
 
 F = TypeVar("F", bound=Callable[[int | None], Any])
 
@@ -59,7 +59,7 @@ class SourceBase(ABC, Generic[F]):
         frame_size_max: int = FRAME_SIZE_MAX,
         http: str | None = None,
     ) -> None:
-        hello = Hello(SOURCE_VERSION, cookie, program, source)
+        hello = Hello(SOURCE_VERSION, cookie, announce_window(program), source)
         encode(hello)  # raises if a value does not fit
         self.name = source
         self._terms = Terms(hello, frame_size_max, timeout_seconds, retry_seconds)

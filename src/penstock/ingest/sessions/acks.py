@@ -51,8 +51,16 @@ class Run:
 class Replies(Protocol):
     """What the streams of a session send back to the program."""
 
-    def answer(self, reply: NotifyAck) -> None:
-        """To a NOTIFY; its credit goes back with the next ACK."""
+    def accept(self, reply: NotifyAck) -> None:
+        """Answers a NOTIFY; its credit goes back with the next ACK."""
+        ...
+
+    def refuse(self, reply: NotifyAck) -> None:
+        """Answers a NOTIFY. Its credit goes back after a pause, because programs try again on the next ACK."""
+        ...
+
+    def return_refused(self) -> None:
+        """A stream that was refused is free: no pause any more."""
         ...
 
     def acknowledge(self, stream_ids: AckColumn, last_ids: AckColumn) -> None:

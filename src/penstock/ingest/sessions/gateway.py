@@ -6,9 +6,12 @@ import logging
 from contextlib import suppress
 
 from penstock.access.file import AccessControl, Open
+from penstock.core.address import Address
+from penstock.core.errors import RequestError
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.connection import Connection
 from penstock.ingest.sessions.session import SessionTable
+from penstock.ingest.settings import PORT
 from penstock.ingest.source_view import SourceView
 from penstock.protocol.api.status import SessionTotals
 
@@ -17,6 +20,41 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.2
 _TICKS_PER_ACCESS_CHECK = 5
 _BACKLOG = 1024
+
+
+_PROBE_SECONDS = 2.0
+"""For a successor to accept a connection."""
+
+
+async def _check_successor(text: str) -> None:
+    """Raises RequestError if the worker there cannot have our data: while we run, they are locked, so a worker that
+    listens already is on other data. The right successor is started on ours, after we have stopped.
+    """
+    if await _listens(Address.parse(text, PORT)):
+        hint = "Start it on this worker's data once this worker has stopped, or leave --successor out."
+        raise RequestError(f"--successor: {_other_data(text)}", hint)
+    log.warning(
+        "when this worker stops, sources are sent to %s: start the worker there on the same data directory; "
+        "on any other, sources would send everything again",
+        text,
+    )
+
+
+def _other_data(successor: str) -> str:
+    return (
+        f"the worker at {successor} is running, so it has other data than this one, not the positions of this one's "
+        "sources: they would send everything again."
+    )
+
+
+async def _listens(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 class Gateway:
@@ -35,6 +73,8 @@ class Gateway:
     async def start(self) -> int:
         """Listen; returns the port."""
         settings, loop = self.settings, asyncio.get_running_loop()
+        if settings.successor:
+            await _check_successor(settings.successor)
         self.sources.recover_ended()
         self._listener = await loop.create_server(
             lambda: Connection(self.sources, self.sessions, self._access),
@@ -71,14 +111,25 @@ class Gateway:
         self.sources.stop_acknowledging()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.sources.durability.caught_up(), self.settings.drain_seconds)
+        successor = await self._usable_successor()
         for session in self.sessions:
             session.flush()
-            if self.settings.successor:
-                session.restart(self.settings.successor)
+            if successor:
+                session.restart(successor)
             else:
                 session.close()
         self.sources.close()
         await asyncio.sleep(0)
+
+    async def _usable_successor(self) -> str:
+        """Where to send programs now; "" if they must not go anywhere."""
+        successor = self.settings.successor
+        if successor and await _listens(Address.parse(successor, PORT)):
+            log.error(
+                "sources are not sent to the successor: %s They are closed, and reconnect.", _other_data(successor)
+            )
+            return ""
+        return successor
 
     def restart(self, address: str) -> None:
         """Send every program to the worker at "host:port"."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from penstock.core.errors import Forbidden, NoRoom, PenstockError, ProtocolError
+from penstock.core.retry import Pauses, RetryPolicy
 from penstock.core.types import Offset
 from penstock.ingest.catalog import Counters, SourceCatalog
 from penstock.ingest.completion import Completion
@@ -29,11 +30,15 @@ from penstock.protocol.connector import (
     Role,
     Session,
     Use,
+    announced_window,
 )
 from penstock.protocol.connector.bulk import Column, Columns, encode_acks
-from penstock.protocol.connector.credits import Credits
+from penstock.protocol.connector.credits import WINDOWS_MAX, Credits
 
 log = logging.getLogger(__name__)
+
+REFUSALS = RetryPolicy(first_seconds=0.05, max_seconds=1.0)
+"""From a refused NOTIFY to the ACK after which existing programs try again: at once would be a loop."""
 
 _ERROR_TEXT_MAX = 1000
 _ERRORS_KEPT = 20
@@ -141,6 +146,8 @@ class SourceSession:
         self._lag = AckLag()
         self._is_half_closed = self._awaits_release = False
         self._unpaid_bytes = 0
+        self._refusals = Pauses(REFUSALS)
+        self._refused_until: asyncio.TimerHandle | None = None
         self._program = ""
 
     # Frames.
@@ -175,9 +182,11 @@ class SourceSession:
         quota_bytes = None if principal is None else principal.quota_bytes
         self._log = self._sources.joined_by_program(hello.instance, quota_bytes)
         self._completion: Completion = self._sources.completion(hello.instance)
-        self._program = hello.program
+        self._program, announced = announced_window(hello.program)
         self._outlet.cancel_deadline()
-        self._credits = Credits(self._log.largest_frame, self._settings.window_bytes)
+        largest_window = self._settings.window_bytes
+        window = min(max(self._log.settings.window_bytes, announced), largest_window)
+        self._credits = Credits(self._log.largest_frame, window, WINDOWS_MAX * largest_window)
         self._streams = SessionStreams(self._sources, self._log, self)
         self._log.sessions.add(self._streams)
         self._counters.sessions_joined += 1
@@ -232,11 +241,30 @@ class SourceSession:
 
     # Replies.
 
-    def answer(self, reply: NotifyAck) -> None:
+    def accept(self, reply: NotifyAck) -> None:
         if not self._session.is_over:
+            self._refusals.reset()
             self._credits.answered()
             self._send(reply)
             self.flush_soon()
+
+    def refuse(self, reply: NotifyAck) -> None:
+        if self._session.is_over:
+            return
+        self._credits.refused()
+        self._send(reply)
+        if self._refused_until is None:
+            self._refused_until = self._loop.call_later(self._refusals.next(), self.return_refused)
+
+    def return_refused(self) -> None:
+        self._forget_refusals()
+        self._credits.return_refused()
+        self.flush_soon()
+
+    def _forget_refusals(self) -> None:
+        if self._refused_until is not None:
+            self._refused_until.cancel()
+            self._refused_until = None
 
     def acknowledge(self, stream_ids: Column, last_ids: Column) -> None:
         if not self._session.is_over:
@@ -260,15 +288,17 @@ class SourceSession:
 
     def _flush(self) -> None:
         runs, self._to_ack = self._to_ack, []
-        granted = 0 if self._outlet.is_blocked or self._is_half_closed else self._grant()
+        granted = 0 if self._outlet.is_blocked or self._is_half_closed else self._grant(sends_ack=bool(runs))
         if runs:
             self._write(b"".join([runs[0].ack(granted), *(run.ack(0) for run in runs[1:])]))
         elif granted:
             self._send(Ack(granted))
 
-    def _grant(self) -> int:
+    def _grant(self, *, sends_ack: bool = False) -> int:
         assert self._log is not None
         self._credits.stopped = self._streams.is_blocked or not self._log.has_room()
+        if sends_ack:
+            self._credits.return_refused()  # programs try again on any ACK
         return self._credits.grant(self._loop.time())
 
     def _send(self, frame: Frame) -> None:
@@ -351,6 +381,7 @@ class SourceSession:
     def lost(self) -> None:
         """The connection is gone."""
         self._session.close()
+        self._forget_refusals()
         if self._log is not None:
             self._streams.release_all()
             self._log.sessions.discard(self._streams)

@@ -35,7 +35,9 @@ class PendingMarks(NamedTuple):
 
 
 class SessionStreams:
-    """A StreamOwner and the log's AttachedStreams: what a session has open, with the table of last message ids."""
+    """A StreamOwner, a StreamWaiter and the log's AttachedStreams: what a session has open, with the table of last
+    message ids.
+    """
 
     def __init__(self, sources: SourceCatalog, log: SourceLog, replies: Replies) -> None:
         self._sources = sources
@@ -59,6 +61,8 @@ class SessionStreams:
         self._unopened: dict[int, Offset] = {}
         """Streams that not all sinks have opened: their NOTIFYs are not answered yet."""
         self._blocked: set[int] = set()
+        self._refused: set[int] = set()
+        """Streams that other owners have, or that are closing: the registry reports when they are free."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -91,7 +95,13 @@ class SessionStreams:
     def _refuse(self, stream: Stream) -> None:
         stream.notify_ack(False, 0, Side.OURS)
         self._sources.counters.streams_refused += 1
-        self._replies.answer(NotifyAck(False, stream.stream_id, 0))
+        self._refused.add(stream.stream_id)
+        self._sources.registry.wait(self._key(stream.stream_id), self)
+        self._replies.refuse(NotifyAck(False, stream.stream_id, 0))
+
+    def stream_freed(self, stream_id: int) -> None:
+        self._refused.discard(stream_id)
+        self._replies.return_refused()
 
     def _open(self, stream_id: int, before: Offset) -> None:
         """Everything stored of the stream ends at `before` or earlier, and is durable: answer how far it goes."""
@@ -106,7 +116,7 @@ class SessionStreams:
         stream.notify_ack(True, known.last_id, Side.OURS)
         self._table.open(stream_id, known.last_id, known.route)
         self._sources.counters.streams_opened += 1
-        self._replies.answer(NotifyAck(True, stream_id, known.last_id))
+        self._replies.accept(NotifyAck(True, stream_id, known.last_id))
         if self._completion.waits and known.last_id != NOTHING_YET:
             self._acks.add_at(known.route, before, stream_id, known.last_id)
 
@@ -304,6 +314,9 @@ class SessionStreams:
         for stream_id in self._streams:
             self._sources.registry.release(self._key(stream_id), self)
             self._log.streams.detached(stream_id)
+        for stream_id in self._refused:
+            self._sources.registry.stop_waiting(self._key(stream_id), self)
+        self._refused.clear()
         self._unopened.clear()
         self._blocked.clear()
 

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.core.errors import RequestError
 from penstock.protocol.api.codec import Count, Positive, Request, encode
+from penstock.protocol.connector.credits import SMALL_WINDOW_BYTES
 
 # Which port of a pipeline holds what a sink wants. It depends on the sink's own codec alone: others may come and go
 # beside it, and it stays where it is.
@@ -93,6 +94,7 @@ class ConnectorSpec:
     breaker: BreakerSpec = field(default_factory=BreakerSpec)
     segments: Annotated[int, msgspec.Meta(ge=1, le=SEGMENTS_MAX)] = 2
     quota_bytes: Positive | None = None
+    window_bytes: Positive = SMALL_WINDOW_BYTES
     ack: Literal["checkpoint", "durable"] = "checkpoint"
     max_disorder_us: Count = 0
     idle_timeout_seconds: Seconds | None = None

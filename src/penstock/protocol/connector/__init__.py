@@ -18,7 +18,15 @@ from penstock.protocol.connector.codec import (
     unwrap,
     wrap,
 )
-from penstock.protocol.connector.credits import WINDOW_BYTES, Allowance, Credits, LargestFrame
+from penstock.protocol.connector.credits import (
+    SMALL_WINDOW_BYTES,
+    WINDOW_BYTES,
+    Allowance,
+    Credits,
+    LargestFrame,
+    announce_window,
+    announced_window,
+)
 from penstock.protocol.connector.frames import (
     MIGRATING_VERSION,
     NOTHING_YET,
@@ -66,6 +74,7 @@ __all__ = [
     "NOTHING_YET",
     "OUTPUT_STREAM",
     "SINK_VERSION",
+    "SMALL_WINDOW_BYTES",
     "SOURCE_VERSION",
     "TWO_PHASE_STREAM",
     "WINDOW_BYTES",
@@ -105,6 +114,8 @@ __all__ = [
     "StreamState",
     "TwoPhase",
     "Use",
+    "announce_window",
+    "announced_window",
     "decode",
     "encode",
     "encode_messages",

@@ -246,8 +246,8 @@ _VERSION, _COOKIE = Text("version"), Bytes("cookie")
 
 @dataclass(frozen=True, slots=True)
 class HelloCheck:
-    """An acceptor's expectation. An empty cookie means that none is configured, and then none may be sent: "it'd be
-    better to fail loudly rather than continue silently".
+    """An acceptor's expectation. An empty cookie means that none is configured. Then a worker accepts any cookie from a
+    source, since existing programs always send theirs; a sink accepts none.
     """
 
     use: Use

@@ -3,12 +3,22 @@ its socket."
 
 The worker's side is `Credits`, one for each session, with a `LargestFrame` that outlives the sessions of a connector.
 The source's side is `Allowance`.
+
+Many programs send a frame for every credit without waiting for the socket, and lose what a partial send did not take;
+the next frame then fills up the one that was cut off, and what is stored is wrong. So a program gets a small window,
+which fits into the buffers of a socket, unless its HELLO announces that it can use a larger one: its program name ends
+in `;window=BYTES`. Other workers ignore the name.
 """
+
+import re
 
 from penstock.core.errors import ProtocolError
 
 WINDOW_BYTES = 8 * 2**20
-"""Bytes a session may have sent that are not durable yet: the memory it may occupy."""
+"""Bytes a session may have sent that are not durable yet: the memory it may occupy. No HELLO can announce more."""
+
+SMALL_WINDOW_BYTES = 256 * 2**10
+"""The window of a program whose HELLO announces none."""
 
 FRAME_SIZE_FLOOR = 4096
 """Frames count as at least this large, so that a source of small ones does not start with a million credits."""
@@ -18,6 +28,20 @@ LATELY_S = 60.0
 
 WINDOWS_MAX = 2
 """A session with more windows than this in flight is closed plainly, and resumes with fewer credits."""
+
+
+_ANNOUNCED = re.compile(r"(.*);window=([0-9]{1,15})", re.DOTALL)
+
+
+def announce_window(program: str, window_bytes: int = WINDOW_BYTES) -> str:
+    """The program name for the HELLO of a source that handles partial sends, with up to so many bytes in flight."""
+    return f"{program};window={window_bytes}"
+
+
+def announced_window(program: str) -> tuple[str, int]:
+    """The plain name in a HELLO's program name, and the window that it announces; 0 if it announces none."""
+    found = _ANNOUNCED.fullmatch(program)
+    return (program, 0) if found is None else (found[1], int(found[2]))
 
 
 class LargestFrame:
@@ -49,17 +73,36 @@ class LargestFrame:
 class Credits:
     """One session's credits, as its worker counts them.
 
-    A credit is in one of four places: *available* (the source may spend it), *in flight* (spent on a message that is
-    not durable yet), *asked* (spent on a NOTIFY that is not answered yet), *owed* (answered, not returned yet).
+    A credit is in one of five places: *available* (the source may spend it), *in flight* (spent on a message that is
+    not durable yet), *asked* (spent on a NOTIFY that is not answered yet), *refused* (spent on a NOTIFY that was
+    refused, and kept back so that it is not repeated at once), *owed* (to be returned by the next `grant`).
     `grant` keeps the sum at the window's worth; while `stopped`, because a quota is reached, it returns only owed ones.
     """
 
-    __slots__ = ("_asked", "_available", "_in_flight", "_in_flight_bytes", "_largest", "_owed", "_window", "stopped")
+    __slots__ = (
+        "_asked",
+        "_available",
+        "_in_flight",
+        "_in_flight_bytes",
+        "_in_flight_bytes_max",
+        "_largest",
+        "_owed",
+        "_refused",
+        "_window",
+        "stopped",
+    )
 
-    def __init__(self, largest: LargestFrame, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self, largest: LargestFrame, window_bytes: int = WINDOW_BYTES, in_flight_bytes_max: int | None = None
+    ) -> None:
+        """`in_flight_bytes_max` ends a session whose frames are larger than expected: two windows by default. Behind a
+        small window it must leave room for one frame of any size.
+        """
         self._largest = largest
         self._window = window_bytes
-        self._available = self._in_flight = self._in_flight_bytes = self._asked = self._owed = 0
+        self._in_flight_bytes_max = in_flight_bytes_max or WINDOWS_MAX * window_bytes
+        self._available = self._in_flight = self._in_flight_bytes = 0
+        self._asked = self._refused = self._owed = 0
         self.stopped = False
 
     @property
@@ -74,7 +117,7 @@ class Credits:
     @property
     def is_over(self) -> bool:
         """Frames were larger than the credits allowed for: close the session, without an ERROR."""
-        return self._in_flight_bytes > WINDOWS_MAX * self._window
+        return self._in_flight_bytes > self._in_flight_bytes_max
 
     def messages(self, count: int, size: int, largest: int, now: float) -> None:
         """`count` MESSAGE frames arrived, `size` bytes together. Raises ProtocolError without credit for all of
@@ -93,10 +136,21 @@ class Credits:
         self._asked += 1
 
     def answered(self) -> None:
-        """A NOTIFY is answered, either way: "a NOTIFY's credit comes back with its answer", by the next `grant`."""
+        """A NOTIFY is accepted: "a NOTIFY's credit comes back with its answer", by the next `grant`."""
         assert self._asked > 0
         self._asked -= 1
         self._owed += 1
+
+    def refused(self) -> None:
+        """A NOTIFY is refused: its credit comes back after `return_refused`."""
+        assert self._asked > 0
+        self._asked -= 1
+        self._refused += 1
+
+    def return_refused(self) -> None:
+        """The credits of refused NOTIFYs are owed now."""
+        self._owed += self._refused
+        self._refused = 0
 
     def settled(self, count: int, size: int) -> None:
         """`count` messages, `size` bytes of frames, are durable or were duplicates: they no longer occupy memory."""
@@ -107,7 +161,7 @@ class Credits:
 
     def grant(self, now: float) -> int:
         """The credits for an OK or an ACK that is sent now. If 0, no ACK need be sent for their sake."""
-        out = self._available + self._in_flight + self._asked
+        out = self._available + self._in_flight + self._asked + self._refused
         granted = self._owed
         if not self.stopped:
             granted = max(granted, max(self._window // self._largest.size(now), 1) - out)
