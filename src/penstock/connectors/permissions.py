@@ -28,7 +28,7 @@ class Permissions:
     def of(
         cls, data: Path, roots: tuple[Path, ...], *, callbacks: bool, secrets: tuple[Path | None, ...] = ()
     ) -> "Permissions":
-        """For a worker on `data`; `secrets` are files of its own elsewhere. Raises RequestError for a root that is not a
+        """For a worker on `data`; `secrets` are files of its own elsewhere. Raises RequestError for a root that is no
         directory.
         """
         for root in roots:

@@ -208,13 +208,10 @@ def test_the_error_never_repeats_the_cookie_that_was_expected(cookie: bytes) -> 
     assert "tacos" not in repr(HelloCheck(Use.SOURCE, b"tacos")) + repr(Hello("", b"tacos", "", ""))
 
 
-def test_a_worker_without_a_cookie_accepts_any() -> None:
-    assert decode(0, hello("0.0.1", b"surprise"), hello=HelloCheck(Use.SOURCE)) == Hello("0.0.1", b"surprise", "p", "i")
-
-
-def test_a_sink_without_a_cookie_accepts_none() -> None:
+@pytest.mark.parametrize(("use", "version"), [(Use.SOURCE, "0.0.1"), (Use.SINK, "v0.0.1")])
+def test_a_cookie_where_none_is_configured_is_an_error_too(use: Use, version: str) -> None:
     with pytest.raises(ProtocolError, match="unexpected cookie"):
-        decode(0, hello("v0.0.1", b"tacos"), hello=HelloCheck(Use.SINK))
+        decode(0, hello(version, b"tacos"), hello=HelloCheck(use))
 
 
 def test_an_error_that_is_sent_is_short() -> None:
