@@ -43,6 +43,7 @@ from penstock.store.store import SegmentStore
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tls import client_context, server_context
 from tests.support.tokens import TOKEN, TOKEN_FILE
+from tests.support.waiting import until
 
 COOKIE = b"Dragons-Love-Tacos"
 QUOTA_BYTES = 4096
@@ -470,6 +471,7 @@ def test_the_document_s_dialect_needs_a_principal_for_everybody(attacked: Attack
             assert owner.attribute("anyone/events", QUOTA) == QUOTA_BYTES
     finally:
         attacked.access.revoke("anonymous")
+    until(lambda: isinstance(ask_in_document_s_dialect(attacked, request), AuthTokenCheckFailed))
 
 
 # Certificates.
