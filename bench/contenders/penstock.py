@@ -50,14 +50,14 @@ def hello() -> bytes:
     return frame(HELLO, struct.pack(">ii", 17, 5))
 
 
-def create_segment(request: int, segment: str) -> bytes:
-    """No scaling, no rollover, no token."""
+def create_segment(request: int, segment: str, token: str = "") -> bytes:
+    """No scaling, no rollover."""
     scale = struct.pack(">ib", 0, 0)
-    return frame(CREATE_SEGMENT, LONG.pack(request), text(segment), scale, text(""), LONG.pack(0))
+    return frame(CREATE_SEGMENT, LONG.pack(request), text(segment), scale, text(token), LONG.pack(0))
 
 
-def setup_append(request: int, writer: bytes, segment: str) -> bytes:
-    return frame(SETUP_APPEND, LONG.pack(request), writer, text(segment), text(""))
+def setup_append(request: int, writer: bytes, segment: str, token: str = "") -> bytes:
+    return frame(SETUP_APPEND, LONG.pack(request), writer, text(segment), text(token))
 
 
 def begin_block(writer: bytes, block: bytes) -> bytes:
@@ -70,13 +70,13 @@ def end_block(writer: bytes, size: int, count: int, last: int) -> bytes:
     return END_FRAME.pack(END_BLOCK, length, writer, size, 0, count, last, last)
 
 
-def read_segment(segment: str, offset: int, length: int) -> bytes:
+def read_segment(segment: str, offset: int, length: int, token: str = "") -> bytes:
     where = struct.pack(">qi", offset, length)
-    return frame(READ_SEGMENT, text(segment), where, text(""), LONG.pack(offset))
+    return frame(READ_SEGMENT, text(segment), where, text(token), LONG.pack(offset))
 
 
-def get_info(segment: str) -> bytes:
-    return frame(GET_INFO, LONG.pack(0), text(segment), text(""))
+def get_info(segment: str, token: str = "") -> bytes:
+    return frame(GET_INFO, LONG.pack(0), text(segment), text(token))
 
 
 def receive(sock: socket.socket) -> tuple[int, bytes]:
@@ -101,9 +101,9 @@ def unexpected(kind: int, payload: bytes) -> BenchmarkFailed:
     return BenchmarkFailed(f"the worker answered with message {kind}: {payload[:200]!r}")
 
 
-def segment_bytes(sock: socket.socket, segment: str) -> int:
+def segment_bytes(sock: socket.socket, segment: str, token: str) -> int:
     """How long the segment is; 0 if there is none."""
-    sock.sendall(get_info(segment))
+    sock.sendall(get_info(segment, token))
     kind, payload = receive(sock)
     if kind == NO_SUCH_SEGMENT:
         return 0
@@ -153,16 +153,17 @@ class SegmentLink:
 class SegmentReader:
     """Exactly one reply to a request: a head that is always as long, data, and the request."""
 
-    def __init__(self, sock: socket.socket, segment: str) -> None:
+    def __init__(self, sock: socket.socket, segment: str, token: str) -> None:
         self.sock = sock
         self._segment = segment
-        self.size = segment_bytes(sock, segment)
+        self._token = token
+        self.size = segment_bytes(sock, segment, token)
         head_bytes = HEAD.size + len(text(segment)) + struct.calcsize(">q??i")
         self._head = memoryview(bytearray(head_bytes))
         self._tail = memoryview(bytearray(LONG.size))
 
     def read(self, offset: int, into: memoryview) -> int:
-        self.sock.sendall(read_segment(self._segment, offset, len(into)))
+        self.sock.sendall(read_segment(self._segment, offset, len(into), self._token))
         receive_exactly(self.sock, self._head)
         kind, _ = HEAD.unpack_from(self._head)
         if kind != SEGMENT_READ:
@@ -180,17 +181,18 @@ class SegmentTarget:
     port: int
     events: int
     name: str
+    token: str
 
     def connect(self, index: int) -> SegmentLink:
         sock = greet(self.port)
         segment = f"{self.name}/{index}"
         writer = uuid.uuid4().bytes
-        ask(sock, create_segment(1, segment), SEGMENT_CREATED)
-        ask(sock, setup_append(2, writer, segment), APPEND_SETUP)
+        ask(sock, create_segment(1, segment, self.token), SEGMENT_CREATED)
+        ask(sock, setup_append(2, writer, segment, self.token), APPEND_SETUP)
         return SegmentLink(sock, writer, events.block(self.events))
 
     def connect_reader(self) -> SegmentReader:
-        return SegmentReader(greet(self.port), f"{self.name}/0")
+        return SegmentReader(greet(self.port), f"{self.name}/0", self.token)
 
 
 def greet(port: int) -> socket.socket:
@@ -214,14 +216,15 @@ class Penstock(Contender):
         arguments = ["worker", "--data", str(data), *FREE_PORTS]
         command = [sys.executable, "-m", "penstock", *arguments]
         server = start_server(command, directory, ports_file(data / "ports.json"))
+        self._token = (data / "token").read_text().strip()
         os.environ["PENSTOCK_TOKEN_FILE"] = str(data / "token")  # of all clients, also in other processes
         return server
 
     def load(self, server: Server) -> SegmentTarget:
-        return SegmentTarget(server.ports["segment"], self._events, "bench/load")
+        return SegmentTarget(server.ports["segment"], self._events, "bench/load", self._token)
 
     def probe(self, server: Server) -> SegmentTarget:
-        return SegmentTarget(server.ports["segment"], 1, "bench/probe")
+        return SegmentTarget(server.ports["segment"], 1, "bench/probe", self._token)
 
     def reading(self, server: Server) -> SegmentTarget:
         return self.load(server)
@@ -229,5 +232,5 @@ class Penstock(Contender):
     def stored(self, server: Server) -> int:
         names = [f"bench/load/{index}" for index in range(self._connections)]
         with greet(server.ports["segment"]) as sock:
-            sizes = [segment_bytes(sock, name) for name in [*names, "bench/probe/0"]]
+            sizes = [segment_bytes(sock, name, self._token) for name in [*names, "bench/probe/0"]]
         return sum(sizes) // events.STORED_BYTES

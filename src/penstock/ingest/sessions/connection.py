@@ -13,7 +13,7 @@ from penstock.access.file import AccessControl
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.keepalive import find_dead_peers
 from penstock.ingest.catalog import SourceCatalog
-from penstock.ingest.sessions.admission import Admission
+from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.session import SessionTable, SourceSession
 from penstock.protocol.connector import HelloCheck, Use
 from penstock.protocol.connector.bulk import Columns, Receiver
@@ -36,9 +36,9 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, sources: SourceCatalog, table: SessionTable, access: AccessControl) -> None:
         self._settings = sources.settings
         self._table = table
-        self._admission = Admission(access, self._settings.cookie)
-        self._session = SourceSession(sources, table, self._admission, self)
-        check = HelloCheck(Use.SOURCE, check_cookie=self._admission.check_cookie)
+        self._access = ProgramAccess(access, self._settings.cookie)
+        self._session = SourceSession(sources, table, self._access, self)
+        check = HelloCheck(Use.SOURCE, check_cookie=self._access.check_cookie)
         self._receiver = Receiver(hello=check, frame_size_max=self._settings.frame_bytes_max)
         self._receive_bytes = _RECEIVE_BYTES_CONTROL
         self._out: list[bytes] = []
@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes_max)
         self.peer = str(self._transport.get_extra_info("peername"))
-        self._admission.certificate_names = certificate_names(self._transport.get_extra_info("peercert"))
+        self._access.certificate_names = certificate_names(self._transport.get_extra_info("peercert"))
         find_dead_peers(self._transport, settings.dead_peer_seconds)
         self._deadline = self._loop.call_later(settings.handshake_seconds, self._too_late)
         if not self._table.opened(self._session):

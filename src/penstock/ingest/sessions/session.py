@@ -13,7 +13,7 @@ from penstock.core.types import Offset
 from penstock.ingest.catalog import Counters, SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.sessions.acks import AckLag, Run
-from penstock.ingest.sessions.admission import Admission
+from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.streams import SessionStreams
 from penstock.ingest.source_log import SourceLog
 from penstock.protocol.api.status import SessionError, SessionStatus
@@ -130,12 +130,12 @@ class SessionTable:
 class SourceSession:
     """Without a log before its HELLO. Its connection closes on the errors that `receive` raises."""
 
-    def __init__(self, sources: SourceCatalog, table: SessionTable, admission: Admission, outlet: Outlet) -> None:
+    def __init__(self, sources: SourceCatalog, table: SessionTable, access: ProgramAccess, outlet: Outlet) -> None:
         self._sources = sources
         self._settings = sources.settings
         self._counters = sources.counters
         self._table = table
-        self._admission = admission
+        self._access = access
         self._outlet = outlet
         self._loop = asyncio.get_running_loop()
         self._session = Session(Use.SOURCE, Role.ACCEPTOR)
@@ -177,8 +177,8 @@ class SourceSession:
             self._log.snapshot_if_due()
 
     def _hello(self, hello: Hello) -> None:
-        self._admission.check_source(hello.instance)
-        principal = self._admission.principal
+        self._access.check_source(hello.instance)
+        principal = self._access.principal
         quota_bytes = None if principal is None else principal.quota_bytes
         self._log = self._sources.joined_by_program(hello.instance, quota_bytes)
         self._completion: Completion = self._sources.completion(hello.instance)
@@ -350,7 +350,7 @@ class SourceSession:
         self._finish()
 
     def close_if_revoked(self) -> None:
-        if not self._session.is_over and not self._admission.is_current():
+        if not self._session.is_over and not self._access.is_current():
             self.fail(Forbidden("its access was revoked or changed"))
 
     def close_for_room(self, reason: NoRoom) -> None:

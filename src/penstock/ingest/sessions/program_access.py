@@ -13,7 +13,7 @@ from penstock.access.principals import ANONYMOUS, EVERYONE, Principal, Role
 from penstock.core.errors import ProtocolError, Unauthenticated
 
 
-class Admission:
+class ProgramAccess:
     """Of one session."""
 
     def __init__(self, access: AccessControl, cookie: bytes) -> None:
