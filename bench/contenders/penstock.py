@@ -153,7 +153,7 @@ class SegmentLink:
 class SegmentReader:
     """Exactly one reply to a request: a head that is always as long, data, and the request."""
 
-    def __init__(self, sock: socket.socket, segment: str, token: str) -> None:
+    def __init__(self, sock: socket.socket, segment: str, token: str = "") -> None:
         self.sock = sock
         self._segment = segment
         self._token = token
