@@ -28,8 +28,10 @@ class Role(Enum):
     ADMIN = "admin"
 
     def includes(self, other: "Role") -> bool:
-        order = list(Role)
-        return order.index(self) >= order.index(other)
+        return _RANKS[self] >= _RANKS[other]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,9 @@ class Caller:
         if isinstance(request, _Read):
             name = request.segment
             role = Role.ADMIN if name.startswith(COORDINATOR_PREFIX) else Role.READ
-            self._identify(request.token).check(role, access_name(name), f"segment {name!r}")
+            principal = self._identify(request.token)
+            if not principal.may(role, access_name(name)):  # before the text of a refusal is made
+                principal.check(role, access_name(name), f"segment {name!r}")
         elif isinstance(request, _Change):
             self._check_change(self._identify(request.token), request)
 
