@@ -160,12 +160,15 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     started: list[RunningGateway] = []
 
     async def start(
-        store_settings: StoreSettings = SMALL, gate: Gate | None = None, **settings: object
+        store_settings: StoreSettings = SMALL,
+        gate: Gate | None = None,
+        files: type[RealFiles] = RealFiles,
+        **settings: object,
     ) -> RunningGateway:
         """`gate` guards it from the start, so it also gets the streams that ended with the last one."""
         if started:
             await started.pop().stop()
-        journal = CrashingJournal(RealFiles(tmp_path / "journal"), store_settings)
+        journal = CrashingJournal(files(tmp_path / "journal"), store_settings)
         store = SegmentStore(journal, store_settings)
         committer = Committer(journal, store_settings.idle_proof_seconds)
         committer.start()

@@ -1,11 +1,9 @@
 """One bad peer ends alone: the others do not notice, and memory stays within its limits."""
 
 import asyncio
-import os
 import random
 import socket
 import struct
-import threading
 from contextlib import suppress
 
 import pytest
@@ -27,9 +25,9 @@ from penstock.protocol.segment import (
     SegmentCreated,
     SetupAppend,
 )
-from penstock.store.files import RealFile, RealFiles
 from tests.segment_server.conftest import Connect, Peer, Running, Serve, hang_up
 from tests.segment_server.test_appending import WRITER, block, set_up
+from tests.support.gated_files import GatedFile, GatedFiles
 from tests.support.waiting import eventually
 
 
@@ -137,24 +135,6 @@ async def test_a_peer_that_never_reads_is_no_longer_read(versioned: Peer, serve:
     assert isinstance(await versioned.reply(), DataAppended)
     writer.transport.abort()
     await hang_up(writer)
-
-
-class GatedFile(RealFile):
-    """Its fsync takes as long as the gate is shut."""
-
-    gate = threading.Event()
-
-    def sync(self) -> None:
-        self.gate.wait()
-        super().sync()
-
-
-class GatedFiles(RealFiles):
-    def open(self, name: str) -> RealFile:
-        return GatedFile(self._open(name))
-
-    def create(self, name: str) -> RealFile:
-        return GatedFile(self._open(name, os.O_CREAT | os.O_EXCL))
 
 
 async def test_bytes_that_wait_for_the_disk_are_bounded_and_all_are_acknowledged_in_the_end(serve: Serve) -> None:

@@ -41,7 +41,7 @@ from penstock.core import sizes
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError, StoreFailed
 from penstock.core.logs import log_line, set_up_logging
-from penstock.ingest.settings import AckMode, GatewaySettings, SourceSettings
+from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, WINDOW_BYTES
 from penstock.protocol.connector.frames import EventTimeUnit
@@ -72,6 +72,14 @@ def _limit(text: str, limit: str) -> Retention:
     with suppress(typer.BadParameter):
         return Retention("size", parse_size(limit))
     raise typer.BadParameter(f"{text!r}: write complete, keep, a time like 7d, or a size like 10GiB")
+
+
+_NO_QUOTA = -1
+
+
+def parse_quota(text: str | int) -> int:
+    """For a typer option: a size, or `none`."""
+    return _NO_QUOTA if isinstance(text, str) and text.strip().lower() == "none" else parse_size(text)
 
 
 log = logging.getLogger("penstock.worker")
@@ -176,7 +184,15 @@ def worker(
     segment_quota: int | None = _option_size(None, "Bytes that a segment may hold (default: no limit)."),
     connections: int = typer.Option(250, min=1, help="Connections at the same time.", rich_help_panel=_LIMITS),
     block_size: int = _option_size("9MiB", "Largest append."),
-    source_quota: int | None = _option_size(None, "Bytes that a source's segments may hold (default: no limit)."),
+    source_quota: int | None = typer.Option(
+        None,
+        parser=parse_quota,
+        metavar="SIZE|none",
+        help="Bytes that a source's segments may hold, without what all pipelines have completed; none: no limit "
+        "(default: 10GiB with --retention complete, otherwise none).",
+        rich_help_panel=_LIMITS,
+    ),
+    in_flight: int = _option_size("256MiB", "Bytes received from all sources that are not on disk yet."),
     sessions: int = typer.Option(1000, min=1, help="Sources connected at the same time.", rich_help_panel=_LIMITS),
     frame_size: int = _option_size("4MiB", "Largest frame of a source."),
     streams: int = typer.Option(100_000, min=1, help="Open streams of one session.", rich_help_panel=_LIMITS),
@@ -186,11 +202,14 @@ def worker(
     Its ports are printed, and written to DATA/ports.json. On SIGTERM or
     Ctrl-C it makes durable and acknowledges what it has received, then stops.
     """
-    _check_sizes(chapter_size, block_size, frame_size)
+    _check_sizes(chapter_size, block_size, frame_size, in_flight)
     tls = tls_files(tls_cert, tls_key, tls_client_ca)
     unit = EventTimeUnit[event_time_unit.name]
     connector = SourceSettings(
-        ack=ack, event_time_unit=unit, event_time_ingest=event_time_ingest, quota_bytes=source_quota
+        ack=ack,
+        event_time_unit=unit,
+        event_time_ingest=event_time_ingest,
+        quota_bytes=_quota(source_quota, retention),
     )
     connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [], when_all_idle or [])
     connector, named = with_windows(connector, named, window or [])
@@ -201,6 +220,7 @@ def worker(
     gateway = GatewaySettings(host=host, port=connector_port, cookie=secret, source=connector)
     gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor, sources=named)
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
+    gateway = replace(gateway, in_flight_bytes_max=in_flight)
     coordinator = CoordinatorSettings(retention=retention)
     servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway, coordinator=coordinator)
     hosts = frozenset(http_allow_host or ())
@@ -240,11 +260,20 @@ def _window_bytes(text: str) -> int:
     return size
 
 
-def _check_sizes(chapter_size: int, block_size: int, frame_size: int) -> None:
+def _quota(given: int | None, retention: Retention) -> int | None:
+    """Where retention is by time or by size, or everything is kept, that is the limit that was chosen."""
+    if given is not None:
+        return None if given == _NO_QUOTA else given
+    return QUOTA_BYTES if retention.mode == "complete" else None
+
+
+def _check_sizes(chapter_size: int, block_size: int, frame_size: int, in_flight: int) -> None:
     if not 64 * 1024 <= chapter_size <= 2**40 or not 0 < block_size < 2**24 - 1024:
         raise RequestError("--chapter-size is 64KiB or more, --block-size less than 16MiB")
     if not 64 * 1024 <= frame_size <= FRAME_SIZE_CEILING:
         raise RequestError("--frame-size is from 64KiB to 15MiB: a stored event must fit into a message")
+    if in_flight < 2 * frame_size:
+        raise RequestError("--in-flight is at least twice --frame-size: a frame must fit into it beside others")
 
 
 def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None) -> None:

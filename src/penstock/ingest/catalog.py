@@ -13,6 +13,7 @@ from penstock.ingest.completion import Completion
 from penstock.ingest.ended_streams import EndedStreams
 from penstock.ingest.event_times import ArrivalClock
 from penstock.ingest.gate import Gate, GuardedStreams
+from penstock.ingest.in_flight import InFlightBudget
 from penstock.ingest.known_streams import Standing
 from penstock.ingest.owners import LocalRegistry, StreamKey, StreamRegistry
 from penstock.ingest.settings import GatewaySettings, SourceSettings
@@ -56,6 +57,7 @@ class SourceCatalog:
         self.durability = durability
         self.settings = settings
         self.counters = Counters()
+        self.in_flight = InFlightBudget(settings.in_flight_bytes_max, settings.sessions_max)
         self.registry: StreamRegistry = LocalRegistry()
         self.guarded = GuardedStreams()
         self.clock = ArrivalClock()

@@ -14,6 +14,10 @@ PORT = 7100
 
 MIB = 1 << 20
 
+QUOTA_BYTES = 10 << 30
+"""Of a source, unless it is set: about a day of 100 KB a second that no pipeline reads. One source that nobody reads
+must not fill the disk for all the others."""
+
 
 class WhenAllIdle(Enum):
     """What the watermark of a source does while all its streams are idle."""
@@ -46,8 +50,9 @@ class SourceSettings:
     event_time_ingest: bool = False
     """An event time of 0 means the time of arrival."""
 
-    quota_bytes: int | None = None
-    """Bytes that its segments may retain together; beyond it no credits are granted until there is room."""
+    quota_bytes: int | None = QUOTA_BYTES
+    """Bytes that its segments may retain together, without what pipelines have completed; beyond it no credits are
+    granted until there is room. None: no limit but the disk."""
 
     window_bytes: int = SMALL_WINDOW_BYTES
     """What a program may have sent that is not durable yet, unless its HELLO announces a larger window."""
@@ -99,6 +104,9 @@ class GatewaySettings:
     window_bytes: int = WINDOW_BYTES
     """The largest window of a session, whatever its HELLO announces: the memory that it may occupy."""
 
+    in_flight_bytes_max: int = 256 * MIB
+    """The same over all sessions and connectors: bounds what a stalled disk makes the worker buffer."""
+
     write_buffer_bytes_max: int = MIB
     """Acknowledgements that a peer has not fetched; beyond it no more credits are granted."""
 
@@ -126,14 +134,18 @@ class GatewaySettings:
         return self.sources.get(name, self.source)
 
 
-def settings_of(spec: ConnectorSpec, *, own_event_times: bool | None) -> SourceSettings:
-    """For the source of an application's connector; `own_event_times` is one of its capabilities."""
+def settings_of(
+    spec: ConnectorSpec, *, own_event_times: bool | None, quota_bytes: int | None = QUOTA_BYTES
+) -> SourceSettings:
+    """For the source of an application's connector; `own_event_times` is one of its capabilities, and `quota_bytes` is
+    for a connector that sets no quota.
+    """
     return SourceSettings(
         segments=spec.segments,
         ack=AckMode(spec.ack),
         event_time_unit=EventTimeUnit[spec.event_time_unit.upper()],
         event_time_ingest=spec.event_time_ingest,
-        quota_bytes=spec.quota_bytes,
+        quota_bytes=quota_bytes if spec.quota_bytes is None else spec.quota_bytes,
         window_bytes=spec.window_bytes,
         max_disorder_us=spec.max_disorder_us,
         idle_timeout_seconds=spec.idle_timeout_seconds,

@@ -224,7 +224,8 @@ class SourceHost:
         return OutPort(self.name, self.sources, storage, self.counters, gate, self._capabilities.pauses)
 
     def _settings(self) -> SourceSettings:
-        return settings_of(self.spec, own_event_times=self._capabilities.own_event_times)
+        quota = self.sources.settings.source.quota_bytes
+        return settings_of(self.spec, own_event_times=self._capabilities.own_event_times, quota_bytes=quota)
 
     @property
     def port(self) -> OutPort:

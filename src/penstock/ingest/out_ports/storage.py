@@ -2,18 +2,21 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
+from penstock.connectors.api import StreamRef
 from penstock.connectors.registry import Chains
 from penstock.core.errors import NoRoom
 from penstock.core.types import Position
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.completion import Completion
+from penstock.ingest.in_flight import Share
 from penstock.ingest.known_streams import COUNT_MAX, ephemeral_id
 from penstock.ingest.source_log import SourceLog
 from penstock.ingest.worker_sources import DeadLetters
@@ -25,42 +28,43 @@ WINDOW_BYTES = 8 << 20
 LOOK_SECONDS = 0.05
 """Between two checks for room, while a stream waits: pipelines make room a few times a second."""
 
-_CHECK_SECONDS = 1.0
+_CHECK_SECONDS = 0.2
 
 
 class Window:
     """What a port may have stored that is not durable yet: the memory that its peers may occupy."""
 
-    def __init__(self, durability: Durability, check: Callable[[], None], size: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self, durability: Durability, check: Callable[[], None], share: Share, size: int = WINDOW_BYTES
+    ) -> None:
         """`check` raises StoreFailed if nothing will become durable any more."""
         self._durability = durability
         self._check = check
+        self._share = share
         self._size = size
-        self.in_flight_bytes = 0
         self._open = asyncio.Event()
         self._open.set()
 
     @property
     def is_open(self) -> bool:
-        return self.in_flight_bytes < self._size
+        return self._share.in_flight_bytes < self._size and self._share.has_room
 
     async def wait(self) -> None:
         """Return when it may be open. Raises StoreFailed."""
         while not self.is_open:
             self._check()
+            self._open.clear()  # others may have filled what all share since it was set
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_SECONDS):
                     await self._open.wait()
 
     def sent(self, position: Position, size: int) -> None:
         """So many bytes are durable when the journal is, up to this position."""
-        self.in_flight_bytes += size
-        if not self.is_open:
-            self._open.clear()
+        self._share.received(size)
         self._durability.after(position, partial(self._settled, size))
 
     def _settled(self, size: int) -> None:
-        self.in_flight_bytes -= size
+        self._share.settled(size)
         if self.is_open:
             self._open.set()
 
@@ -195,9 +199,9 @@ class SourceStorage:
         self._completion = sources.completion(name)
         self.log = sources.configured(name)
         self.chains = chains
-        self.dead_letters = dead_letters
+        self._dead_letters = dead_letters
         self.draining = draining
-        self.window = Window(sources.durability, check)
+        self.window = Window(sources.durability, check, sources.in_flight.share())
         self.room = Room(self.log, check)
         self.completed_offsets = CompletedOffsets(self._completion)
         self.ids = EphemeralIds(self.log, sources.durability)
@@ -223,6 +227,14 @@ class SourceStorage:
             counters.messages += events
             counters.message_bytes += size
         self.log.snapshot_if_due()
+
+    async def dead_letter(
+        self, data: bytes, reason: str, stream: StreamRef, name: str, metadata: Mapping[str, Any]
+    ) -> None:
+        """Waits for room in the window: what cannot become an event occupies memory all the same."""
+        await self.window.wait()
+        await self._dead_letters.write(data, reason, stream, name, metadata)
+        self.window.sent(self._sources.store.journal.end, len(data))
 
     def skipped(self, duplicates: int) -> None:
         for counters in (self._counters, self._sources.counters, self.log.counters):

@@ -291,7 +291,7 @@ class OutStream:
         return batch if last_id is None else batch._replace(streams=columns(self.ref.stream_id, last_id, NO_TIME))
 
     async def _dead_letter(self, data: bytes, reason: str) -> None:
-        await self._storage.dead_letters.write(data, reason, self.ref, self.name, self._metadata)
+        await self._storage.dead_letter(data, reason, self.ref, self.name, self._metadata)
 
     # Waiting for what was sent.
 

@@ -187,6 +187,7 @@ class SourceSession:
         largest_window = self._settings.window_bytes
         window = min(max(self._log.settings.window_bytes, announced), largest_window)
         self._credits = Credits(self._log.largest_frame, window, WINDOWS_MAX * largest_window)
+        self._share = self._sources.in_flight.share()
         self._streams = SessionStreams(self._sources, self._log, self)
         self._log.sessions.add(self._streams)
         self._counters.sessions_joined += 1
@@ -209,7 +210,9 @@ class SourceSession:
         if self._unpaid_bytes > self._settings.window_bytes:
             self.close_for_room(NoRoom("the quota is reached, and it has sent a whole window since"))
             return
+        self._share.check(size)
         run = self._streams.store(columns, now)
+        self._share.received(size)
         self._unsettled.append(run)
         self._ends.update(run.ends)
         for counters in (self._counters, self._log.counters):
@@ -223,6 +226,7 @@ class SourceSession:
     def _durable(self, run: Run) -> None:
         self._unsettled.popleft()
         self._credits.settled(run.count, run.size)
+        self._share.settled(run.size)
         for route, end in run.ends.items():
             self._completion.durable(route, end)
         if not self._completion.waits:
@@ -299,7 +303,10 @@ class SourceSession:
         self._credits.stopped = self._streams.is_blocked or not self._log.has_room()
         if sends_ack:
             self._credits.return_refused()  # programs try again on any ACK
-        return self._credits.grant(self._loop.time())
+        now = self._loop.time()
+        granted = self._credits.grant(now, self._share.limit_for(self._credits.frame_bytes(now)))
+        self._share.promise(self._credits.promised_bytes(now))
+        return granted
 
     def _send(self, frame: Frame) -> None:
         if not self._session.is_over:
@@ -385,6 +392,7 @@ class SourceSession:
         if self._log is not None:
             self._streams.release_all()
             self._log.sessions.discard(self._streams)
+            self._share.close()
         self._table.closed(self)
 
     def status(self) -> SessionStatus:

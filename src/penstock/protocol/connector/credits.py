@@ -159,12 +159,24 @@ class Credits:
         self._in_flight -= count
         self._in_flight_bytes -= size
 
-    def grant(self, now: float) -> int:
-        """The credits for an OK or an ACK that is sent now. If 0, no ACK need be sent for their sake."""
+    def frame_bytes(self, now: float) -> int:
+        """How large a frame is expected to be at most."""
+        return self._largest.size(now)
+
+    def promised_bytes(self, now: float) -> int:
+        """What the source can still send, by the size of its largest frames."""
+        return max(self._available, 0) * self._largest.size(now)
+
+    def grant(self, now: float, limit_bytes: int | None = None) -> int:
+        """The credits for an OK or an ACK that is sent now. If 0, no ACK need be sent for their sake. `limit_bytes`: a
+        smaller window, for now; it may be too small for a single frame.
+        """
         out = self._available + self._in_flight + self._asked + self._refused
         granted = self._owed
         if not self.stopped:
-            granted = max(granted, max(self._window // self._largest.size(now), 1) - out)
+            size = self._largest.size(now)
+            whole = max(self._window // size, 1)
+            granted = max(granted, min(whole, whole if limit_bytes is None else limit_bytes // size) - out)
         self._owed = 0
         self._available += granted
         return granted

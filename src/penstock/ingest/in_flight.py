@@ -1,0 +1,102 @@
+"""The memory of ingest: one budget for all bytes that were received and are not durable yet.
+
+Sessions of programs and connectors' `out` ports share it, so a stalled disk fills it and not the memory, however many
+of them there are. Half of it belongs to them in equal parts, which nobody else can take; the other half is lent to
+whoever is busy, at most a sixteenth of what is left at a time. So nobody starves, and a newcomer never finds it empty.
+"""
+
+from penstock.core.errors import NoRoom
+
+PORTS_MAX = 1000
+"""`out` ports that the equal parts are counted for, beside the sessions; more of them share what is lent."""
+
+_LENT_AT_ONCE = 16
+"""A share may borrow this fraction of what is left."""
+
+
+class InFlightBudget:
+    """Used only in the worker's event loop."""
+
+    def __init__(self, bytes_max: int, sessions_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.own_bytes = bytes_max // 2 // (sessions_max + PORTS_MAX)
+        """What each share has without borrowing."""
+        self.in_flight_bytes = 0
+        self._lendable_bytes = bytes_max // 2
+
+    @property
+    def lendable_bytes(self) -> int:
+        return max(self._lendable_bytes, 0)
+
+    @property
+    def is_full(self) -> bool:
+        return self.in_flight_bytes >= self.bytes_max
+
+    def share(self) -> "Share":
+        return Share(self)
+
+    def lend(self, size: int) -> None:
+        """A negative size is given back."""
+        self._lendable_bytes -= size
+
+
+class Share:
+    """What one session or port has in flight, and what its peer was promised that it may send."""
+
+    __slots__ = ("_borrowed_bytes", "_budget", "_promised_bytes", "in_flight_bytes")
+
+    def __init__(self, budget: InFlightBudget) -> None:
+        self._budget = budget
+        self.in_flight_bytes = self._promised_bytes = self._borrowed_bytes = 0
+
+    @property
+    def limit_bytes(self) -> int:
+        """What it may have in flight and promised."""
+        budget = self._budget
+        return budget.own_bytes + (self._borrowed_bytes + budget.lendable_bytes) // _LENT_AT_ONCE
+
+    def limit_for(self, frame_bytes: int) -> int:
+        """As `limit_bytes`, but at least one frame of this size as long as that would fit into the budget now: frames
+        larger than a share pass one by one.
+        """
+        limit, budget = self.limit_bytes, self._budget
+        fits = budget.in_flight_bytes + frame_bytes <= budget.bytes_max
+        return max(limit, frame_bytes) if fits else limit
+
+    @property
+    def has_room(self) -> bool:
+        return self.in_flight_bytes < self.limit_bytes and not self._budget.is_full
+
+    def check(self, size: int) -> None:
+        """Raises NoRoom if so many bytes more would break the budget: frames were larger than their credits."""
+        budget = self._budget
+        if budget.in_flight_bytes + size > budget.bytes_max:
+            raise NoRoom(
+                f"{budget.in_flight_bytes:,} bytes of all sources wait for the disk, and {size:,} more are too many",
+                "Look at the disk; --in-flight sets the limit.",
+            )
+
+    def promise(self, size: int) -> None:
+        """The peer may send so many bytes, by the sizes of frames it has shown."""
+        self._promised_bytes = size
+        self._borrow()
+
+    def received(self, size: int) -> None:
+        """They are in flight until `settled`."""
+        self.in_flight_bytes += size
+        self._budget.in_flight_bytes += size
+        self._borrow()
+
+    def settled(self, size: int) -> None:
+        self.in_flight_bytes -= size
+        self._budget.in_flight_bytes -= size
+        self._borrow()
+
+    def close(self) -> None:
+        """The peer is gone: nothing is promised any more. What it has sent counts until it is durable."""
+        self.promise(0)
+
+    def _borrow(self) -> None:
+        needed = max(self.in_flight_bytes + self._promised_bytes - self._budget.own_bytes, 0)
+        self._budget.lend(needed - self._borrowed_bytes)
+        self._borrowed_bytes = needed
