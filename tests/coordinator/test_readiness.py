@@ -47,7 +47,7 @@ def heartbeats(clock: Clock, starts: Starts) -> Heartbeats:
 
 def test_a_pipeline_runs_when_its_query_asks_for_an_epoch_and_not_before(heartbeats: Heartbeats) -> None:
     assert heartbeats.state("p") == "STOPPED"
-    heartbeats.announce("p", ["s"])
+    heartbeats.announce({"p": ["s"]})
     assert heartbeats.state("p") == "STARTING"
     heartbeats.started("p")
     heartbeats.beat("p")
@@ -59,13 +59,13 @@ def test_a_pipeline_runs_when_its_query_asks_for_an_epoch_and_not_before(heartbe
 
 
 def test_a_start_that_is_no_longer_announced_is_given_up(heartbeats: Heartbeats, clock: Clock) -> None:
-    heartbeats.announce("p", ["s"])
+    heartbeats.announce({"p": ["s"]})
     clock.now += LAPSE + 1
     assert (heartbeats.state("p"), heartbeats.announced()) == ("STOPPED", {})
     heartbeats.started("q")
     clock.now += LAPSE + 1
     assert heartbeats.state("q") == "FAILING"
-    heartbeats.announce("q", ["s"])
+    heartbeats.announce({"q": ["s"]})
     assert heartbeats.state("q") == "STARTING"
 
 
@@ -75,7 +75,7 @@ def test_a_driver_that_was_killed_is_given_up_when_the_next_one_is_announced(
     heartbeats.started("p")
     heartbeats.asked("p")
     clock.now += 1
-    heartbeats.announce("p", ["s"])
+    heartbeats.announce({"p": ["s"]})
     assert heartbeats.state("p") == "STARTING"
     assert heartbeats.ready_in_seconds("p") is not None
     clock.now += 1
@@ -91,19 +91,19 @@ def test_a_driver_that_was_killed_is_given_up_when_the_next_one_is_announced(
 def test_the_time_that_is_left_follows_from_the_last_start(
     heartbeats: Heartbeats, clock: Clock, starts: Starts
 ) -> None:
-    heartbeats.announce("p", ["s"])
+    heartbeats.announce({"p": ["s"]})
     assert heartbeats.ready_in_seconds("p") == DEFAULT_START_SECONDS
     clock.now += 12
-    heartbeats.announce("p", ["s"])
+    heartbeats.announce({"p": ["s"]})
     heartbeats.started("p")
     assert heartbeats.ready_in_seconds("p") == DEFAULT_START_SECONDS - 12, "it is the same start"
     heartbeats.asked("p")
     assert (heartbeats.ready_in_seconds("p"), starts.kept) == (None, {"p": 12})
     heartbeats.beat("p", stopped=True)
-    heartbeats.announce("p", ["s"])
+    heartbeats.announce({"p": ["s"]})
     assert heartbeats.ready_in_seconds("p") == 12
     clock.now += 11
-    heartbeats.announce("p", ["s"])
+    heartbeats.announce({"p": ["s"]})
     left = heartbeats.ready_in_seconds("p")
     assert left is not None
     assert 1 < left < 12, "a start that is overdue is not said to be over"

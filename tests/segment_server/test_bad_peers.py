@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from penstock.client.segments import AsyncSegmentClient, SegmentClient
 from penstock.protocol.segment import (
     DOCUMENT,
     VERSIONED,
@@ -23,12 +24,13 @@ from penstock.protocol.segment import (
     PartialMessage,
     ReadSegment,
     SegmentCreated,
+    SegmentRead,
     SetupAppend,
 )
 from tests.segment_server.conftest import Connect, Peer, Running, Serve, hang_up
 from tests.segment_server.test_appending import WRITER, block, set_up
 from tests.support.gated_files import GatedFile, GatedFiles
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 
 
 async def raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -105,17 +107,83 @@ async def test_a_peer_that_stops_in_the_middle_of_a_message_is_ended(serve: Serv
     await hang_up(quiet_writer)
 
 
-async def test_too_many_connections_are_refused(serve: Serve) -> None:
-    running = await serve(connections_max=2)
-    open_ones = [await raw(running.port) for _ in range(2)]
+@pytest.mark.parametrize("sent", [b"", struct.pack(">i", -127)])
+async def test_a_peer_that_sends_no_whole_request_is_ended(serve: Serve, sent: bytes) -> None:
+    running = await serve(handshake_seconds=0.2)
+    reader, writer = await raw(running.port)
+    for number in range(len(sent)):
+        writer.write(sent[number : number + 1])
+        await asyncio.sleep(0.1)
+    async with asyncio.timeout(30):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    await hang_up(writer)
+
+
+async def test_a_new_connection_takes_the_place_of_the_longest_idle_one(serve: Serve) -> None:
+    running = await serve(connections_max=3, address_connections_max=2)
+    first, first_writer = await raw(running.port)
+    await eventually(lambda: running.server.status().open_connections == 1)
+    second, second_writer = await raw(running.port)
     await eventually(lambda: running.server.status().open_connections == 2)
+    third, third_writer = await raw(running.port)
+    async with asyncio.timeout(30):
+        with suppress(ConnectionResetError):
+            assert await first.read() == b""
+    for reader, writer in [(second, second_writer), (third, third_writer)]:
+        writer.write(VERSIONED.encode(Hello(17, 5)))
+        await reader.readexactly(16)
+    for writer in (first_writer, second_writer, third_writer):
+        await hang_up(writer)
+
+
+async def test_a_connection_is_refused_when_all_others_wait_for_a_reply(serve: Serve) -> None:
+    running = await serve(connections_max=2, address_connections_max=2)
+    running.store.create("empty")
+    waiting = [await raw(running.port) for _ in range(2)]
+    for reader, writer in waiting:
+        writer.write(VERSIONED.encode(Hello(17, 5)) + VERSIONED.encode(ReadSegment("empty", 0, 100)))
+        await reader.readexactly(16)
+    await eventually(lambda: running.server.status().tail_reads == 2)
     reader, writer = await raw(running.port)
     async with asyncio.timeout(30):
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
     assert running.server.counters.connections_refused == 1
-    for _, other in [*open_ones, (reader, writer)]:
+    for _, other in [*waiting, (reader, writer)]:
         await hang_up(other)
+
+
+async def test_an_idle_connection_is_closed_and_the_clients_connect_again(serve: Serve) -> None:
+    running = await serve(idle_seconds=0.3)
+    address = f"127.0.0.1:{running.port}"
+    async with AsyncSegmentClient(address) as client, await client.appender("s", create=True) as appender:
+        for number in range(2):
+            await appender.append(b"event %d" % number)
+            await appender.flush()
+            await eventually(lambda: running.server.status().open_connections == 0)
+        assert [event.data async for event in client.events("s")] == [b"event 0", b"event 1"]
+    await asyncio.to_thread(_append_with_pauses, address, running)
+
+
+def _append_with_pauses(address: str, running: Running) -> None:
+    with SegmentClient(address) as client, client.appender("t", create=True) as appender:
+        for number in range(2):
+            appender.append(b"event %d" % number)
+            appender.flush()
+            until(lambda: running.server.status().open_connections == 0)
+        assert [event.data for event in client.events("t")] == [b"event 0", b"event 1"]
+
+
+async def test_a_read_at_the_tail_is_not_idle(serve: Serve) -> None:
+    running = await serve(idle_seconds=0.2, tail_wait_seconds=3)
+    running.store.create("empty")
+    reader, writer = await raw(running.port)
+    peer = Peer(reader, writer, VERSIONED)
+    peer.send(Hello(17, 5), ReadSegment("empty", 0, 100))
+    assert isinstance(await peer.reply(), Hello)
+    assert isinstance(await peer.reply(), SegmentRead), "when its time is up, not the connection's"
+    await peer.close()
 
 
 async def test_a_peer_that_never_reads_is_no_longer_read(versioned: Peer, serve: Serve, running: Running) -> None:

@@ -209,7 +209,7 @@ def worker(
         ack=ack,
         event_time_unit=unit,
         event_time_ingest=event_time_ingest,
-        quota_bytes=_quota(source_quota, retention),
+        quota_bytes=source_quota_bytes(source_quota, retention),
     )
     connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [], when_all_idle or [])
     connector, named = with_windows(connector, named, window or [])
@@ -260,7 +260,7 @@ def _window_bytes(text: str) -> int:
     return size
 
 
-def _quota(given: int | None, retention: Retention) -> int | None:
+def source_quota_bytes(given: int | None, retention: Retention) -> int | None:
     """Where retention is by time or by size, or everything is kept, that is the limit that was chosen."""
     if given is not None:
         return None if given == _NO_QUOTA else given
@@ -278,9 +278,8 @@ def _check_sizes(chapter_size: int, block_size: int, frame_size: int, in_flight:
 
 def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None) -> None:
     set_up_logging()
-    _allow_many_files()
     try:
-        run_in_loop(with_access(settings, tls, token_file))
+        run_in_loop(with_access(fitting(settings, _allow_many_files()), tls, token_file))
     except StoreFailed as error:
         log.critical("the worker stops: %s", error)
         raise
@@ -293,11 +292,39 @@ def _print(text: str) -> None:
     typer.echo(log_line(text, log.name), err=True)
 
 
-def _allow_many_files() -> None:
-    """Every connection is a file; the usual soft limit of 1,024 is below what the worker accepts."""
+def _allow_many_files() -> int:
+    """Every connection is a file; the usual soft limit of 1,024 is below what the worker accepts. Returns how many the
+    system allows.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**63 if allowed == resource.RLIM_INFINITY else allowed
+
+
+_FILES_RESERVED = 256
+"""Files for the journal, connectors, sinks and the worker itself, which connections must not take."""
+
+
+def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
+    """With fewer connections, where the system does not allow files for all of them."""
+    segment, gateway, http = settings.segment, settings.gateway, settings.http
+    wanted = segment.connections_max + gateway.sessions_max + http.connections_max
+    available = max(files - _FILES_RESERVED, files // 2)
+    if wanted <= available:
+        return settings
+    part = available / wanted
+    log.warning(
+        "the system allows %d files, and the worker accepts up to %d connections: it accepts %d (ulimit -n)",
+        *(files, wanted, available),
+    )
+    return replace(
+        settings,
+        segment=replace(segment, connections_max=max(int(segment.connections_max * part), 1)),
+        gateway=replace(gateway, sessions_max=max(int(gateway.sessions_max * part), 1)),
+        http=replace(http, connections_max=max(int(http.connections_max * part), 1)),
+    )
 
 
 def _hint(error: OSError) -> str:

@@ -7,9 +7,11 @@ In memory only: a worker that has just started knows no pipelines.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
+
+from penstock.core.errors import LimitExceeded
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +19,9 @@ State = Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
 
 DEFAULT_START_SECONDS = 20.0
 """The estimate if no start was measured: Spark on a laptop, and the first Python processes."""
+
+_ANNOUNCED_MAX = 1000
+"""Pipelines that are starting at the same time: each is walked over at every announcement."""
 
 _OVERDUE_SECONDS = 5.0
 """The reported remaining time of a start that takes longer than the last one."""
@@ -82,14 +87,19 @@ class Heartbeats:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a pipeline may have become ready, or has finished its first epoch."""
 
-    def announce(self, name: str, sources: Sequence[str]) -> None:
-        """A driver is starting Spark for it. Repeated until the pipeline itself starts; otherwise it lapses."""
+    def announce(self, pipelines: Mapping[str, Sequence[str]]) -> None:
+        """A driver is starting Spark for them. Repeated until the pipelines start; otherwise it lapses. Raises
+        LimitExceeded.
+        """
         now = self._clock()
         self._announced = {one: announced for one, announced in self._announced.items() if self._is_announced(one)}
-        known = self._announced.get(name)
-        if known is None and self.state(name) != "STARTING":
-            self._began[name] = now
-        self._announced[name] = _Announced(now if known is None else known.first_at, now, tuple(sources))
+        if len(self._announced.keys() | pipelines.keys()) > _ANNOUNCED_MAX:
+            raise LimitExceeded(f"more than {_ANNOUNCED_MAX} pipelines are starting")
+        for name, sources in pipelines.items():
+            known = self._announced.get(name)
+            if known is None and self.state(name) != "STARTING":
+                self._began[name] = now
+            self._announced[name] = _Announced(now if known is None else known.first_at, now, tuple(sources))
 
     def started(self, name: str) -> None:
         """A driver has started a new generation."""

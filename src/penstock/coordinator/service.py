@@ -195,8 +195,8 @@ class Coordinator:
 
     def announce(self, pipelines: Mapping[str, Sequence[str]]) -> None:
         """A driver is starting Spark for these pipelines, each with its sources. It repeats this until they start."""
-        for name, sources in pipelines.items():
-            self._shared.heartbeats.announce(check_pipeline_name(name), normalised(sources))
+        checked = {check_pipeline_name(name): normalised(sources) for name, sources in pipelines.items()}
+        self._shared.heartbeats.announce(checked)
 
     # What /pipelines, /status and /metrics show.
 

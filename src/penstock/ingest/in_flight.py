@@ -32,6 +32,15 @@ class InFlightBudget:
     def is_full(self) -> bool:
         return self.in_flight_bytes >= self.bytes_max
 
+    @property
+    def is_short(self) -> bool:
+        """Whether sources have to wait for each other."""
+        return self.in_flight_bytes > self.bytes_max // 2
+
+    @property
+    def text(self) -> str:
+        return f"{self.in_flight_bytes >> 20} MiB of {self.bytes_max >> 20} MiB wait for it"
+
     def share(self) -> "Share":
         return Share(self)
 

@@ -92,6 +92,12 @@ class GatewaySettings:
     sessions_max: int = 1000
     """Beyond it a new connection is closed at once, and counted: each costs a receive buffer and a window."""
 
+    joining_max: int = 500
+    """Connections that have not sent their HELLO; beyond it the oldest of them makes room for a new one."""
+
+    address_joining_max: int = 250
+    """The same, of one address: programs that all start again at once, on one machine, still get in."""
+
     frame_bytes_max: int = 4 * MIB
     """Largest frame; checked before its bytes are buffered."""
 

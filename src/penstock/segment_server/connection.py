@@ -9,7 +9,9 @@ from typing import Any, cast
 
 from penstock.access.certificates import certificate_names
 from penstock.core import errors
+from penstock.core.connection_limits import address_of
 from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated
+from penstock.core.keepalive import find_dead_peers
 from penstock.core.types import NO_VALUE, Buffer, Position
 from penstock.protocol.segment import (
     VERSIONED,
@@ -197,6 +199,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._ending = False
         self._received_at = 0.0
+        self._has_asked = False
         self._incoming: Iterator[Incoming] = iter(())
         self._has_more = False
         self._peer_is_done = False
@@ -209,7 +212,9 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes_max)
         self._peer = self._transport.get_extra_info("peername")
         self._caller.certificate_names = certificate_names(self._transport.get_extra_info("peercert"))
-        if not self._server.opened(self):
+        self._received_at = self._server.loop.time()
+        find_dead_peers(self._transport, self._settings.dead_peer_seconds)
+        if not self._server.opened(self, address_of(self._peer)):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
@@ -222,7 +227,8 @@ class SegmentConnection(asyncio.BufferedProtocol):
         return self._decoder.get_buffer(sizehint) if not self._ending else memoryview(_IGNORED)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._received_at = self._server.loop.time()
+        if self._has_asked:  # before that, the time limit is for all of the first request
+            self._received_at = self._server.loop.time()
         if self._ending:
             return
         self._incoming, self._has_more = self._decoder.received(nbytes), True
@@ -269,6 +275,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         return self._decoder.dialect or VERSIONED
 
     def _handle(self, incoming: Incoming) -> None:
+        self._has_asked = True
         match incoming:
             case AppendByNumber() | AppendByOffset():
                 self._appending.append(incoming)
@@ -430,12 +437,28 @@ class SegmentConnection(asyncio.BufferedProtocol):
                 self._server.paused.discard(self)
                 self._transport.resume_reading()
 
-    def end_if_stalled(self, now: float) -> None:
-        """End a peer that stopped in the middle of a message long ago."""
-        stalled = self._decoder.is_inside_message and not self._paused
-        if stalled and now - self._received_at > self._settings.stall_seconds:
+    def end_if_silent(self, now: float) -> None:
+        """End a peer that has not begun, stopped in the middle of a message, or asked for nothing for very long."""
+        settings, since = self._settings, self.idle_since
+        if since is None or self._paused:
+            return
+        if not self._has_asked and now - since > settings.handshake_seconds:
+            log.warning("%s sent no request within %g s: closed", self._peer, settings.handshake_seconds)
+        elif self._decoder.is_inside_message and now - since > settings.stall_seconds:
             log.warning("%s sent half a message and then nothing: closed", self._peer)
-            self._transport.abort()
+        elif now - since <= settings.idle_seconds:
+            return
+        self._transport.abort()
+
+    @property
+    def idle_since(self) -> float | None:
+        """None while the peer waits for a reply, or for data at the tail of a segment."""
+        is_busy = self._outbox or self._tail_reads or self._fetching or self._unacknowledged
+        return None if is_busy else self._received_at
+
+    def evict(self) -> None:
+        self._server.counters.connections_evicted += 1
+        self._transport.abort()
 
     def end_if_revoked(self) -> None:
         """End a peer whose access was revoked or changed: it may connect again, with what it is allowed now."""

@@ -32,9 +32,14 @@ class SegmentServer:
         """Listen; returns the port."""
         settings, loop = self._settings, self._state.loop
         self._listener = await loop.create_server(
-            lambda: SegmentConnection(self._state), settings.host, settings.port, ssl=settings.ssl, backlog=1024
+            lambda: SegmentConnection(self._state),
+            settings.host,
+            settings.port,
+            ssl=settings.ssl,
+            ssl_handshake_timeout=settings.handshake_seconds if settings.ssl else None,
+            backlog=1024,
         )
-        self._sweep = loop.create_task(self._sweep_stalled())
+        self._sweep = loop.create_task(self._sweep_silent())
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
@@ -61,9 +66,9 @@ class SegmentServer:
     def status(self) -> SegmentServerStatus:
         return self._state.status()
 
-    async def _sweep_stalled(self) -> None:
+    async def _sweep_silent(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             for connection in list(self._state.connections):
-                connection.end_if_stalled(self._state.loop.time())
+                connection.end_if_silent(self._state.loop.time())
                 connection.end_if_revoked()

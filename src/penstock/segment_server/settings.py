@@ -13,7 +13,20 @@ class ServerSettings:
     ssl: SSLContext | None = None
 
     connections_max: int = 250
-    """Beyond it a new connection is closed at once: each can make the worker buffer a block and a few replies."""
+    """Beyond it a new connection takes the place of an idle one, or is closed at once: each can make the worker buffer
+    a block and a few replies."""
+
+    address_connections_max: int | None = None
+    """Of these from one address; None: four fifths, so that one machine cannot have them all."""
+
+    handshake_seconds: float = 10.0
+    """From the connection to its first request, TLS included."""
+
+    idle_seconds: float = 600.0
+    """A connection without requests for so long is closed; clients connect again when they need it."""
+
+    dead_peer_seconds: int = 30
+    """A peer that does not answer on the network for so long is gone."""
 
     appenders_max: int = 10_000
     """Writers set up on one connection, at about 200 bytes each."""
@@ -48,6 +61,10 @@ class ServerSettings:
     drain_seconds: float = 10.0
     """How long a stop waits for what was received to become durable and acknowledged."""
 
+    @property
+    def address_max(self) -> int:
+        return self.address_connections_max or max(self.connections_max * 4 // 5, 1)
+
 
 # What the server has done since it started: plain numbers, read by /status and /metrics.
 
@@ -56,6 +73,7 @@ class ServerSettings:
 class Counters:
     connections: int = 0
     connections_refused: int = 0
+    connections_evicted: int = 0
     protocol_errors: int = 0
     appends: int = 0
     appended_bytes: int = 0

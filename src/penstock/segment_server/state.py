@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Protocol
 
 from penstock.access.file import AccessControl
+from penstock.core.connection_limits import ConnectionLimits
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.store.journal import Durability
@@ -26,8 +27,15 @@ class Connection(Protocol):
     def stop_reading(self) -> None:
         """Accept no more requests; those accepted are still answered."""
 
-    def end_if_stalled(self, now: float) -> None:
-        """Close it if its peer stopped in the middle of a message long ago."""
+    def end_if_silent(self, now: float) -> None:
+        """Close it if its peer has been silent for longer than its state allows."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """As `Guest` of `core.connection_limits`."""
+
+    def evict(self) -> None:
+        """As `Guest`."""
 
     def end_if_revoked(self) -> None:
         """Close it if its peer's access was revoked or changed."""
@@ -109,15 +117,16 @@ class ServerState:
         self.tail = TailReads(self.loop, settings.tail_wait_seconds)
         self.read_pool = ThreadPoolExecutor(settings.read_threads, "penstock-read")
         self.connections: set[Connection] = set()
+        self._limits = ConnectionLimits(settings.connections_max, settings.address_max)
         self.paused: set[Connection] = set()
         self.to_flush: set[Connection] = set()
         self._unacknowledged = 0
         self._flush_called = False
         self._last_closed: asyncio.Event | None = None
 
-    def opened(self, connection: Connection) -> bool:
-        """False when there are too many."""
-        if len(self.connections) >= self.settings.connections_max:
+    def opened(self, connection: Connection, address: str) -> bool:
+        """False when there are too many, and none of them is idle."""
+        if not self._limits.admit(connection, address):
             self.counters.connections_refused += 1
             return False
         self.counters.connections += 1
@@ -125,6 +134,7 @@ class ServerState:
         return True
 
     def closed(self, connection: Connection) -> None:
+        self._limits.leave(connection)
         self.connections.discard(connection)
         self.paused.discard(connection)
         self.to_flush.discard(connection)

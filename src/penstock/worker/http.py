@@ -24,6 +24,7 @@ from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, pipeline_routes
 from penstock.worker.http_access import HttpAccess
+from penstock.worker.http_limits import Bodies, HttpConnections
 from penstock.worker.http_protocol import HttpProtocol
 from penstock.worker.routes import Routed, get, principal_of
 from penstock.worker.settings import WorkerSettings
@@ -32,8 +33,6 @@ T = TypeVar("T")
 
 _PAGE = 1000
 
-_IDLE_SECONDS = 75
-"""A connection that is idle for so long is closed: drivers keep theirs open between two batches."""
 _STOP_SECONDS = 10
 """How long a stop waits for answers that are being sent."""
 
@@ -71,7 +70,7 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
         page = [_as_json(one) for one in found[:_PAGE] if principal.may(Role.READ, access_name(one.name))]
         return {"segments": page, "more": len(found) > _PAGE, "after": found[:_PAGE][-1].name if found else ""}
 
-    return Starlette(
+    app = Starlette(
         routes=[
             get("/health", health),
             get("/status", status, is_filtered=True),
@@ -86,6 +85,8 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             )
         ],
     )
+    app.state.bodies = Bodies(settings.http.bodies_bytes_max)
+    return app
 
 
 def _as_json(info: SegmentInfo) -> dict[str, object]:
@@ -129,17 +130,18 @@ class _Server(uvicorn.Server):
 
 class HttpServer:
     def __init__(self, worker: Watched, settings: WorkerSettings) -> None:
+        self.connections = HttpConnections(settings.http, HttpProtocol)
         config = uvicorn.Config(
             application(worker, settings),
             host=settings.http_host,
             port=settings.http_port,
-            http=HttpProtocol,
+            http=self.connections.protocol,
             ws="none",
             log_config=None,  # as all the worker's
             log_level="warning",
             lifespan="off",
             access_log=False,
-            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_keep_alive=settings.http.idle_seconds,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
         config.load()

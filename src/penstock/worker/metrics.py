@@ -60,7 +60,7 @@ def sessions(status: Callable[[], SessionTotals]) -> Collector:
 
 
 def segment_server(status: Callable[[], SegmentServerStatus]) -> Collector:
-    connections = ("connections", "connections_refused", "protocol_errors")
+    connections = ("connections", "connections_refused", "connections_evicted", "protocol_errors")
     data = ("appends", "appended_bytes", "duplicates", "refused", "reads", "read_bytes")
     return Numbered("segment", status, counters=(*connections, *data))
 

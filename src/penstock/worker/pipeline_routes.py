@@ -19,7 +19,10 @@ from penstock.protocol.api.delivery import Bind, EpochList, Park, SinkSpec, Unbi
 from penstock.protocol.api.pipelines import in_order, starting_of
 from penstock.protocol.stored.dead_letters import LETTER_PORTS
 from penstock.protocol.stored.names import Source, access_name, check_pipeline_name
-from penstock.worker.routes import Routed, get, number_of, post, principal_of
+from penstock.worker.routes import MERGE_BYTES_MAX, Routed, get, number_of, post, principal_of
+
+_MISTAKES_MAX = 20
+"""Mistakes that a refusal lists: finding the name that was meant takes a while for each."""
 
 
 def routes(worker: Routed) -> list[Route]:
@@ -36,7 +39,7 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "initial", api.Initial, pipelines.initial),
         post(name + "cut", api.AskCut, pipelines.cut),
         post(name + "reading", api.Reading, pipelines.reading),
-        post(name + "merge", api.Merge, pipelines.merge),
+        post(name + "merge", api.Merge, pipelines.merge, body_bytes_max=MERGE_BYTES_MAX),
         post(name + "abort", api.Abort, pipelines.abort),
         post(name + "complete", api.Complete, pipelines.complete),
         post(name + "describe", api.Describe, pipelines.describe),
@@ -240,13 +243,15 @@ class _Sinks:
 
 
 def _check_sinks(body: Bind, permissions: Permissions) -> None:
-    """Raises RequestError that lists everything that is wrong with any of them: then none is bound."""
+    """Raises RequestError that lists what is wrong with any of them: then none is bound."""
     mistakes = []
     for name, spec in body.sinks.items():
         try:
             _check_sink(name, spec, permissions)
         except RequestError as error:
             mistakes.append(error)
+        if len(mistakes) == _MISTAKES_MAX:
+            break
     if mistakes:
         hints = dict.fromkeys(error.hint for error in mistakes if error.hint)
         raise RequestError("\n".join(map(str, mistakes)), " ".join(hints))

@@ -1,5 +1,6 @@
 """What all routes of the worker share: bodies read within a limit into typed requests, replies and errors as JSON."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
@@ -12,14 +13,20 @@ from penstock.access.principals import Principal, Role
 from penstock.application.runtime import Runtime
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.service import Coordinator
-from penstock.core.errors import Fenced, Forbidden, LimitExceeded, PenstockError, RequestError, Unauthenticated
+from penstock.core.errors import Fenced, Forbidden, PenstockError, RequestError, Unauthenticated
 from penstock.ingest.declarations import Declarations
 from penstock.protocol.api.codec import Done, decode_request, encode
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl
 from penstock.protocol.stored.names import check_pipeline_name
 
-BODY_BYTES_MAX = 64 << 20
-"""A merge of 100,000 staged segments takes 10 MB."""
+BODY_BYTES_MAX = 1 << 20
+"""Largest body: a cut of 10,000 segments takes half of it."""
+
+MERGE_BYTES_MAX = 64 << 20
+"""Largest body of a merge: 100,000 staged segments take 10 MB."""
+
+_DECODED_IN_LOOP_BYTES_MAX = 64 << 10
+"""Larger bodies are decoded in a thread: the loop serves others meanwhile."""
 
 PRINCIPAL = "penstock.principal"
 """The key of a request's principal in its scope."""
@@ -114,6 +121,7 @@ def post(
     *,
     role: Role = Role.DEPLOY,
     names: Callable[[R], Mapping[str, str]] | None = None,
+    body_bytes_max: int = BODY_BYTES_MAX,
 ) -> Route:
     """The handler gets the name in the path, if there is one, and the body; its result is the reply.
 
@@ -128,7 +136,7 @@ def post(
             principal, name = principal_of(request), request.path_params.get("name", "")
             if is_named or names is None:
                 principal.check(role, name)
-            body = decode_request(await _read(request), kind)
+            body = await _body(request, kind, body_bytes_max)
             for other, what in ({} if names is None else names(body)).items():
                 principal.check(role, other, what)
             return reply(await handler(name, body))
@@ -165,16 +173,21 @@ def _check_path(path: str, request: starlette.requests.Request) -> None:
         check_pipeline_name(request.path_params["name"])
 
 
-async def _read(request: starlette.requests.Request) -> bytearray:
+async def _body(request: starlette.requests.Request, kind: type[R], bytes_max: int) -> R:
+    _check_type(request)
+    with request.app.state.bodies.one(bytes_max) as one:
+        async for part in request.stream():
+            one.add(part)
+        data = one.joined()
+        if len(data) <= _DECODED_IN_LOOP_BYTES_MAX:
+            return decode_request(data, kind)
+        return await asyncio.to_thread(decode_request, data, kind)
+
+
+def _check_type(request: starlette.requests.Request) -> None:
     """Raises RequestError unless the content type is JSON: a browser cannot send that without a preflight request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestError(
             f"the content type is {kind or 'missing'}", "Send JSON, with Content-Type: application/json."
         )
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > BODY_BYTES_MAX:
-            raise LimitExceeded(f"the body is longer than {BODY_BYTES_MAX} bytes")
-    return data

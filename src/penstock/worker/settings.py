@@ -10,6 +10,7 @@ from penstock.coordinator.settings import CoordinatorSettings
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
+from penstock.worker.http_limits import HttpLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +31,4 @@ class WorkerSettings:
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     permissions: Permissions = UNLIMITED
     """What deployments and sinks may do on this machine."""
+    http: HttpLimits = field(default_factory=HttpLimits)

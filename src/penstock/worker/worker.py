@@ -352,6 +352,8 @@ class Worker:
     def _blockages(self) -> list[str]:
         """What blocks progress, in sentences."""
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
+        if self._sources.in_flight.is_short:
+            full.append(f"the disk is slow: {self._sources.in_flight.text}, so sources get fewer credits (--in-flight)")
         if self._coordinator is None:
             return full
         sentences = [*full, *self._coordinator.blockages(self._source_view.full_sources()), *self._delivery.blockages()]

@@ -11,6 +11,7 @@ from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import LimitExceeded, RequestError, StoreFailed
 from penstock.core.types import Guarantee
 from penstock.ingest import worker_sources
+from penstock.ingest.in_flight import InFlightBudget
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.out_ports.stream import OutStream
 from penstock.protocol.api.deployment import ConnectorSpec
@@ -291,6 +292,36 @@ async def test_no_more_than_a_window_waits_for_the_disk(scene: Scene) -> None:
     async with asyncio.timeout(20):
         await asyncio.gather(*sending)
         await stream.ready()
+
+
+async def test_all_ports_together_have_no_more_than_the_budget_waiting_for_the_disk(scene: Scene) -> None:
+    budget = scene.running.sources.in_flight = InFlightBudget(8 << 20, 10)
+    streams = [await (await scene.host(name=f"source-{n}")).open_stream("peer") for n in range(30)]
+    await scene.running.sources.durability.caught_up()
+    scene.running.committer.stop()
+    sending = [asyncio.create_task(stream.send(bytes(1 << 19))) for stream in streams for _ in range(2)]
+    assert await is_waiting(sending[-1], 0.5)
+    assert budget.in_flight_bytes < (8 << 20) + 2 * (1 << 19)
+    assert not streams[-1].may_send
+    scene.running.committer = Committer(scene.running.journal, 1)
+    scene.running.committer.start()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*sending)
+    await eventually(lambda: budget.in_flight_bytes == 0)
+
+
+async def test_dead_letters_wait_for_the_disk_like_events(scene: Scene) -> None:
+    budget = scene.running.sources.in_flight
+    host = await scene.host(interceptors=PREFIXED)
+    stream = await host.open_stream("peer")
+    await scene.running.sources.durability.caught_up()
+    scene.running.committer.stop()
+    with pytest.raises(BadBytes):
+        await stream.send(b"\xff" * 1000)
+    assert budget.in_flight_bytes >= 1000
+    scene.running.committer = Committer(scene.running.journal, 1)
+    scene.running.committer.start()
+    await eventually(lambda: budget.in_flight_bytes == 0)
 
 
 async def test_a_silent_stream_becomes_idle_unless_it_may_not_send_and_its_next_event_wakes_it(scene: Scene) -> None:

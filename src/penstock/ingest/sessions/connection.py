@@ -10,6 +10,7 @@ from typing import cast
 
 from penstock.access.certificates import certificate_names
 from penstock.access.file import AccessControl
+from penstock.core.connection_limits import address_of
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.keepalive import find_dead_peers
 from penstock.ingest.catalog import SourceCatalog
@@ -52,11 +53,12 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes_max)
-        self.peer = str(self._transport.get_extra_info("peername"))
+        peer = self._transport.get_extra_info("peername")
+        self.peer = str(peer)
         self._access.certificate_names = certificate_names(self._transport.get_extra_info("peercert"))
         find_dead_peers(self._transport, settings.dead_peer_seconds)
         self._deadline = self._loop.call_later(settings.handshake_seconds, self._too_late)
-        if not self._table.opened(self._session):
+        if not self._table.opened(self._session, address_of(peer)):
             # Silently: a program takes an ERROR for final, and there may be room for it soon.
             log.warning("%s: there are %s sessions already (sessions_max)", self.peer, settings.sessions_max)
             self._session.close()

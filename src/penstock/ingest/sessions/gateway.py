@@ -68,7 +68,7 @@ class Gateway:
         self._access = access or Open()
         self.view = SourceView(sources)
         self.settings = sources.settings
-        self.sessions = SessionTable(self.settings.sessions_max, sources.counters)
+        self.sessions = SessionTable(self.settings, sources.counters)
 
     async def start(self) -> int:
         """Listen; returns the port."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
+from penstock.core.connection_limits import ConnectionLimits
 from penstock.core.errors import Forbidden, NoRoom, PenstockError, ProtocolError
 from penstock.core.retry import Pauses, RetryPolicy
 from penstock.core.types import Offset
@@ -15,6 +16,7 @@ from penstock.ingest.completion import Completion
 from penstock.ingest.sessions.acks import AckLag, Run
 from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.streams import SessionStreams
+from penstock.ingest.settings import GatewaySettings
 from penstock.ingest.source_log import SourceLog
 from penstock.protocol.api.status import SessionError, SessionStatus
 from penstock.protocol.connector import (
@@ -73,8 +75,9 @@ class Outlet(Protocol):
 class SessionTable:
     """The sessions of a gateway: how many there are, which of them to flush, and the last errors."""
 
-    def __init__(self, sessions_max: int, counters: Counters) -> None:
-        self._sessions_max = sessions_max
+    def __init__(self, settings: GatewaySettings, counters: Counters) -> None:
+        self._sessions_max = settings.sessions_max
+        self._joining = ConnectionLimits(settings.joining_max, settings.address_joining_max)
         self._counters = counters
         self._sessions: set[SourceSession] = set()
         self._half_closed: dict[SourceSession, None] = {}
@@ -89,23 +92,31 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def opened(self, session: "SourceSession") -> bool:
-        """False when there are too many."""
+    def opened(self, session: "SourceSession", address: str) -> bool:
+        """False when there are too many. Those that have not sent HELLO yet make room for others, the oldest first."""
+        self._joining.admit(session, address)
         if len(self._sessions) >= self._sessions_max and self._half_closed:
             first = next(iter(self._half_closed))
             first.close()
             self.closed(first)
+        if len(self._sessions) >= self._sessions_max:
+            self._joining.evict_oldest(besides=session)
         if len(self._sessions) >= self._sessions_max:
             self._counters.sessions_refused += 1
             return False
         self._sessions.add(session)
         return True
 
+    def joined(self, session: "SourceSession") -> None:
+        """It has sent its HELLO."""
+        self._joining.leave(session)
+
     def half_closed(self, session: "SourceSession") -> None:
         """It only waits for acknowledgements: the first to go when there are too many sessions."""
         self._half_closed[session] = None
 
     def closed(self, session: "SourceSession") -> None:
+        self._joining.leave(session)
         self._sessions.discard(session)
         self._half_closed.pop(session, None)
         self._to_flush.discard(session)
@@ -138,6 +149,7 @@ class SourceSession:
         self._access = access
         self._outlet = outlet
         self._loop = asyncio.get_running_loop()
+        self._opened_at = self._loop.time()
         self._session = Session(Use.SOURCE, Role.ACCEPTOR)
         self._log: SourceLog | None = None
         self._unsettled: deque[Run] = deque()
@@ -184,6 +196,7 @@ class SourceSession:
         self._completion: Completion = self._sources.completion(hello.instance)
         self._program, announced = announced_window(hello.program)
         self._outlet.cancel_deadline()
+        self._table.joined(self)
         largest_window = self._settings.window_bytes
         window = min(max(self._log.settings.window_bytes, announced), largest_window)
         self._credits = Credits(self._log.largest_frame, window, WINDOWS_MAX * largest_window)
@@ -384,6 +397,17 @@ class SourceSession:
         if self._log is not None:
             self._streams.release_all()
         self._outlet.end(lingers=lingers)
+
+    @property
+    def idle_since(self) -> float | None:
+        """As `Guest` of `core.connection_limits`, where it is only until its HELLO."""
+        return self._opened_at
+
+    def evict(self) -> None:
+        """Silently: the program connects again."""
+        self._counters.sessions_refused += 1
+        self._table.closed(self)
+        self.close()
 
     def lost(self) -> None:
         """The connection is gone."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -75,7 +76,8 @@ class EpochStatus:
 
 
 class Bind(Request, frozen=True, kw_only=True):
-    sinks: Mapping[str, SinkSpec]
+    sinks: Annotated[Mapping[str, SinkSpec], msgspec.Meta(max_length=100)]
+    """Each is checked, and opened, before any is bound."""
 
 
 class Unbind(Request, frozen=True, kw_only=True):

@@ -224,11 +224,28 @@ class Deployment:
             found = msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
             raise RequestError(f"this is not a deployment: {error}", _HINT) from None
+        _check_counts(found)
         unknown = [*_lacking(data, json.loads(encode(found)), "")]
         if unknown or not data.keys() >= {"connectors", "pipelines", "links"}:
             what = f"{unknown[0]} is not known" if unknown else "connectors, pipelines or links are missing"
             raise RequestError(f"this is not a deployment of this version: {what}", _HINT)
         return found
+
+
+CONNECTORS_MAX = PIPELINES_MAX = 1000
+LINKS_MAX = 5000
+"""What one worker runs. Who leads where is looked up by walking over the links."""
+
+
+def _check_counts(found: Deployment) -> None:
+    counts = {
+        "connectors": (len(found.connectors), CONNECTORS_MAX),
+        "pipelines": (len(found.pipelines), PIPELINES_MAX),
+        "links": (len(found.links), LINKS_MAX),
+    }
+    for what, (count, most) in counts.items():
+        if count > most:
+            raise RequestError(f"the deployment has {count} {what}; the limit is {most}", "Use several workers.")
 
 
 _HINT = "Send what penstock apply sends, in the same version."

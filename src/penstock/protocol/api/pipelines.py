@@ -3,13 +3,16 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 
 from penstock.core.errors import RequestError
 from penstock.protocol.api.codec import Count, Epoch, Positive, Request, Time
 from penstock.protocol.stored.names import Form, Source
+
+SourceNames: TypeAlias = Annotated[Sequence[str], msgspec.Meta(max_length=1000)]
+"""A pipeline reads at most 1,000 segments; each name is looked up."""
 
 Segments: TypeAlias = Mapping[str, Count]
 """Segment → offset."""
@@ -338,7 +341,7 @@ class BucketNumbers:
 
 
 class StartInput(Request, frozen=True, kw_only=True):
-    sources: Sequence[str]
+    sources: SourceNames
     starting: StartingPlace
 
     def spec(self) -> InputSpec:
@@ -346,7 +349,7 @@ class StartInput(Request, frozen=True, kw_only=True):
 
 
 class Start(Request, frozen=True, kw_only=True):
-    inputs: Mapping[str, StartInput]
+    inputs: Annotated[Mapping[str, StartInput], msgspec.Meta(max_length=100)]
     outputs: Sequence[str] | None = None
     limits: Limits | None = None
     fresh: bool | None = None
@@ -356,7 +359,7 @@ class Start(Request, frozen=True, kw_only=True):
 class Announce(Request, frozen=True, kw_only=True):
     """The sources that each pipeline will read."""
 
-    pipelines: Mapping[str, Sequence[str]]
+    pipelines: Annotated[Mapping[str, SourceNames], msgspec.Meta(max_length=1000)]
 
 
 class Initial(Request, frozen=True, kw_only=True):
@@ -368,7 +371,7 @@ class Attach(Request, frozen=True, kw_only=True):
     generation: Count
     input: str
     load: str
-    sources: Sequence[str]
+    sources: SourceNames
     upto: Segments | None = None
 
 
@@ -435,12 +438,12 @@ class ReportWindows(Request, frozen=True, kw_only=True):
 
 
 class Resolve(Request, frozen=True, kw_only=True):
-    sources: Sequence[str]
+    sources: SourceNames
     position: StartingPlace
 
 
 class CutSources(Request, frozen=True, kw_only=True):
-    sources: Sequence[str]
+    sources: SourceNames
     start: Segments
     upto: Segments | None = None
     limits: Limits | None = None

@@ -31,6 +31,7 @@ class SegmentServerStatus(Part, frozen=True, kw_only=True):
     tail_reads: int
     connections: int
     connections_refused: int
+    connections_evicted: int
     protocol_errors: int
     appends: int
     appended_bytes: int

@@ -1,0 +1,165 @@
+"""The limits of the HTTP port: time for a head and for a body, connections, and the memory of bodies."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock.core.connection_limits import ConnectionLimits, address_of
+from penstock.core.errors import LimitExceeded, Unavailable
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    head_seconds: float = 10.0
+    """From the connection, or the first byte of a request, to the end of its head."""
+
+    body_seconds: float = 60.0
+    """From the head to the end of the body: a whole merge in a minute is a megabyte a second."""
+
+    idle_seconds: int = 75
+    """Between two requests: drivers keep their connection open between two batches."""
+
+    connections_max: int = 500
+    """Each is a file, and has at most a head and a piece of a body in memory."""
+
+    address_connections_max: int | None = None
+    """Of these from one address; None: four fifths. All of an application may run on one machine, and another one must
+    still get in."""
+
+    bodies_bytes_max: int = 128 * MIB
+    """Bodies that are being received, together: two of the largest merges, or many small requests."""
+
+    @property
+    def address_max(self) -> int:
+        return self.address_connections_max or max(self.connections_max * 4 // 5, 1)
+
+
+class HttpConnections:
+    """All connections of the port; creates the protocol of each for uvicorn."""
+
+    def __init__(self, limits: HttpLimits, base: type[H11Protocol] = H11Protocol) -> None:
+        self.limits = limits
+        self.open = ConnectionLimits(limits.connections_max, limits.address_max)
+        self.refused = 0
+        connections = self
+
+        class _Protocol(_LimitedProtocol, base):  # type: ignore[misc,valid-type]
+            shared = connections
+
+        self.protocol: type[asyncio.Protocol] = _Protocol
+
+
+class _LimitedProtocol(H11Protocol):
+    """One connection: the peer has a limited time for whatever it owes. h11 knows what that is."""
+
+    shared: HttpConnections
+    _timer: asyncio.TimerHandle | None = None
+    _owed: object = None
+    _idle_since: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        if not self.shared.open.admit(self, address_of(transport.get_extra_info("peername"))):
+            self.shared.refused += 1
+            transport.abort()
+            return
+        self._await(h11.IDLE, self.shared.limits.head_seconds)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        self.shared.open.leave(self)
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        """Set the time limit for what the peer is sending now, unless it runs already."""
+        limits, state = self.shared.limits, self.conn.their_state
+        # Busy is who waits for us. A peer that owes us the rest of a request can lose its place.
+        owes_us = state in (h11.IDLE, h11.SEND_BODY)
+        self._idle_since = (self._idle_since or self.loop.time()) if owes_us else None
+        if state is h11.IDLE and (self.conn.trailing_data[0] or self.cycle is None):
+            self._await(state, limits.head_seconds)
+        elif state is h11.SEND_BODY:
+            self._await(state, limits.body_seconds)
+        else:
+            self._cancel()
+
+    def _await(self, state: object, seconds: float) -> None:
+        if self._timer is None or self._owed is not state:
+            self._cancel()
+            self._owed, self._timer = state, self.loop.call_later(seconds, self._too_slow)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self.transport.abort()
+
+    # As core.connection_limits.Guest.
+
+    @property
+    def idle_since(self) -> float | None:
+        return self._idle_since
+
+    def evict(self) -> None:
+        self.transport.abort()
+
+
+class Bodies:
+    """The memory of all bodies that are being received, or decoded."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    @contextmanager
+    def one(self, bytes_max: int) -> Iterator["Body"]:
+        """A body of at most so many bytes."""
+        body = Body(self, bytes_max)
+        try:
+            yield body
+        finally:
+            self.bytes -= body.size
+
+    def add(self, size: int) -> None:
+        """Raises Unavailable if there are too many: clients try again."""
+        if self.bytes + size > self._bytes_max:
+            raise Unavailable("too many large requests are being received at once", "Try again in a moment.")
+        self.bytes += size
+
+
+class Body:
+    def __init__(self, all_bodies: Bodies, bytes_max: int) -> None:
+        self._all = all_bodies
+        self._bytes_max = bytes_max
+        self._parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, part: bytes) -> None:
+        """Raises LimitExceeded, Unavailable."""
+        if self.size + len(part) > self._bytes_max:
+            raise LimitExceeded(f"the body is longer than {self._bytes_max} bytes", "Send less in one request.")
+        self._all.add(len(part))
+        self.size += len(part)
+        self._parts.append(part)
+
+    def joined(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)

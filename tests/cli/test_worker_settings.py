@@ -1,0 +1,51 @@
+"""What `penstock worker` makes of its options and of the system's limits."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from penstock.cli.worker import fitting, parse_quota, parse_retention, source_quota_bytes
+from penstock.ingest.settings import QUOTA_BYTES, SourceSettings, settings_of
+from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.worker.settings import WorkerSettings
+
+
+def test_connections_leave_files_for_the_journal() -> None:
+    wanted = WorkerSettings(data=Path("data"))
+    assert fitting(wanted, 1 << 20) is wanted
+    few = fitting(wanted, 1024)
+    total = few.segment.connections_max + few.gateway.sessions_max + few.http.connections_max
+    assert 700 < total <= 1024 - 256
+    fewest = fitting(wanted, 64)
+    assert min(fewest.segment.connections_max, fewest.gateway.sessions_max, fewest.http.connections_max) >= 1
+    assert fewest.segment.connections_max + fewest.gateway.sessions_max + fewest.http.connections_max <= 32
+
+
+@pytest.mark.parametrize(
+    ("quota", "retention", "expected"),
+    [
+        (None, "complete", QUOTA_BYTES),
+        (None, "keep", None),
+        (None, "7d", None),
+        ("none", "complete", None),
+        ("1GiB", "complete", 1 << 30),
+        ("1GiB", "keep", 1 << 30),
+    ],
+)
+def test_a_source_has_a_quota_unless_it_is_lifted(quota: str | None, retention: str, expected: int | None) -> None:
+    given = None if quota is None else parse_quota(quota)
+    assert source_quota_bytes(given, parse_retention(retention)) == expected
+
+
+def test_a_quota_is_a_size() -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_quota("much")
+
+
+def test_a_connector_without_a_quota_has_that_of_the_worker() -> None:
+    assert SourceSettings().quota_bytes == QUOTA_BYTES
+    spec = ConnectorSpec(name="c", id="c", instance="01", type="null")
+    assert settings_of(spec, own_event_times=False, quota_bytes=5).quota_bytes == 5
+    own = ConnectorSpec(name="c", id="c", instance="01", type="null", quota_bytes=7)
+    assert settings_of(own, own_event_times=False, quota_bytes=5).quota_bytes == 7

@@ -1,0 +1,59 @@
+"""Who gets in, and who makes room."""
+
+from dataclasses import dataclass
+
+from penstock.core.connection_limits import ConnectionLimits, address_of
+
+
+@dataclass(eq=False)
+class Guest:
+    idle_since: float | None
+    is_evicted: bool = False
+
+    def evict(self) -> None:
+        self.is_evicted = True
+
+
+def test_a_newcomer_takes_the_place_of_the_longest_idle_of_its_own_address() -> None:
+    limits = ConnectionLimits(10, 2)
+    other, older, newer = Guest(0.0), Guest(1.0), Guest(2.0)
+    assert limits.admit(other, "b")
+    assert limits.admit(newer, "a")
+    assert limits.admit(older, "a")
+    assert limits.admit(Guest(3.0), "a")
+    assert (other.is_evicted, older.is_evicted, newer.is_evicted) == (False, True, False)
+    assert len(limits) == 3
+
+
+def test_when_all_places_are_taken_the_address_with_most_makes_room() -> None:
+    limits = ConnectionLimits(3, 3)
+    greedy = [Guest(1.0), Guest(2.0)]
+    modest = Guest(0.0)
+    assert limits.admit(modest, "b")
+    assert all(limits.admit(each, "a") for each in greedy)
+    assert limits.admit(Guest(3.0), "c")
+    assert [greedy[0].is_evicted, greedy[1].is_evicted, modest.is_evicted] == [True, False, False]
+
+
+def test_nobody_who_is_busy_is_closed() -> None:
+    limits = ConnectionLimits(2, 1)
+    busy = Guest(None)
+    assert limits.admit(busy, "a")
+    assert not limits.admit(Guest(0.0), "a")
+    assert limits.admit(Guest(None), "b")
+    assert not limits.admit(Guest(0.0), "c")
+    assert not busy.is_evicted
+
+
+def test_who_leaves_makes_room() -> None:
+    limits = ConnectionLimits(1, 1)
+    first = Guest(None)
+    assert limits.admit(first, "a")
+    limits.leave(first)
+    limits.leave(first)
+    assert len(limits) == 0
+    assert limits.admit(Guest(None), "a")
+
+
+def test_a_local_socket_has_no_address() -> None:
+    assert [address_of(("::1", 5, 0, 0)), address_of(""), address_of(None)] == ["::1", "", ""]

@@ -1,0 +1,127 @@
+"""The HTTP port gives a peer limited time for a head and a body, and keeps limited bodies in memory."""
+
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import LimitExceeded, Unavailable
+from penstock.ingest.settings import GatewaySettings
+from penstock.segment_server.settings import ServerSettings
+from penstock.worker.http_limits import Bodies, HttpLimits
+from penstock.worker.settings import WorkerSettings
+from tests.support.running_worker import SMALL_STORE, RunningWorker
+
+HEAD = b"POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+Serve = Callable[[HttpLimits], RunningWorker]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    started: list[RunningWorker] = []
+
+    def start(limits: HttpLimits) -> RunningWorker:
+        worker = RunningWorker(
+            WorkerSettings(
+                data=tmp_path / "data",
+                http_port=0,
+                store=SMALL_STORE,
+                segment=ServerSettings(port=0),
+                gateway=GatewaySettings(port=0),
+                http=limits,
+            )
+        )
+        worker.start()
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.stop()
+
+
+@contextmanager
+def connected(worker: RunningWorker, *sent: bytes) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", worker.ports["http"]), 60) as one:
+        for data in sent:
+            one.sendall(data)
+        yield one
+
+
+def until_closed(one: socket.socket) -> bytes:
+    received = b""
+    try:
+        while data := one.recv(65536):
+            received += data
+    except ConnectionError:
+        pass
+    return received
+
+
+def asks(worker: RunningWorker) -> None:
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
+        assert client.status().problems == []
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD[:20]])
+def test_a_head_that_does_not_end_ends_the_connection(serve: Serve, sent: bytes) -> None:
+    worker = serve(HttpLimits(head_seconds=0.3))
+    with connected(worker, sent) as one:
+        assert until_closed(one) == b""
+    asks(worker)
+
+
+def test_the_time_for_a_head_also_counts_on_a_connection_that_was_used(serve: Serve) -> None:
+    worker = serve(HttpLimits(head_seconds=0.3))
+    with connected(worker, HEALTH) as one:
+        assert one.recv(65536).startswith(b"HTTP/1.1 200")
+        one.sendall(HEAD[:20])
+        assert until_closed(one) in (b"", b"ok\n")
+
+
+def test_a_body_that_does_not_end_ends_the_connection(serve: Serve) -> None:
+    worker = serve(HttpLimits(body_seconds=0.3))
+    with connected(worker, HEAD, b"{") as one:
+        until_closed(one)
+    asks(worker)
+
+
+def test_a_connection_stays_open_between_requests_until_it_is_idle_for_too_long(serve: Serve) -> None:
+    worker = serve(HttpLimits(head_seconds=0.3, idle_seconds=2))
+    client = http.client.HTTPConnection("127.0.0.1", worker.ports["http"], timeout=60)
+    for _ in range(2):
+        client.request("GET", "/health")
+        assert client.getresponse().read() == b"ok\n"
+    assert until_closed(client.sock) == b""
+    client.close()
+
+
+def test_a_client_connects_again_after_the_worker_has_closed_its_idle_connection(serve: Serve) -> None:
+    worker = serve(HttpLimits(address_connections_max=1))
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
+        client.status()
+        with connected(worker, HEALTH) as other:
+            assert other.recv(65536).startswith(b"HTTP/1.1 200")
+        client.status()
+
+
+def test_bodies_are_limited_each_and_together() -> None:
+    bodies = Bodies(10)
+    with bodies.one(8) as first:
+        first.add(b"12345")
+        first.add(b"678")
+        with pytest.raises(LimitExceeded, match="longer than 8 bytes"):
+            first.add(b"9")
+        with bodies.one(8) as second:
+            second.add(b"12")
+            with pytest.raises(Unavailable):
+                second.add(b"3")
+        assert bodies.bytes == 8
+        assert first.joined() == b"12345678"
+    assert bodies.bytes == 0
