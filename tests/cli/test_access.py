@@ -11,6 +11,7 @@ from penstock.access.file import AccessFile
 from penstock.cli.app import app
 from penstock.cli.worker_access import read_cookie
 from penstock.client.credentials import read_token
+from penstock.client.segments import SegmentClient
 from penstock.core.address import Address
 from penstock.core.errors import RequestError, Unauthenticated
 from penstock.ingest.settings import GatewaySettings
@@ -110,6 +111,12 @@ def test_the_token_of_this_directory_goes_to_its_own_worker_alone(guarded: Runni
     assert read_token(Address("127.0.0.1", 1)) == ""
     assert read_token(Address("192.0.2.1", guarded.ports["http"])) == ""
     assert read_token() == ""
+
+
+def test_a_program_beside_the_data_needs_no_set_up(guarded: RunningWorker) -> None:
+    with SegmentClient(guarded.address, retry_seconds=0) as client:
+        client.create("events")
+        assert client.info("events").length == 0
 
 
 def test_a_cookie_comes_from_one_place(tmp_path: Path) -> None:

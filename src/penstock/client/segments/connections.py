@@ -119,7 +119,7 @@ class BlockingConnection(DuplexSocket):
         """Connects; `token` is by default that of PENSTOCK_TOKEN_FILE, read now. Interrupted or Unavailable when nobody
         listens, ProtocolError when it is no worker.
         """
-        session = Session(address, read_token() if token is None else token)
+        session = Session(address, read_token(address) if token is None else token)
         super().__init__(_connect(address, tls, timeout_seconds))
         self.session = session
         self.timeout_seconds = timeout_seconds
@@ -202,7 +202,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         cls, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float, token: str | None = None
     ) -> "AsyncConnection":
         """As the blocking connection."""
-        connection = cls(address, read_token() if token is None else token)
+        connection = cls(address, read_token(address) if token is None else token)
         try:
             async with asyncio.timeout(timeout_seconds):
                 loop = asyncio.get_running_loop()
