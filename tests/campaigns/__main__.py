@@ -1,4 +1,6 @@
-"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`."""
+"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`. `hostile` has options of its
+own: `script/test --campaign hostile --help`.
+"""
 
 import argparse
 import sys
@@ -14,8 +16,10 @@ from tests.delivery.simulation import simulate as simulate_delivery
 from tests.protocol.connector.fuzz import run as compare_decoders
 from tests.protocol.segment.fuzz import mutate_and_decode
 from tests.protocol.stored.fuzz import run as compare_stored
+from tests.security.hostile import campaign as hostile
 from tests.spark.crashes.campaign import run as kill_in_every_window
 from tests.store.simulation import simulate, simulate_damage
+from tests.support.tokens import set_token_variables
 from tests.windows.campaign import run as compare_windows
 
 MUTATIONS_A_SEED = 100_000
@@ -48,6 +52,9 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
 
 
 def main() -> int:
+    set_token_variables()
+    if sys.argv[1:2] == ["hostile"]:
+        return hostile.main(sys.argv[2:])
     options = _parse()
     console = Console()
     _, default, run = CAMPAIGNS[options.name]
@@ -78,6 +85,7 @@ def _seeds(options: argparse.Namespace, limit: int | None) -> Iterator[int]:
 
 def _parse() -> argparse.Namespace:
     about = "\n".join(f"  {name:15} {text} (default: {seeds} seeds)" for name, (text, seeds, _) in CAMPAIGNS.items())
+    about += f"\n  {'hostile':15} {hostile.ABOUT} (options: hostile --help)"
     parser = argparse.ArgumentParser(
         prog="script/test --campaign", epilog=f"campaigns:\n{about}", formatter_class=argparse.RawTextHelpFormatter
     )

@@ -113,5 +113,8 @@ def test_numbers_that_are_none_are_refused_by_the_worker(putting: Putting, clien
     assert putting.generation
     with pytest.raises(RequestError, match="the limit is '-1', not a whole number"):
         client.dead_letters(PIPELINE, limit=-1)
+    for large in (2**63, 10**5000):
+        with pytest.raises(RequestError, match="the place is '9|the place is '1.*not a whole number from 0 to"):
+            client.dead_letter(PIPELINE, "err", large)
     with pytest.raises(RequestError, match="port 'nowhere' has no dead letters"):
         client.dead_letters(PIPELINE, "nowhere")

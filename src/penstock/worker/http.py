@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from http import HTTPStatus
 from typing import Protocol, TypeVar
 
 import uvicorn
@@ -15,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.access.principals import Principal, Role
@@ -70,7 +71,12 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
         page = [_as_json(one) for one in found[:_PAGE] if principal.may(Role.READ, access_name(one.name))]
         return {"segments": page, "more": len(found) > _PAGE, "after": found[:_PAGE][-1].name if found else ""}
 
+    async def disconnected(_: Request, __: Exception) -> Response:
+        """Nobody reads this reply; without it, a traceback is logged for every client that goes away too early."""
+        return Response(status_code=HTTPStatus.BAD_REQUEST)
+
     app = Starlette(
+        exception_handlers={ClientDisconnect: disconnected},
         routes=[
             get("/health", health),
             get("/status", status, is_filtered=True),

@@ -15,7 +15,7 @@ from penstock.connectors.permissions import Permissions
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import Fenced, Forbidden, PenstockError, RequestError, Unauthenticated
 from penstock.ingest.declarations import Declarations
-from penstock.protocol.api.codec import Done, decode_request, encode
+from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl
 from penstock.protocol.stored.names import check_pipeline_name
 
@@ -38,6 +38,9 @@ _STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
     (RequestError, HTTPStatus.BAD_REQUEST),
     (PenstockError, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
+
+_DIGITS_MAX = len(str(NUMBER_MAX))
+"""Beyond some thousands Python makes no number of them."""
 
 R = TypeVar("R")
 
@@ -163,8 +166,8 @@ def failure(error: PenstockError) -> Response:
 
 def number_of(text: str, what: str) -> int:
     """A number in a path or a query. Raises RequestError."""
-    if not (text.isascii() and text.isdigit()):
-        raise RequestError(f"the {what} is {text!r:.100}, not a whole number")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) <= NUMBER_MAX):
+        raise RequestError(f"the {what} is {text!r:.100}, not a whole number from 0 to {NUMBER_MAX}")
     return int(text)
 
 

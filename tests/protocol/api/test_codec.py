@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.errors import ProtocolError, RequestError
 from penstock.protocol.api.codec import Done, Empty, decode_reply, decode_request, encode
-from penstock.protocol.api.dead_letters import DeadLetterPort
+from penstock.protocol.api.dead_letters import DeadLetterPort, Replay
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 from penstock.protocol.api.pipelines import (
     AtSegments,
@@ -57,6 +57,7 @@ def test_a_place_to_start_at_is_a_word_a_time_or_offsets(starting: Starting, jso
         (b'{"outputs": 1}', Drop, "the body is not valid: outputs: expected `bool`, got `int`"),
         (b'{"why": 1}', Empty, "the body is not valid: object contains unknown field `why`"),
         (b'{"batch": 1, "staged": [{"port": "out"}]}', Merge, "staged[0]: object missing required field `segment`"),
+        (b'{"port": "\xff"}', Replay, "the body is not JSON: 'utf-8' codec can't decode byte 0xff"),
         (b"{}", Place, "expected `timestamp_us` or `segments`"),
         (b'{"timestamp_us": 1, "segments": {}}', Place, "expected `timestamp_us` or `segments`"),
         (b'{"segments": {}, "epoch": 1}', InputOffset, "expected both `epoch` and `incarnation`, or neither"),

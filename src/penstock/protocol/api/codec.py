@@ -46,7 +46,7 @@ def decode_request(data: bytes | bytearray, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise RequestError(f"the body is not valid: {_sentence(error)}") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"the body is not JSON: {error}", "Send a JSON object.") from None
 
 

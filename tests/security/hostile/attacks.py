@@ -1,0 +1,255 @@
+"""The attacks, each a number of clients that repeat one thing for as long as it is allowed. They run in a process of
+their own, with the lowest priority: what they cost is what they make the worker do, not the processor they use.
+
+    python -m tests.security.hostile.attacks
+
+reads a line of ports and tokens (JSON), then the name of an attack; it answers when the attack is in full swing. An
+empty line ends the attack.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+from penstock.protocol import connector
+from penstock.protocol.segment import VERSIONED, CreateSegment, GetSegmentInfo, Hello
+from tests.security.hostile.target import COOKIE, FORGED, MIB, Ports, Target, as_json
+
+PAUSE_SECONDS = 0.05
+"""A client that was disconnected waits for so long."""
+READY_SECONDS_MAX = 5.0
+"""Clients that wait for a place count as running, too."""
+SPIN_SOURCE = "spin"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def ended(self) -> None:
+        """Reads until the worker disconnects."""
+        while await self.reader.read(1 << 16):
+            pass
+
+
+class Attackers:
+    """What an attack's clients have in common. `running`: how many have done what they came for, once at least."""
+
+    def __init__(self, ports: Ports, tokens: dict[str, str]) -> None:
+        self.ports = ports
+        self.tokens = tokens
+        self.numbers = count()
+        self.running = 0
+
+    async def repeat(self, port: int, act: Callable[["Attackers", Peer], Awaitable[None]]) -> None:
+        """Connect, do it, and again. `act` returns after one time, or is cut short when the worker disconnects."""
+        has_run = False
+        while True:
+            writer = None
+            with suppress(OSError, EOFError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                if not has_run:
+                    has_run, self.running = True, self.running + 1
+                await act(self, Peer(reader, writer))
+            if writer is not None:
+                writer.transport.abort()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _request(method: str, path: str, token: str, length: int) -> bytes:
+    kind = f"Content-Type: application/json\r\nContent-Length: {length}\r\n"
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+    return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{authorization}{kind}\r\n".encode()
+
+
+async def unfinished_body(attackers: Attackers, peer: Peer) -> None:
+    """As long as a merge may be, without its last byte. To read is enough to send it."""
+    length = 16 * MIB
+    await peer.send(_request("POST", "/splits", attackers.tokens["reader"], length))
+    for _ in range(length // MIB):
+        await peer.send(b" " * (MIB - 1))
+    await peer.ended()
+
+
+async def half_sent_head(_: Attackers, peer: Peer) -> None:
+    await peer.send(b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: ")
+    await peer.ended()
+
+
+_LARGE = json.dumps({"pipelines": {f"fuzz-{n}": ["fuzz"] for n in range(110_000)}}).encode()
+"""2.4 MiB that are valid, and that a tenant may send: it announces pipelines."""
+
+
+async def large_body(attackers: Attackers, peer: Peer) -> None:
+    await peer.send(_request("POST", "/starting", attackers.tokens["tenant"], len(_LARGE)))
+    await peer.send(_LARGE)
+    await peer.reader.read(1)
+
+
+async def idle(_: Attackers, peer: Peer) -> None:
+    await peer.ended()
+
+
+def _hello(cookie: str, source: str, program: str = "attacker") -> bytes:
+    return connector.encode(connector.Hello(connector.SOURCE_VERSION, cookie.encode(), program, source))
+
+
+async def hello(attackers: Attackers, peer: Peer) -> None:
+    """With a wrong cookie, each for another source."""
+    await peer.send(_hello("wrong", f"fuzz-{next(attackers.numbers)}"))
+    await peer.ended()
+
+
+async def notify_spin(attackers: Attackers, peer: Peer) -> None:
+    """Programs that all want the same stream. One has it; each of the others asks again as soon as it has a credit."""
+    decoder = connector.Decoder(connector.Use.SOURCE)
+    notify = connector.encode(connector.Notify(1, "stream"))
+    await peer.send(_hello(COOKIE, SPIN_SOURCE) + notify)
+    while data := await peer.reader.read(1 << 16):
+        for frame in decoder.feed(data):
+            if isinstance(frame, connector.Ack):
+                await peer.send(notify)
+
+
+_LOGGED = "x" * 20_000 + f"\n{FORGED}" + "y" * 20_000
+
+
+async def logged_text(attackers: Attackers, peer: Peer) -> None:
+    """Texts that the worker logs: of an ERROR, and of a HELLO that it refuses."""
+    if next(attackers.numbers) % 2:
+        await peer.send(_hello("wrong", _LOGGED, _LOGGED))
+    else:
+        await peer.send(_hello(COOKIE, SPIN_SOURCE) + connector.encode(connector.Error(_LOGGED)))
+    await peer.ended()
+
+
+async def unauthenticated_http(_: Attackers, peer: Peer) -> None:
+    """One after the other in one connection."""
+    while True:
+        await peer.send(_request("GET", "/status", "", 0))
+        if not await peer.reader.read(1 << 16):
+            return
+
+
+async def unauthenticated_segment(_: Attackers, peer: Peer) -> None:
+    await peer.send(VERSIONED.encode(Hello(17, 5)))
+    while await peer.reader.read(1 << 16):
+        await peer.send(VERSIONED.encode(CreateSegment("fuzz/a")) + VERSIONED.encode(GetSegmentInfo("fuzz/a", "wrong")))
+
+
+async def fuzzed(attackers: Attackers, _: Peer) -> None:
+    """As each of the fuzzer's principals but the owner: it may stop what it likes."""
+    from tests.security.hostile.fuzz import PRINCIPALS, Fuzzer  # here: the other attacks need no worker's modules
+
+    fuzzer = Fuzzer(attackers.ports, attackers.tokens, Random().getrandbits(32))
+    while True:
+        await fuzzer.send_one(PRINCIPALS[next(attackers.numbers) % (len(PRINCIPALS) - 1)])
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    port: str
+    count: int
+    act: Callable[[Attackers, Peer], Awaitable[None]]
+
+
+ATTACKS: dict[str, tuple[Clients, ...]] = {
+    "unfinished HTTP bodies": (Clients("http", 20, unfinished_body),),
+    "half-sent HTTP heads": (Clients("http", 1000, half_sent_head),),
+    "large HTTP bodies": (Clients("http", 4, large_body),),
+    "idle segment connections": (Clients("segment", 500, idle),),
+    "idle connector connections": (Clients("connector", 1200, idle),),
+    "HELLO flood": (Clients("connector", 20, hello),),
+    "NOTIFY spin": (Clients("connector", 20, notify_spin),),
+    "log flood": (Clients("connector", 20, logged_text),),
+    "unauthenticated flood": (
+        Clients("http", 10, unauthenticated_http),
+        Clients("segment", 10, unauthenticated_segment),
+    ),
+    "fuzz": (Clients("http", 8, fuzzed),),
+}
+
+
+# The process.
+
+
+class AttackProcess:
+    """One for all attacks on a target, one at a time."""
+
+    def __init__(self, target: Target) -> None:
+        command = [sys.executable, "-m", "tests.security.hostile.attacks"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._say(as_json(target))
+
+    @contextmanager
+    def running(self, attack: str) -> Iterator[None]:
+        """Begins when all its clients have begun, or wait for a place."""
+        self._say(attack)
+        try:
+            yield
+        finally:
+            self._say("")
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer == "done\n", f"the process of the attacks has ended: {answer!r}"
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+async def _attack(attackers: Attackers, clients: tuple[Clients, ...]) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    tasks = [
+        asyncio.create_task(attackers.repeat(getattr(attackers.ports, one.port), one.act))
+        for one in clients
+        for _ in range(one.count)
+    ]
+    deadline = loop.time() + READY_SECONDS_MAX
+    while attackers.running < len(tasks) and loop.time() < deadline:
+        await asyncio.sleep(0.01)
+    _answer()
+    loop.add_reader(sys.stdin, ended.set)
+    await ended.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _answer() -> None:
+    print("done", flush=True)
+
+
+def main() -> None:
+    os.nice(19)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    settings = json.loads(sys.stdin.readline())
+    _answer()
+    while attack := sys.stdin.readline().strip():
+        attackers = Attackers(Ports(*settings["ports"]), settings["tokens"])
+        asyncio.run(_attack(attackers, ATTACKS[attack]))
+        sys.stdin.readline()
+        _answer()
+
+
+if __name__ == "__main__":
+    main()
