@@ -12,6 +12,7 @@ from penstock.cli.dead_letters import shown
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import PipelineError, RequestError
+from penstock.worker.routes import number_of
 from tests.spark.dead_letters.putting import PIPELINE, Putting, letter, original
 from tests.support.running_worker import RunningWorker
 
@@ -113,8 +114,9 @@ def test_numbers_that_are_none_are_refused_by_the_worker(putting: Putting, clien
     assert putting.generation
     with pytest.raises(RequestError, match="the limit is '-1', not a whole number"):
         client.dead_letters(PIPELINE, limit=-1)
-    for large in (2**63, 10**5000):
-        with pytest.raises(RequestError, match="the place is '9|the place is '1.*not a whole number from 0 to"):
-            client.dead_letter(PIPELINE, "err", large)
+    with pytest.raises(RequestError, match="the place is '9223372036854775808', not a whole number from 0 to"):
+        client.dead_letter(PIPELINE, "err", 2**63)
+    with pytest.raises(RequestError, match="the place is '999"):
+        number_of("9" * 5000, "place")
     with pytest.raises(RequestError, match="port 'nowhere' has no dead letters"):
         client.dead_letters(PIPELINE, "nowhere")

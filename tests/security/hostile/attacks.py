@@ -46,27 +46,33 @@ class Peer:
 
 
 class Attackers:
-    """What an attack's clients have in common. `running`: how many have done what they came for, once at least."""
+    """What an attack's clients have in common. `all_connected`: each of them was connected, once at least."""
 
-    def __init__(self, ports: Ports, tokens: dict[str, str]) -> None:
+    def __init__(self, ports: Ports, tokens: dict[str, str], clients: int) -> None:
         self.ports = ports
         self.tokens = tokens
         self.numbers = count()
-        self.running = 0
+        self.all_connected = asyncio.Event()
+        self._unconnected = clients
 
     async def repeat(self, port: int, act: Callable[["Attackers", Peer], Awaitable[None]]) -> None:
         """Connect, do it, and again. `act` returns after one time, or is cut short when the worker disconnects."""
-        has_run = False
+        is_first = True
         while True:
             writer = None
             with suppress(OSError, EOFError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                if not has_run:
-                    has_run, self.running = True, self.running + 1
+                self._connected(is_first=is_first)
+                is_first = False
                 await act(self, Peer(reader, writer))
             if writer is not None:
                 writer.transport.abort()
             await asyncio.sleep(PAUSE_SECONDS)
+
+    def _connected(self, *, is_first: bool) -> None:
+        self._unconnected -= is_first
+        if not self._unconnected:
+            self.all_connected.set()
 
 
 def _request(method: str, path: str, token: str, length: int) -> bytes:
@@ -77,7 +83,7 @@ def _request(method: str, path: str, token: str, length: int) -> bytes:
 
 async def unfinished_body(attackers: Attackers, peer: Peer) -> None:
     """As long as a merge may be, without its last byte. To read is enough to send it."""
-    length = 16 * MIB
+    length = 32 * MIB
     await peer.send(_request("POST", "/splits", attackers.tokens["reader"], length))
     for _ in range(length // MIB):
         await peer.send(b" " * (MIB - 1))
@@ -216,18 +222,14 @@ class AttackProcess:
         self._process.communicate()
 
 
-async def _attack(attackers: Attackers, clients: tuple[Clients, ...]) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    tasks = [
-        asyncio.create_task(attackers.repeat(getattr(attackers.ports, one.port), one.act))
-        for one in clients
-        for _ in range(one.count)
-    ]
-    deadline = loop.time() + READY_SECONDS_MAX
-    while attackers.running < len(tasks) and loop.time() < deadline:
-        await asyncio.sleep(0.01)
+async def _attack(ports: Ports, tokens: dict[str, str], clients: tuple[Clients, ...]) -> None:
+    acts = [one for one in clients for _ in range(one.count)]
+    attackers, ended = Attackers(ports, tokens, len(acts)), asyncio.Event()
+    tasks = [asyncio.create_task(attackers.repeat(getattr(ports, one.port), one.act)) for one in acts]
+    with suppress(TimeoutError):
+        await asyncio.wait_for(attackers.all_connected.wait(), READY_SECONDS_MAX)
     _answer()
-    loop.add_reader(sys.stdin, ended.set)
+    asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
     await ended.wait()
     for task in tasks:
         task.cancel()
@@ -245,8 +247,7 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     _answer()
     while attack := sys.stdin.readline().strip():
-        attackers = Attackers(Ports(*settings["ports"]), settings["tokens"])
-        asyncio.run(_attack(attackers, ATTACKS[attack]))
+        asyncio.run(_attack(Ports(*settings["ports"]), settings["tokens"], ATTACKS[attack]))
         sys.stdin.readline()
         _answer()
 

@@ -1,5 +1,6 @@
-"""`script/test --campaign hostile [--seconds S] [--seed N] [--part fuzz|table]`: fuzzing of all ports, then the table of
-attacks. The exit status is 1 if an invariant does not hold, or if a good client loses more than half of its throughput.
+"""`script/test --campaign hostile [--seconds S] [--seed N] [--part fuzz|table]`: fuzzing of all ports, then the table
+of attacks. The exit status is 1 if an invariant does not hold, or if a good client loses more than half of its
+throughput.
 """
 
 import argparse
@@ -29,10 +30,12 @@ def main(arguments: list[str]) -> int:
     parts = {"fuzz": _fuzz, "table": _table}
     for name, part in parts.items():
         if options.part in (None, name):
-            with tempfile.TemporaryDirectory(prefix="penstock-hostile-") as directory:
-                with running_target(Path(directory)) as target:
-                    if not part(target, options, console):
-                        return 1
+            with (
+                tempfile.TemporaryDirectory(prefix="penstock-hostile-") as directory,
+                running_target(Path(directory)) as target,
+            ):
+                if not part(target, options, console):
+                    return 1
     return 0
 
 
@@ -66,6 +69,11 @@ def _table(target: Target, options: argparse.Namespace, console: Console) -> boo
     slow = [row.attack for row in rows if row.ratio < RATIO_MIN]
     if slow:
         console.print(f"[bold red]Below {RATIO_MIN} of the undisturbed throughput:[/] {', '.join(slow)}")
+    try:
+        target.check()
+    except AssertionError as error:
+        console.print(f"After the attacks: {error}", style="red", markup=False, highlight=False)
+        return False
     return not slow
 
 
