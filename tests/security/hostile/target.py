@@ -38,7 +38,7 @@ and as much again for connections and requests.
 """
 LOG_BYTES_MAX = MIB
 LOG_BYTES_PER_SECOND_MAX = 64 << 10
-"""The log may grow by the first at once, and by the second for as long as it is attacked."""
+"""What may be logged at once, and for as long as the worker is attacked."""
 
 _CONNECTOR = "deployed-canary"
 _GRANTS = {
@@ -82,7 +82,8 @@ class Target:
         self.ports = Ports(worker.http_port, worker.segment_port, worker.connector_port)
         self._worker = worker
         self._good_events = 0
-        self._started = time.monotonic()
+        self._checked_bytes = 0
+        self._checked_at = time.monotonic()
         self._make_canaries()
         self.append_and_read()
         self._resident_bytes = self._peak_bytes()
@@ -168,13 +169,15 @@ class Target:
             return error
 
     def check_log(self) -> None:
-        text, seconds = self._log(), time.monotonic() - self._started
+        """What was logged since the last time."""
+        text, seconds = self._log()[self._checked_bytes :], time.monotonic() - self._checked_at
+        self._checked_bytes, self._checked_at = self._checked_bytes + len(text), self._checked_at + seconds
         for name, secret in {**self.tokens, "cookie": COOKIE}.items():
             assert not secret or secret.encode() not in text, f"the log contains a secret: {name}"
         forged = re.findall(rb"^.*\n" + FORGED.encode() + rb".*$", text, re.MULTILINE)
         assert not forged, f"the log has a line that a client has written: {forged[0][-500:]!r}"
         most = LOG_BYTES_MAX + seconds * LOG_BYTES_PER_SECOND_MAX
-        assert len(text) <= most, f"the log has {len(text):,} bytes after {seconds:.0f} s, of which the last are:\n" + (
+        assert len(text) <= most, f"{len(text):,} bytes were logged in {seconds:.0f} s, of which the last are:\n" + (
             text[-2000:].decode(errors="replace")
         )
 
