@@ -23,8 +23,9 @@ from penstock.protocol import connector
 from penstock.protocol.segment import VERSIONED, CreateSegment, GetSegmentInfo, Hello
 from tests.security.hostile.target import COOKIE, FORGED, MIB, Ports, Target, as_json
 
-PAUSE_SECONDS = 0.05
-"""A client that was disconnected waits for so long."""
+HELD_PAUSE_SECONDS = 1.0
+FLOOD_PAUSE_SECONDS = 0.02
+"""Before a client connects again: one that takes a place for as long as it can, and one that does as much as it can."""
 READY_SECONDS_MAX = 5.0
 """Clients that wait for a place count as running, too."""
 SPIN_SOURCE = "spin"
@@ -55,7 +56,9 @@ class Attackers:
         self.all_connected = asyncio.Event()
         self._unconnected = clients
 
-    async def repeat(self, port: int, act: Callable[["Attackers", Peer], Awaitable[None]]) -> None:
+    async def repeat(
+        self, port: int, act: Callable[["Attackers", Peer], Awaitable[None]], pause_seconds: float
+    ) -> None:
         """Connect, do it, and again. `act` returns after one time, or is cut short when the worker disconnects."""
         is_first = True
         while True:
@@ -67,7 +70,7 @@ class Attackers:
                 await act(self, Peer(reader, writer))
             if writer is not None:
                 writer.transport.abort()
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(pause_seconds)
 
     def _connected(self, *, is_first: bool) -> None:
         self._unconnected -= is_first
@@ -170,14 +173,15 @@ class Clients:
     port: str
     count: int
     act: Callable[[Attackers, Peer], Awaitable[None]]
+    pause_seconds: float = FLOOD_PAUSE_SECONDS
 
 
 ATTACKS: dict[str, tuple[Clients, ...]] = {
-    "unfinished HTTP bodies": (Clients("http", 20, unfinished_body),),
-    "half-sent HTTP heads": (Clients("http", 1000, half_sent_head),),
+    "unfinished HTTP bodies": (Clients("http", 20, unfinished_body, HELD_PAUSE_SECONDS),),
+    "half-sent HTTP heads": (Clients("http", 1000, half_sent_head, HELD_PAUSE_SECONDS),),
     "large HTTP bodies": (Clients("http", 4, large_body),),
-    "idle segment connections": (Clients("segment", 500, idle),),
-    "idle connector connections": (Clients("connector", 1200, idle),),
+    "idle segment connections": (Clients("segment", 500, idle, HELD_PAUSE_SECONDS),),
+    "idle connector connections": (Clients("connector", 1200, idle, HELD_PAUSE_SECONDS),),
     "HELLO flood": (Clients("connector", 20, hello),),
     "NOTIFY spin": (Clients("connector", 20, notify_spin),),
     "log flood": (Clients("connector", 20, logged_text),),
@@ -225,7 +229,9 @@ class AttackProcess:
 async def _attack(ports: Ports, tokens: dict[str, str], clients: tuple[Clients, ...]) -> None:
     acts = [one for one in clients for _ in range(one.count)]
     attackers, ended = Attackers(ports, tokens, len(acts)), asyncio.Event()
-    tasks = [asyncio.create_task(attackers.repeat(getattr(ports, one.port), one.act)) for one in acts]
+    tasks = [
+        asyncio.create_task(attackers.repeat(getattr(ports, one.port), one.act, one.pause_seconds)) for one in acts
+    ]
     with suppress(TimeoutError):
         await asyncio.wait_for(attackers.all_connected.wait(), READY_SECONDS_MAX)
     _answer()
