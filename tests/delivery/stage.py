@@ -1,6 +1,5 @@
 """A pipeline whose output goes to sinks in memory, on a coordinator that can be killed."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -46,10 +45,11 @@ class Stage:
         """The worker dies where it is: nothing is said to the sinks. What is durable stays."""
         assert self.delivery is not None
         assert self.delivery._watching is not None
-        tasks = [*self.delivery._tasks, self.delivery._watching]
+        tasks = [*self.delivery._tasks.values(), self.delivery._watching]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            await task.stop()
         await self.scene.close()
         await self.open()
 

@@ -10,6 +10,7 @@ import pytest
 from penstock.connectors.sink_api import YES, Block, Epoch, Transaction, Vote
 from penstock.connectors.threaded import OneThread, Threaded
 from penstock.core.errors import PipelineError
+from penstock.core.retry import RetryPolicy
 from penstock.delivery import service, sink_slot
 from penstock.delivery.backoff import Backoff
 from tests.delivery.memory_sink import Refuse
@@ -157,3 +158,24 @@ async def test_a_thread_ends_with_the_sink_that_it_was_for() -> None:
     async with asyncio.timeout(30):
         while ident in [one.ident for one in threading.enumerate()]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_a_delivery_that_dies_is_restarted_and_delivers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.core.supervisor.RESTARTS", RetryPolicy(0.01, 0.05))
+    assert stage.delivery is not None
+    supervisor = stage.delivery._supervisor
+    await stage.bind(voting="a", following="f")
+    await stage.put_out()
+    await stage.delivered()
+    names = ["delivery of p", "delivery of p to f"]
+    killed = [supervisor[name]._task for name in names]
+    for task in killed:
+        task.cancel()
+    await stage.scene.until(lambda: [supervisor[name]._task for name in names] != killed)
+    await stage.put_out()
+    await stage.delivered()
+    assert (stage.disks["a"].values, len(stage.taken["f"])) == ([*values(0), *values(1)], 2)
+    assert {one.name: one.deaths for one in supervisor.states() if one.deaths} == dict.fromkeys(names, 1)
+    assert all(f"background task {name!r} failed: it was cancelled" in caplog.text for name in names)

@@ -1,9 +1,12 @@
 """Acknowledgements while pipelines hold a source: never before `advance`, and without any traffic after it."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from penstock.core.retry import RetryPolicy
+from penstock.ingest.completion import HeadsRead, read_heads
 from penstock.ingest.settings import AckMode, SourceSettings
 from penstock.protocol.connector import NOTHING_YET, Notify
 from tests.ingest.completion_scene import (
@@ -390,3 +393,23 @@ async def test_the_status_shows_what_waits_and_how_long_the_oldest_has_waited(
     await source.until(lambda: not running.gateway.view.status()["source"].acks_await_pipelines)
     status = running.gateway.view.status()["source"]
     assert (status.acks_await_pipelines, status.released, status.waiting_bytes) == (False, {}, 0)
+
+
+async def test_acknowledgements_go_on_after_their_task_has_died(
+    running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.core.supervisor.RESTARTS", RetryPolicy(0.01, 0.05))
+    read, failures = read_heads, [RuntimeError("once"), RuntimeError("twice")]
+
+    async def failing(*given: Any) -> HeadsRead:
+        if failures:
+            raise failures.pop()
+        return await read(*given)
+
+    monkeypatch.setattr("penstock.ingest.completion.read_heads", failing)
+    source = await blocked_source(running, connect, 1, 2)
+    source.send((stream_id, number) for number in range(10) for stream_id in (1, 2))
+    await until_stored(running, 20)
+    await release(running, source, {1: 9, 2: 9})
+    deaths = {one.name: one.deaths for one in running.sources.supervisor.states()}
+    assert deaths["acknowledgements of source"] == 2

@@ -52,6 +52,7 @@ def settings_for(random: Random) -> StoreSettings:
         open_files_max=random.choice((2, 100)),
         append_bytes_max=chapter * 2,
         compact_below=random.choice((0.25, 0.9)),
+        snapshot_rows_max=2,
     )
 
 

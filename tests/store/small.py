@@ -11,7 +11,7 @@ from penstock.store.settings import KIB, StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles
 
-SETTINGS = StoreSettings(chapter_bytes=8 * KIB, reserve_bytes=16 * KIB)
+SETTINGS = StoreSettings(chapter_bytes=8 * KIB, reserve_bytes=16 * KIB, snapshot_rows_max=3)
 
 
 def open_store(files: Files, **changes: object) -> SegmentStore:

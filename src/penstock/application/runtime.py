@@ -29,6 +29,7 @@ from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.sink_api import NonVotingSink
 from penstock.coordinator.service import Coordinator
 from penstock.core.errors import NoRoom, PenstockError, RequestError
+from penstock.core.supervisor import Supervised
 from penstock.delivery.breakers.signals import ApplicationGate, PipelineChains, Signals
 from penstock.delivery.breakers.table import Breakers
 from penstock.delivery.outbox.sink import OutboxSinks
@@ -108,8 +109,9 @@ class Runtime:
         self.application = self._file.load()
         clock = asyncio.get_running_loop().time
         self.breakers = Breakers()
-        self.signals = Signals(self.breakers, clock, gateway.sources.knows)
-        self.sinks = OutboxSinks(store, durability, self.signals, clock)
+        self._supervisor = gateway.sources.supervisor
+        self.signals = Signals(self.breakers, clock, gateway.sources.knows, self._supervisor)
+        self.sinks = OutboxSinks(store, durability, self.signals, clock, supervisor=self._supervisor)
         self._gateway = gateway
         self._permissions = permissions
         self._gate = ApplicationGate(self.signals)
@@ -125,7 +127,7 @@ class Runtime:
         self._running = _NOTHING
         """The deployment that the instances belong to."""
         self._drain: Drain | None = None
-        self._draining: asyncio.Task[None] | None = None
+        self._draining: Supervised | None = None
         self._changing = asyncio.Lock()
         gateway.sources.guard(self._gate)
 
@@ -365,15 +367,11 @@ class Runtime:
     # Drain.
 
     def _start_drain(self) -> None:
-        self._drain = Drain(self._instances, self._gateway, self._gate, self._waited_pipelines, self._delivery.sinks)
-        self._draining = asyncio.create_task(self._drained(self._drain), name="drain")
+        self._draining = self._supervisor.run("drain", self._drained)
 
-    async def _drained(self, drain: Drain) -> None:
-        try:
-            await drain.run()
-        except Exception:
-            log.exception("the drain failed; it continues when the worker starts again")
-            return
+    async def _drained(self) -> None:
+        self._drain = Drain(self._instances, self._gateway, self._gate, self._waited_pipelines, self._delivery.sinks)
+        await self._drain.run()
         while self.application.phase is Phase.DRAINING:
             async with self._changing:
                 await self._close_all()

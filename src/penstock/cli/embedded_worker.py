@@ -90,9 +90,11 @@ def _running_on(data: Path) -> LocalWorker | None:
 def _start(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> "subprocess.Popen[bytes]":
     """In a process group of its own, so that Ctrl-C reaches only us; we stop the worker last."""
     given = [f"--{name}-port={port}" for name, port in ports.items()]
+    log_file = data / "worker.log"
     command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *given, *_OWN_WORKER, *options]
+    command += ["--log-file", str(log_file)]
     relayed = stdio and sys.stdin.isatty()
-    with (data / "worker.log").open("ab") as log:
+    with log_file.open("ab") as log:  # for what does not go through logging
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if relayed else None if stdio else subprocess.DEVNULL,

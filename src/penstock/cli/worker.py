@@ -39,7 +39,7 @@ from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core import sizes
 from penstock.core.durations import parse_duration_ms
-from penstock.core.errors import RequestError, StoreFailed
+from penstock.core.errors import RequestError, StoreFailed, WorkerFailed
 from penstock.core.logs import log_line, set_up_logging
 from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
@@ -196,6 +196,7 @@ def worker(
     sessions: int = typer.Option(1000, min=1, help="Sources connected at the same time.", rich_help_panel=_LIMITS),
     frame_size: int = _option_size("4MiB", "Largest frame of a source."),
     streams: int = typer.Option(100_000, min=1, help="Open streams of one session.", rich_help_panel=_LIMITS),
+    log_file: Path | None = typer.Option(None, help="Log to this file instead of stderr; it rotates at 10 MiB."),
 ) -> None:
     """Run a worker: the durable store of segments and its servers.
 
@@ -231,7 +232,7 @@ def worker(
         _import_nothing_from_here()
     roots = tuple(file_root or [Path()])
     permissions = Permissions.of(data, roots, callbacks=allow_callbacks, secrets=(token_file, cookie_file))
-    _serve(replace(servers, permissions=permissions), tls, token_file)
+    _serve(replace(servers, permissions=permissions), tls, token_file, log_file)
 
 
 def _import_nothing_from_here() -> None:
@@ -276,11 +277,11 @@ def _check_sizes(chapter_size: int, block_size: int, frame_size: int, in_flight:
         raise RequestError("--in-flight is at least twice --frame-size: a frame must fit into it beside others")
 
 
-def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None) -> None:
-    set_up_logging()
+def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None, log_file: Path | None) -> None:
+    set_up_logging(log_file)
     try:
         run_in_loop(with_access(fitting(settings, _allow_many_files()), tls, token_file))
-    except StoreFailed as error:
+    except (StoreFailed, WorkerFailed) as error:
         log.critical("the worker stops: %s", error)
         raise
     except OSError as error:

@@ -15,6 +15,7 @@ from penstock.connectors.server_auth import UNAUTHORIZED
 from penstock.connectors.sockets import ServerOptions, address_of, claims_of, listening_at
 from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
 from penstock.core.errors import PenstockError
+from penstock.core.logs import one_line
 from penstock.core.types import Guarantee
 
 PEER_CAPABILITIES = Capabilities(
@@ -171,7 +172,7 @@ class Peers:
         except ConnectionError as error:
             log.debug("%s: the connection of %s is gone: %s", host.name, peer.peer, error)
         except PenstockError as error:
-            log.warning("%s: the connection of %s ends: %s", host.name, peer.peer, error)
+            log.warning("%s: the connection of %s ends: %s", host.name, peer.peer, one_line(error))
         except Exception:  # bad input, or a bug of ours, ends one connection at most
             log.exception("%s: the connection of %s has failed", host.name, peer.peer)
         finally:

@@ -8,7 +8,7 @@ from penstock.coordinator.machine.commands import Expire, MarkTime, Truncate
 from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.machine.state import State, source_of
 from penstock.coordinator.settings import CoordinatorSettings
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import Damaged, PenstockError, RequestError
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, OUTPUT_PREFIX, is_held, kind_of
 from penstock.store.reader import SegmentInfo
 from penstock.store.store import SegmentStore
@@ -108,8 +108,12 @@ class RetentionTask:
     def _by_size(self, amount: int) -> None:
         for info in self._data():
             if info.length - info.start > amount:
-                at = self._store.record(info.name, info.length - amount).start if amount else info.length
-                self.allow(Truncate({info.name: at}))
+                try:
+                    at = self._store.record(info.name, info.length - amount).start if amount else info.length
+                except Damaged as error:  # of this segment alone
+                    self._store.note_damage(info.name, error)
+                else:
+                    self.allow(Truncate({info.name: at}))
 
     def _data(self) -> Iterator[SegmentInfo]:
         """The segments with events of connectors and pipelines."""

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from penstock.coordinator.cuts import Cuts
@@ -26,7 +25,8 @@ from penstock.coordinator.retention import RetentionTask
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.coordinator.shared import News, Shared
 from penstock.coordinator.watermark.watermarks import Watermarks
-from penstock.core.errors import PenstockError, StoreFailed
+from penstock.core.errors import PenstockError
+from penstock.core.supervisor import Supervised, Supervisor
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.names import Form, Source, check_pipeline_name
 from penstock.store.journal import Durability
@@ -96,6 +96,7 @@ class Coordinator:
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         connectors: Connectors = NO_CONNECTORS,
         starts: StartTimes | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         clock = asyncio.get_running_loop().time
         records, news = Records(store), News()
@@ -111,7 +112,8 @@ class Coordinator:
         self._shared = Shared(
             store, keeper, records, sources, watermarks, heartbeats, reports, news, self.flow, settings
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisor = supervisor or Supervisor()
+        self._tasks: list[Supervised] = []
         durability.after_each_group(news.ring)
         durability.after_each_group(lambda: self.flow.settle(self._shared.state))
         self.lifecycle = Lifecycle(self._shared, address)
@@ -142,9 +144,9 @@ class Coordinator:
         self.deliveries.sweep()
         self.dead_letters.sweep()
         self._tasks = [
-            asyncio.create_task(self._every(shared.settings.retention_seconds, self._retain)),
-            asyncio.create_task(self._every(shared.settings.sweep_seconds, self._sweep)),
-            asyncio.create_task(self._every(SPACING_SECONDS, self._sample)),
+            self._supervisor.every("retention", shared.settings.retention_seconds, self._retain),
+            self._supervisor.every("sweep of staged segments", shared.settings.sweep_seconds, self._sweep),
+            self._supervisor.every("lag of pipelines", SPACING_SECONDS, self._sample),
         ]
 
     async def stop(self) -> None:
@@ -152,20 +154,7 @@ class Coordinator:
         self._shared.news.end()
         self._shared.keeper.stop()
         for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-
-    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                work()
-            except StoreFailed:
-                return
-            except PenstockError as error:
-                log.error("coordinator: %s", error)
+            await task.stop()
 
     def _retain(self) -> None:
         self._retention.tick(self._shared.keeper)

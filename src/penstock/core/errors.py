@@ -19,6 +19,7 @@
     ├── Damaged                    an operator must look: stored bytes fail their checksum
     │   └── UnreadableFormat       another version wrote the data: use that one, or start over
     ├── StoreFailed                restart the worker: the disk refused a write or an fsync
+    ├── WorkerFailed               restart the worker: a part that it cannot run without has ended
     ├── StoreInUse                 another process has this data directory
     ├── CheckpointFailed           the files of a pipeline's checkpoint cannot be used (now)
     ├── ProtocolError              the peer sent what the protocol does not allow
@@ -140,6 +141,10 @@ class StoreFailed(PenstockError):
     """A write or an fsync failed. What was not acknowledged may be lost, what was is safe."""
 
     hint = "Check the disk, then restart the worker; it recovers by itself."
+
+
+class WorkerFailed(PenstockError):
+    hint = "Restart the worker; its log has the reason."
 
 
 class StoreInUse(PenstockError):

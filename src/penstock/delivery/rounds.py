@@ -10,6 +10,7 @@ from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_round, transaction_id, voters
 from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.core.errors import NoRoom, PipelineError
+from penstock.core.logs import one_line
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.epoch_data import EpochData
 from penstock.delivery.sink_slot import SinkSlot, SlotStatus
@@ -160,7 +161,7 @@ class Rounds:
         try:
             await self._deliveries.decide(self._name, attempt, batch, sent)
         except (PipelineError, NoRoom) as error:
-            log.info("pipeline %s: the round of epoch %d is repeated: %s", self._name, batch, error)
+            log.info("pipeline %s: the round of epoch %d is repeated: %s", self._name, batch, one_line(error))
             return False
         self._deliveries.delivered(self._name, {name: epoch.rows for name, epoch in epochs.items()})
         return True

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.tables import UNKNOWN_ROWS_HINT, RowSchema
@@ -13,7 +14,8 @@ from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.delivery import sink_of, undelivered, voters
 from penstock.coordinator.machine.state import MergedEpoch, Pipeline, Sink
-from penstock.core.errors import PenstockError, PipelineError, RequestError, StoreFailed, Unavailable
+from penstock.core.errors import PenstockError, PipelineError, RequestError, Unavailable
+from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.non_voting import NonVotingSlot
 from penstock.delivery.rounds import Rounds
@@ -35,43 +37,55 @@ StatusWatcher = Callable[[str, str, SlotStatus], None]
 _SEE_SINKS = "See: penstock sink list"
 
 _WATCH_SECONDS = 60.0
-_AFTER_FAILURE_SECONDS = 1.0
+
+Part: TypeAlias = Rounds | NonVotingSlot
+Key: TypeAlias = tuple[str, str]
 
 
 class Delivery:
     """`start` it when the coordinator is started, and `stop` it before that one stops."""
 
     def __init__(
-        self, deliveries: Deliveries, deployed: Deployed | None = None, permissions: Permissions = UNLIMITED
+        self,
+        deliveries: Deliveries,
+        deployed: Deployed | None = None,
+        permissions: Permissions = UNLIMITED,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`deployed` has the connectors of the application; `permissions` are those of sinks that URLs name."""
         self._deliveries = deliveries
         self._sinks = Sinks(deployed or NothingDeployed(), permissions)
+        self._supervisor = supervisor or Supervisor()
         self.watchers: list[StatusWatcher] = []
         """Called whenever a sink's status changes."""
-        self._parts: dict[tuple[str, str], tuple[Rounds | NonVotingSlot, asyncio.Task[None]]] = {}
+        self._parts: dict[Key, Part] = {}
         """By pipeline and sink; the rounds of a pipeline have the empty name."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Key, Supervised] = {}
+        self._leaving: set[Supervised] = set()
         """Tasks of parts with a sink that is no longer bound: they are cancelled soon."""
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: Supervised | None = None
         self._served: Mapping[str, Pipeline] | None = None
 
     def start(self) -> None:
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = self._supervisor.run("bound sinks", self._watch)
 
     async def stop(self) -> None:
         """Open rounds may finish; sinks are notified that nothing more follows."""
         if self._watching is not None:
-            self._watching.cancel()
-        for part, _ in self._parts.values():
+            await self._watching.stop()
+        for part in self._parts.values():
             part.stop()
-        self._deliveries.news.ring()
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS)
-            for task in late:
+        tasks = [*self._tasks.values()]
+        for task in tasks:
+            if task.is_waiting:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        self._deliveries.news.ring()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                for task in tasks:
+                    await task.finished.wait()
+        for task in tasks:
+            await task.stop()
 
     async def _watch(self) -> None:
         """Keep a running part for everything that is bound."""
@@ -87,10 +101,13 @@ class Delivery:
     def _serve(self, pipelines: Mapping[str, Pipeline]) -> None:
         for name, pipeline in pipelines.items():
             for key, sink in pipeline.sinks.items():
-                if sink.votes and (name, "") not in self._parts:
-                    self._run((name, ""), Rounds(name, self._deliveries, self._make, partial(self._changed, name)))
-                elif not sink.votes and (name, key) not in self._parts:
-                    self._run((name, key), self._non_voting(name, key, sink))
+                if sink.votes and (name, "") not in self._tasks:
+                    self._run((name, ""), partial(self._rounds, name))
+                elif not sink.votes and (name, key) not in self._tasks:
+                    self._run((name, key), partial(self._non_voting, name, key, sink))
+
+    def _rounds(self, name: str) -> Rounds:
+        return Rounds(name, self._deliveries, self._make, partial(self._changed, name))
 
     def _non_voting(self, name: str, key: str, sink: Sink) -> NonVotingSlot:
         backoff = Backoff()
@@ -114,14 +131,16 @@ class Delivery:
 
     def _leave(self, pipelines: Mapping[str, Pipeline]) -> None:
         """A part that still talks to a sink that is gone is cancelled; a new one serves the other sinks."""
-        for (name, sink), (part, task) in self._parts.items():
-            if task not in self._leaving and not part.is_bound(pipelines.get(name)):
+        for key, part in self._parts.items():
+            task = self._tasks[key]
+            if task not in self._leaving and not part.is_bound(pipelines.get(key[0])):
                 self._leaving.add(task)
-                asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._cancel, (name, sink), task)
+                asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._cancel, key, task)
 
-    def _cancel(self, key: tuple[str, str], task: "asyncio.Task[None]") -> None:
+    def _cancel(self, key: Key, task: Supervised) -> None:
         part = self._parts.get(key)
-        if part is None or part[1] is not task or part[0].is_bound(self._deliveries.state.pipelines.get(key[0])):
+        replaced = self._tasks.get(key) is not task
+        if part is None or replaced or part.is_bound(self._deliveries.state.pipelines.get(key[0])):
             self._leaving.discard(task)
             return
         log.warning(
@@ -129,27 +148,25 @@ class Delivery:
         )
         task.cancel()
 
-    def _run(self, key: tuple[str, str], part: Rounds | NonVotingSlot) -> None:
-        async def run() -> None:
-            try:
-                await part.run()
-            except (StoreFailed, Unavailable):
-                return  # the worker stops
-            except Exception:
-                log.exception("delivery of pipeline %r failed; it is restarted", key[0])
-                await asyncio.sleep(_AFTER_FAILURE_SECONDS)
+    def _run(self, key: Key, make: Callable[[], Part]) -> None:
+        """Each restart begins with a new part: it reads from the ledger where it is."""
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
+        async def run() -> None:
+            part = make()
+            self._parts[key] = part
+            with suppress(Unavailable):  # the worker stops
+                await part.run()
+
+        def ended() -> None:
             self._leaving.discard(task)
-            del self._parts[key]
+            self._parts.pop(key, None)
+            self._tasks.pop(key, None)
             self._served = None
             self._deliveries.news.ring()
 
-        task = asyncio.create_task(run())
-        self._parts[key] = part, task
-        self._tasks.add(task)
-        task.add_done_callback(ended)
+        pipeline, sink = key
+        name = f"delivery of {pipeline} to {sink}" if sink else f"delivery of {pipeline}"
+        task = self._tasks[key] = self._supervisor.run(name, run, ended=ended)
 
     # For operators.
 
@@ -183,7 +200,7 @@ class Delivery:
 
     def retry(self, name: str) -> None:
         """At once, without waiting for the back-off."""
-        for (pipeline, _), (part, _) in self._parts.items():
+        for (pipeline, _), part in self._parts.items():
             if pipeline == name:
                 part.backoff.retry()
 
@@ -290,9 +307,8 @@ class Delivery:
         slot = part.slots.get(key) if isinstance(part, Rounds) else part
         return SlotStatus() if slot is None else slot.status
 
-    def _part(self, name: str, key: str) -> Rounds | NonVotingSlot | None:
-        part = self._parts.get((name, key)) or self._parts.get((name, ""))
-        return None if part is None else part[0]
+    def _part(self, name: str, key: str) -> Part | None:
+        return self._parts.get((name, key)) or self._parts.get((name, ""))
 
 
 def _size(pipeline: Pipeline, number: int, batch: MergedEpoch) -> int:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from penstock.connectors.sink_api import Epoch, SinkLost, Transaction, Vote, VotingSink
 from penstock.core.errors import PenstockError
+from penstock.core.logs import one_line
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class SlotStatus:
     def failed(self, state: SlotState, reason: str, who: str) -> None:
         reason = _printable(reason)
         if reason != self._logged:  # once, however often it happens
-            log.warning("%s: %s", who, reason)
+            log.warning("%s: %s", who, one_line(reason))
         self._logged = reason
         self.failures += 1
         self.set(state, reason)

@@ -9,6 +9,7 @@ from functools import partial
 
 from penstock.connectors.api import StreamRef
 from penstock.core.errors import Damaged, NoRoom, PenstockError, RequestError
+from penstock.core.supervisor import Supervisor
 from penstock.ingest.completion import Completion
 from penstock.ingest.ended_streams import EndedStreams
 from penstock.ingest.event_times import ArrivalClock
@@ -52,10 +53,17 @@ class SourceCatalog:
     read is refused, and the others continue.
     """
 
-    def __init__(self, store: SegmentStore, durability: Durability, settings: GatewaySettings) -> None:
+    def __init__(
+        self,
+        store: SegmentStore,
+        durability: Durability,
+        settings: GatewaySettings,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self.store = store
         self.durability = durability
         self.settings = settings
+        self.supervisor = supervisor or Supervisor()
         self.counters = Counters()
         self.in_flight = InFlightBudget(settings.in_flight_bytes_max, settings.sessions_max)
         self.registry: StreamRegistry = LocalRegistry()
@@ -226,7 +234,7 @@ class SourceCatalog:
     def completion(self, name: str) -> Completion:
         """Decides when this source's messages are acknowledged; it exists before the source does."""
         if name not in self._completions:
-            self._completions[name] = Completion(name, self.store, self.registry)
+            self._completions[name] = Completion(name, self.store, self.registry, self.supervisor)
         return self._completions[name]
 
     def ended(self, name: str) -> EndedStreams:

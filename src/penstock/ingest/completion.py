@@ -16,6 +16,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from penstock.core.errors import Damaged, PenstockError, SegmentTruncated
+from penstock.core.supervisor import Supervised, Supervisor
 from penstock.core.types import Buffer, Offset
 from penstock.ingest.owners import StreamKey, StreamOwner, StreamRegistry
 from penstock.ingest.settings import AckMode
@@ -63,10 +64,11 @@ class Completion:
     An acknowledgement is never revoked: what was acknowledged before a `hold` stays so, whatever its `start`.
     """
 
-    def __init__(self, name: str, store: SegmentStore, registry: StreamRegistry) -> None:
+    def __init__(self, name: str, store: SegmentStore, registry: StreamRegistry, supervisor: Supervisor) -> None:
         self.name = name
         self._store = store
         self._registry = registry
+        self._supervisor = supervisor
         self.is_held = False
         self._mode = Mode.AT_ONCE
         self._released: dict[str, int] = {}
@@ -78,7 +80,7 @@ class Completion:
         self._looked: list[int] = []
         """Up to where there is no whole record after the cursor: the last release ended inside one."""
         self._waiters: set[Waiter] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._task: Supervised | None = None
         self._again = self._is_stopped = False
         self._watchers: list[Callable[[], None]] = []
         self.has_sessions = True
@@ -214,22 +216,17 @@ class Completion:
         self._again = True
         is_wanted = self._mode is not Mode.AT_ONCE and self.has_sessions
         if is_wanted and self._task is None and not self._is_stopped:
-            self._task = asyncio.get_running_loop().create_task(self._work())
-            self._task.add_done_callback(self._worked)
+            self._task = self._supervisor.run(f"acknowledgements of {self.name}", self._work, ended=self._worked)
 
-    def _worked(self, task: "asyncio.Task[None]") -> None:
+    def _worked(self) -> None:
         self._task = None
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            context = {"message": f"cannot acknowledge source {self.name!r}", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
-        elif self._again:  # asked for while it was about to end
+        if self._again:  # asked for while it was about to end
             self._wake()
 
     async def _work(self) -> None:
         """Until everything released is acknowledged. Each step is short, and lets the loop do other work."""
         routes = range(len(self._segments))
+        self._again = True  # also after a failure
         while self._again:
             self._again = False
             while (route := self._behind()) is not None:

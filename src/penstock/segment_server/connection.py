@@ -10,8 +10,9 @@ from typing import Any, cast
 from penstock.access.certificates import certificate_names
 from penstock.core import errors
 from penstock.core.connection_limits import address_of
-from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated
+from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated, Unavailable
 from penstock.core.keepalive import find_dead_peers
+from penstock.core.logs import one_line
 from penstock.core.types import NO_VALUE, Buffer, Position
 from penstock.protocol.segment import (
     VERSIONED,
@@ -348,7 +349,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             located = self._store.locate(request.segment, request.offset, length)
         except PenstockError as error:
             self._log_first_refusal(error)
-            self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
+            self._refuse_read(request, slot, error)
             return
         if located.pieces:
             self._fetch(request, located, slot)
@@ -387,13 +388,19 @@ class SegmentConnection(asyncio.BufferedProtocol):
         except LookupError:  # moved or truncated meanwhile
             self._read(request, slot, may_wait=False)
         except PenstockError as error:
-            if isinstance(error, Damaged):
-                self._store.note_damage(request.segment, error)
-            self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
+            self._refuse_read(request, slot, error)
+        except Exception as error:  # an answer that never comes would keep the client waiting for ever
+            log.exception("a read of segment %r failed", request.segment)
+            self._refuse_read(request, slot, Unavailable(f"the worker cannot read: {type(error).__name__}"))
         else:
             self._server.counters.reads += 1
             self._server.counters.read_bytes += len(data)
             self._fill(slot, _segment_read(request, located, data))
+
+    def _refuse_read(self, request: ReadSegment, slot: Slot, error: PenstockError) -> None:
+        if isinstance(error, Damaged):
+            self._store.note_damage(request.segment, error)
+        self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
 
     def _fill(self, slot: Slot, reply: Message) -> None:
         slot.data = self._dialect.encode_parts(reply)
@@ -480,7 +487,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
 
     def _reject(self, error: ProtocolError) -> None:
         self._server.counters.protocol_errors += 1
-        log.warning("%s: %s", self._peer, error)
+        log.warning("%s: %s", self._peer, one_line(error))
         self._answer(ErrorMessage("", str(error), ErrorCode.PROTOCOL_ERROR), self._store.journal.end)
         self._end_when_answered()
 

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from penstock.access.file import AccessControl, Open
+from penstock.core.supervisor import Supervisor
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.connection import SegmentConnection
 from penstock.segment_server.settings import Counters, ServerSettings
@@ -18,10 +19,16 @@ class SegmentServer:
     """Serves one store, in one event loop. Nothing is acknowledged before it is durable."""
 
     def __init__(
-        self, store: SegmentStore, durability: Durability, settings: ServerSettings, access: AccessControl | None = None
+        self,
+        store: SegmentStore,
+        durability: Durability,
+        settings: ServerSettings,
+        access: AccessControl | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """Without access control everybody may do everything."""
         self._state = ServerState(store, durability, settings, access or Open())
+        self._supervisor = supervisor or Supervisor()
         self._settings = settings
 
     @property
@@ -39,7 +46,7 @@ class SegmentServer:
             ssl_handshake_timeout=settings.handshake_seconds if settings.ssl else None,
             backlog=1024,
         )
-        self._sweep = loop.create_task(self._sweep_silent())
+        self._sweep = self._supervisor.every("sweep of silent connections", _SWEEP_SECONDS, self._sweep_silent)
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
@@ -47,7 +54,7 @@ class SegmentServer:
         """Accept nothing new, acknowledge what was accepted, and close."""
         state = self._state
         self._listener.close()
-        self._sweep.cancel()
+        await self._sweep.stop()
         state.tail.wake_all()
         for connection in list(state.connections):
             connection.stop_reading()
@@ -66,9 +73,7 @@ class SegmentServer:
     def status(self) -> SegmentServerStatus:
         return self._state.status()
 
-    async def _sweep_silent(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            for connection in list(self._state.connections):
-                connection.end_if_silent(self._state.loop.time())
-                connection.end_if_revoked()
+    def _sweep_silent(self) -> None:
+        for connection in list(self._state.connections):
+            connection.end_if_silent(self._state.loop.time())
+            connection.end_if_revoked()

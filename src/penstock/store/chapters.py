@@ -1,11 +1,12 @@
 """The chapters of a journal as files: their names, a bounded number of them open, and reading from them."""
 
+import errno
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from threading import Lock
 
-from penstock.core.errors import Damaged, UnreadableFormat
+from penstock.core.errors import Damaged, Unavailable, UnreadableFormat
 from penstock.core.types import Position
 from penstock.store.files import File, Files
 from penstock.store.operations import Index, unpack
@@ -17,6 +18,7 @@ from penstock.store.record import (
     Found,
     NotAChapter,
     OtherFormat,
+    Readable,
     checksum,
     head_is_sound,
     parse_chapter_header,
@@ -24,6 +26,10 @@ from penstock.store.record import (
     parse_trailer,
     scan,
 )
+
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Not the disk's fault, and soon over."""
+_RETRY = "Try again; if it lasts, allow the worker more open files (ulimit -n)."
 
 _NAME = re.compile(r"(\d{20})\.journal")
 
@@ -49,7 +55,8 @@ class OpenChapters:
     """Chapters by base, opened when first read; the one not used for longest is closed when there are too many.
 
     A file is closed when its last user lets go of it, so that a reader in another thread is never cut off.
-    All methods raise LookupError for a chapter that is not there any more.
+    All methods raise LookupError for a chapter that is not there any more, and Damaged for one that the disk cannot
+    read.
     """
 
     def __init__(self, files: Files, open_max: int) -> None:
@@ -66,6 +73,10 @@ class OpenChapters:
                     file = self._files.open(chapter_name(base))
                 except FileNotFoundError:
                     raise LookupError(f"{chapter_name(base)} is not there") from None
+                except OSError as error:
+                    if error.errno in _OUT_OF_FILES:
+                        raise Unavailable(f"{chapter_name(base)} cannot be opened: {error.strerror}", _RETRY) from error
+                    raise _unreadable(chapter_name(base), error) from error
                 self._open[base] = file
                 if len(self._open) > self._open_max:
                     self._open.popitem(last=False)
@@ -86,19 +97,19 @@ class OpenChapters:
             self._open.clear()
 
     def read(self, base: Position, position: Position, length: int) -> bytes:
-        """Exactly these bytes. Raises Damaged."""
-        data = self.get(base).read(file_offset(base, position), length)
+        """Exactly these bytes."""
+        data = self._readable(base).read(file_offset(base, position), length)
         if len(data) != length:
             raise Damaged(f"{locate(base, position)}: {length} bytes expected, {len(data)} found")
         return data
 
     def read_index(self, base: Position) -> bytes:
-        """A closed chapter's index. Raises Damaged."""
-        return read_index(self.get(base), base)
+        """A closed chapter's index."""
+        return read_index(self._readable(base), base)
 
     def scan(self, base: Position) -> Iterator[Found]:
         """A chapter's records; they can be read even if its header is damaged."""
-        file = self.get(base)
+        file = self._readable(base)
         try:
             chain: int | None = read_header(file, base)
         except UnreadableFormat:
@@ -107,11 +118,41 @@ class OpenChapters:
             chain = None
         return scan(file, base, chain, chapter_name(base))
 
+    def size(self, base: Position) -> int:
+        return self._readable(base).size()
+
+    def _readable(self, base: Position) -> "_Readable":
+        return _Readable(self.get(base), chapter_name(base))
+
+
+class _Readable:
+    """A chapter's file for readers: what the disk cannot read is damage of this place alone."""
+
+    def __init__(self, file: File, name: str) -> None:
+        self._file = file
+        self._name = name
+
+    def read(self, offset: int, length: int) -> bytes:
+        try:
+            return self._file.read(offset, length)
+        except OSError as error:
+            raise _unreadable(f"{self._name} at offset {offset}", error) from error
+
+    def size(self) -> int:
+        try:
+            return self._file.size()
+        except OSError as error:
+            raise _unreadable(self._name, error) from error
+
+
+def _unreadable(where: str, error: OSError) -> Damaged:
+    return Damaged(f"{where} cannot be read: {error.strerror or error}")
+
 
 _START_OVER = "Start with a new data directory; checkpoints and sinks of the old one start over with it."
 
 
-def read_header(file: File, base: Position) -> int:
+def read_header(file: Readable, base: Position) -> int:
     """The chain that the chapter starts with. Raises Damaged; UnreadableFormat if another version wrote it."""
     name = chapter_name(base)
     try:
@@ -125,7 +166,7 @@ def read_header(file: File, base: Position) -> int:
     return header.chain
 
 
-def read_index(file: File, base: Position) -> bytes:
+def read_index(file: Readable, base: Position) -> bytes:
     """The index of the closed chapter in this file. Raises Damaged."""
     end = file.size() - TRAILER_BYTES
     position = parse_trailer(file.read(end, TRAILER_BYTES)) if end > CHAPTER_HEADER_BYTES else None

@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.core.errors import Damaged, DiskFull
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 # A damaged snapshot is rebuilt from the chapter before, which must therefore exist.
 _KEEP_CLOSED = 2
 _STEP_BYTES = 1 << 20
+# Segments that are looked at in one step: some 10 ms.
+_STEP_SEGMENTS = 20_000
 
 
 class Compactor:
@@ -25,7 +28,8 @@ class Compactor:
         self._store = store
         self._dropping: deque[tuple[Position, Position]] = deque()
         self._moving: Position | None = None
-        self._owners: deque[Segment] = deque()
+        self._unseen: Iterator[Segment] = iter(())
+        self._owner: Segment | None = None
         self._stuck: set[Position] = set()
         self._sizes: dict[Position, int] = {}
         self.moved_bytes = 0
@@ -38,9 +42,9 @@ class Compactor:
         dropped = self._drop_settled()
         if self._moving is None:
             self._moving = self._nearly_dead()
-            self._owners = deque(self._segments_in(self._moving))
-        if self._moving is None:
-            return dropped
+            if self._moving is None:
+                return dropped
+            self._unseen, self._owner = iter([*self._store.table]), None
         try:
             self._move_some(self._moving)
         except DiskFull:
@@ -80,31 +84,45 @@ class Compactor:
                 return chapter
         return None
 
+    def _give_up(self, chapter: Position, error: Damaged) -> None:
+        """It stays as it is until the next start; the others are compacted."""
+        log.error("%s cannot be compacted: %s", self._store.journal.locate(chapter, chapter), error)
+        self._stuck.add(chapter)
+        self._moving = None
+
     def _size(self, chapter: Position) -> int:
         if chapter not in self._sizes:
-            self._sizes[chapter] = self._store.journal.chapter_bytes(chapter)
+            try:
+                self._sizes[chapter] = self._store.journal.chapter_bytes(chapter)
+            except Damaged as error:
+                self._give_up(chapter, error)
+                return 0
         return self._sizes[chapter]
 
-    def _segments_in(self, chapter: Position | None) -> list[Segment]:
-        if chapter is None:
-            return []
-        return [s for s in self._store.table if any(run.chapter == chapter for run in s.runs)]
+    def _find_owner(self, chapter: Position) -> Segment | None:
+        """The next segment with bytes in the chapter. Ends the move if no segment is left."""
+        for _ in range(_STEP_SEGMENTS):
+            segment = next(self._unseen, None)
+            if segment is None:
+                self._moving = None
+                return None
+            if segment.runs.touch(chapter):
+                return segment
+        return None
 
     def _move_some(self, chapter: Position) -> None:
-        if not self._owners:
-            self._moving = None
+        segment = self._owner = self._owner or self._find_owner(chapter)
+        if segment is None:
             return
-        segment = self._owners[0]
         try:
             found = self._next_pieces(segment, chapter)
             if found:
                 self._move(segment, found)
             else:
-                self._owners.popleft()
+                self._owner = None
         except Damaged as error:
-            log.error("%s cannot be compacted: %s", self._store.journal.locate(chapter, chapter), error)
-            self._stuck.add(chapter)
-            self._moving = None
+            self._store.note_damage(segment.name, error)
+            self._give_up(chapter, error)
 
     def _next_pieces(self, segment: Segment, chapter: Position) -> list[Piece]:
         """Some of the segment's live rows in the chapter, none when there are no more."""

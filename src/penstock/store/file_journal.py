@@ -2,8 +2,9 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ class WriteStep:
     offset: int
     buffers: list[Buffer]
     end: Position
+    queued_at: float = field(default_factory=time.monotonic)
+    """Since when its first record waits."""
 
     def perform(self, _files: Files) -> bool:
         """False when there is no room: perform it again later. Raises OSError when it cannot be trusted any more."""
@@ -55,14 +58,15 @@ class TurnStep(NamedTuple):
     index_position: Position
     spare: Spare
     base: Position
-    first: bytes
+    first: list[Buffer]
     end: Position
+    queued_at: float
 
     def perform(self, files: Files) -> bool:
         """As a WriteStep. The old chapter is whole and durable before the new one has a name."""
         if not _write(self.old, self.old_size, [trailer(self.index_position)]):
             return False
-        if not _write(self.spare.file, 0, [self.first]):
+        if not _write(self.spare.file, 0, self.first):
             return False
         self.old.truncate(self.old_size + TRAILER_BYTES)
         self.old.sync()
@@ -102,6 +106,7 @@ class FileJournal:
         self._changed = Condition()
         self._listeners: list[Callable[[], None]] = []
         self._steps: list[WriteStep | TurnStep] = []
+        self._performing: WriteStep | TurnStep | None = None
         self._woken = False
         self._failure = ""
         self._is_full = False
@@ -141,7 +146,7 @@ class FileJournal:
             if error.errno not in OUT_OF_SPACE:
                 raise
             raise DiskFull("no room for the first file of a new journal") from None
-        head, _ = _snapshot_record(b"", chain=0, term=0, position=Position(0), durable=Position(0))
+        head, _ = _snapshot_head(b"", chain=0, term=0, position=Position(0), durable=Position(0))
         file.write(0, [chapter_header(Position(0), 0), head])
         file.sync()
         self._files.rename(_UNNAMED, chapter_name(Position(0)))
@@ -176,6 +181,10 @@ class FileJournal:
         needed = length + closing + 2 * RECORD_HEADER_BYTES + _SLACK_BYTES
         used = file_offset(self.chapter, self.end)
         return used + needed <= self._capacity and self._records < self._settings.chapter_records_max
+
+    def filled(self, closing: int) -> float:
+        used = file_offset(self.chapter, self.end) + closing
+        return max(used / self._capacity, self._records / self._settings.chapter_records_max)
 
     def append(self, meta: bytes, buffers: Sequence[Buffer], length: int) -> Position:
         with self._changed:
@@ -228,11 +237,12 @@ class FileJournal:
     def _begin_chapter(self, spare: Spare, index_position: Position, snapshot: bytes) -> None:
         base, old, old_size = self.end, self._file, file_offset(self.chapter, self.end)
         header = chapter_header(base, self._chain)
-        record, self._chain = _snapshot_record(
+        head, self._chain = _snapshot_head(
             snapshot, chain=self._chain, term=self._term, position=base, durable=self.durable
         )
-        self.end = Position(base + len(record))
-        step = TurnStep(old, old_size, index_position, spare, base, header + record, self.end)
+        self.end = Position(base + len(head) + len(snapshot))
+        first: list[Buffer] = [header, head, snapshot]
+        step = TurnStep(old, old_size, index_position, spare, base, first, self.end, time.monotonic())
         self._steps.append(step)
         self.chapters = (*self.chapters, base)
         self._file, self._capacity, self._records = spare.file, spare.file.size(), 1
@@ -257,6 +267,7 @@ class FileJournal:
         with self._changed:
             steps, self._steps = self._steps, []
         for number, step in enumerate(steps):
+            self._performing = step
             try:
                 done = step.perform(self._files)
             except OSError as error:
@@ -272,10 +283,12 @@ class FileJournal:
     def _put_back(self, steps: list[WriteStep | TurnStep]) -> None:
         with self._changed:
             self._steps[:0] = steps
+            self._performing = None
 
     def _publish(self, end: Position) -> None:
         with self._changed:
             self.durable = end
+            self._performing = None
             self._changed.notify_all()
         self._notify()
 
@@ -310,6 +323,12 @@ class FileJournal:
     # Waiting and reading: any thread.
 
     @property
+    def oldest_unsynced_seconds(self) -> float:
+        with self._changed:
+            oldest = self._performing or (self._steps[0] if self._steps else None)
+        return 0.0 if oldest is None else time.monotonic() - oldest.queued_at
+
+    @property
     def failed(self) -> bool:
         return bool(self._failure)
 
@@ -340,7 +359,7 @@ class FileJournal:
         return self._open.scan(chapter)
 
     def chapter_bytes(self, chapter: Position) -> int:
-        return self._open.get(chapter).size()
+        return self._open.size(chapter)
 
     def locate(self, chapter: Position, position: Position) -> str:
         return locate(chapter, position)
@@ -358,14 +377,12 @@ class FileJournal:
         self._files.close()
 
 
-def _snapshot_record(
+def _snapshot_head(
     snapshot: bytes, *, chain: int, term: int, position: Position, durable: Position
 ) -> tuple[bytes, int]:
+    """The head of the record whose data the snapshot is, and the record's checksum."""
     meta = pack([Snapshot(len(snapshot), checksum([snapshot]))])
-    head, value = record_head(
-        meta, chain=chain, term=term, position=position, durable=durable, data_length=len(snapshot)
-    )
-    return head + snapshot, value
+    return record_head(meta, chain=chain, term=term, position=position, durable=durable, data_length=len(snapshot))
 
 
 # The thread that writes and syncs what the store has queued: many appends, one fsync.

@@ -8,6 +8,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
 from penstock.core.types import Buffer, Offset, Position, SegmentId
@@ -89,15 +90,12 @@ class OpenIndex:
         return _COUNTS_BYTES + len(self._rows) * _KEY_BYTES + self._count * _ROW_BYTES
 
     def encode(self) -> bytes:
-        keys, first = array("Q"), 0
-        blocks = []
-        for key in sorted(self._rows):
-            rows = self._rows[key]
-            keys.extend((key, first))
-            blocks.append(_little_endian(rows))
-            first += len(rows) // _WIDTH
-        counts = len(self._rows).to_bytes(4, "little") + first.to_bytes(4, "little")
-        return b"".join([counts, _little_endian(keys), *blocks])
+        ordered = sorted(self._rows)
+        blocks = [self._rows[key] for key in ordered]
+        firsts = [end // _WIDTH for end in accumulate(map(len, blocks), initial=0)]
+        keys = array("Q", chain.from_iterable(zip(ordered, firsts, strict=False)))
+        counts = len(ordered).to_bytes(4, "little") + self._count.to_bytes(4, "little")
+        return b"".join([counts, *_little_endian([keys, *blocks])])
 
 
 class ClosedIndex:
@@ -134,11 +132,12 @@ class ClosedIndex:
         return self._keys[after] if after < len(self._keys) else len(self._rows) // _WIDTH
 
 
-def _little_endian(values: "array[int]") -> bytes:
+def _little_endian(blocks: "list[array[int]]") -> "list[array[int]]":
     if sys.byteorder == "big":
-        values = array("Q", values)
-        values.byteswap()
-    return values.tobytes()
+        blocks = [array("Q", values) for values in blocks]
+        for values in blocks:
+            values.byteswap()
+    return blocks
 
 
 def _from_little_endian(data: memoryview) -> "array[int]":

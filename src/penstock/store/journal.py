@@ -6,6 +6,7 @@ open it.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -70,6 +71,10 @@ class Journal(Protocol):
         """Whether a record of this length, and a closing one of that, still fit into the chapter."""
         ...
 
+    def filled(self, closing: int) -> float:
+        """The share of the chapter that is used, a closing record of that length included: at 1 it has to turn."""
+        ...
+
     def append(self, meta: bytes, buffers: Sequence[Buffer], length: int) -> Position:
         """Queue one record with `length` bytes of data, and return where they start. The buffers must not change.
         It is durable when `durable` has reached the `end` that this call leaves.
@@ -114,6 +119,11 @@ class Journal(Protocol):
         ...
 
     @property
+    def oldest_unsynced_seconds(self) -> float:
+        """How long the oldest record that is not durable has been waiting for it; 0 if all are durable."""
+        ...
+
+    @property
     def failed(self) -> bool:
         """A write or an fsync has failed: nothing more can become durable."""
         ...
@@ -129,6 +139,8 @@ class Journal(Protocol):
 
 # Actions that are run before the loop gets its turn: so many take about a millisecond.
 _ACTIONS_PER_TURN = 500
+
+log = logging.getLogger(__name__)
 
 
 class Durability:
@@ -174,10 +186,17 @@ class Durability:
         for _ in range(_ACTIONS_PER_TURN):
             if not self._waiting or self._waiting[0][0] > durable:
                 break
-            self._waiting.popleft()[1]()
+            self._run(self._waiting.popleft()[1])
         else:
             self._wake()
         for action in self._afterwards:
-            action()
+            self._run(action)
         if self._journal.failed:
             self._on_failure()
+
+    def _run(self, action: Callable[[], None]) -> None:
+        """One that fails must not keep others from being acknowledged."""
+        try:
+            action()
+        except Exception:
+            log.exception("what waited for the disk has failed")

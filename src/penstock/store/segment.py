@@ -37,6 +37,10 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         return (self[number] for number in range(len(self)))
 
+    def touch(self, chapter: Position) -> bool:
+        """Whether some of them are in the chapter."""
+        return chapter in self._flat[1::_WIDTH]
+
     def flat(self) -> list[int]:
         return self._flat.tolist()
 

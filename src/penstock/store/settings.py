@@ -46,6 +46,12 @@ class StoreSettings:
     compact_below: float = 0.25
     """A closed chapter with a smaller share of live bytes than this has them moved, and is deleted."""
 
+    snapshot_rows_max: int = 2000
+    """Segments that a snapshot encodes at once, in some 10 ms; with more, it is encoded ahead, in steps."""
+
+    unsynced_seconds_max: float = 10.0
+    """A write that is not on disk after so long is a problem: a disk that answers does it in milliseconds."""
+
     idle_proof_seconds: float = 0.05
     """Silence after which the journal proves its last records durable with an empty one."""
 

@@ -229,6 +229,9 @@ class SegmentStore:
         rows = len(operations) * INDEX_BYTES_PER_ROW_MAX
         if not journal.fits(total, self.indexes.open.encoded_bytes + rows):
             self._turn(total + rows, draining=draining)
+        elif len(self.table) > self.settings.snapshot_rows_max:
+            filled = journal.filled(self.indexes.open.encoded_bytes)
+            self.table.encode_ahead(filled, self.settings.snapshot_rows_max)
         data = journal.append(meta, buffers, length)
         self.table.apply(operations, data, journal.chapter, self.indexes.open)
         return journal.end
@@ -236,6 +239,7 @@ class SegmentStore:
     def _turn(self, room: int, *, draining: bool) -> None:
         encoded = self.indexes.open.encode()
         self.journal.turn(encoded, self.table.encode(), room=room, draining=draining)
+        self.table.forget_encoded()
         self.indexes.close_chapter(encoded)
 
     # Looking.

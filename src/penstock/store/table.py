@@ -27,6 +27,7 @@ from penstock.store.operations import (
     data_length,
 )
 from penstock.store.segment import Damage, Run, Runs, Segment
+from penstock.store.snapshot import BEGIN_AT, EncodedRows
 
 
 class SegmentTable:
@@ -38,6 +39,7 @@ class SegmentTable:
         self._by_id: dict[SegmentId, Segment] = {}
         self._by_name: dict[str, Segment] = {}
         self._followed: dict[str, set[str]] = {}
+        self._ahead: EncodedRows | None = None
         self.live: Counter[Position] = Counter()
 
     def __len__(self) -> int:
@@ -75,6 +77,8 @@ class SegmentTable:
         """Apply one record's operations; its data start at `data`, in `chapter`, whose rows go into `index`."""
         for operation in operations:
             self._apply(operation, data, chapter, index)
+            if self._ahead is not None and not isinstance(operation, Snapshot | Index):
+                self._ahead.change(operation.target if isinstance(operation, Merge) else operation.segment)
             data = Position(data + data_length(operation))
 
     def _apply(self, operation: Operation, data: Position, chapter: Position, index: OpenIndex) -> None:
@@ -165,6 +169,8 @@ class SegmentTable:
         del self._by_name[segment.name]
         for names in self._followed.values():
             names.discard(segment.name)
+        if self._ahead is not None:
+            self._ahead.remove(segment.id)
 
     def _count(self, segment: Segment, start: Offset, end: Offset, sign: int) -> None:
         """Add to (or take from) each chapter's live bytes what the segment has there in [start, end)."""
@@ -181,9 +187,36 @@ class SegmentTable:
                 del self.live[run.chapter]
 
     def encode(self) -> bytes:
-        """The whole table, for a snapshot."""
-        packed: bytes = msgpack.packb({"next": self._next_id, "segments": [_to_row(s) for s in self]})
-        return packed
+        """The whole table, for a snapshot: {"next": …, "segments": [row, …]}."""
+        rows = (self._ahead or self._encoded_rows()).finish()
+        packer = msgpack.Packer(autoreset=False)
+        packer.pack_map_header(2)
+        packer.pack("next")
+        packer.pack(self._next_id)
+        packer.pack("segments")
+        packer.pack_array_header(len(rows))
+        return b"".join([packer.bytes(), *rows])
+
+    def encode_ahead(self, filled: float, left_max: int) -> None:
+        """Encode a part of it, if it is time: the chapter is filled to this share. `encode` will find no more than
+        `left_max` rows left to do.
+        """
+        if filled <= BEGIN_AT:
+            return
+        if self._ahead is None:
+            self._ahead = self._encoded_rows()
+        self._ahead.step(filled, left_max)
+
+    def forget_encoded(self) -> None:
+        """What `encode` returned is the snapshot of the next chapter."""
+        self._ahead = None
+
+    def _encoded_rows(self) -> EncodedRows:
+        return EncodedRows(self._by_id, self.next_id(), self._row)
+
+    def _row(self, segment_id: SegmentId) -> object | None:
+        segment = self._by_id.get(segment_id)
+        return None if segment is None else _to_row(segment)
 
     def restore(self, data: Buffer) -> None:
         """Replace everything in the table by a snapshot."""

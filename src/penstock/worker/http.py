@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.access.principals import Principal, Role
+from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
@@ -135,7 +136,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    def __init__(self, worker: Watched, settings: WorkerSettings) -> None:
+    def __init__(self, worker: Watched, settings: WorkerSettings, supervisor: Supervisor) -> None:
         self.connections = HttpConnections(settings.http, HttpProtocol)
         config = uvicorn.Config(
             application(worker, settings),
@@ -153,7 +154,8 @@ class HttpServer:
         config.load()
         config.ssl = settings.http_ssl
         self._server = _Server(config)
-        self._task: asyncio.Task[None] | None = None
+        self._supervisor = supervisor
+        self._task: Supervised | None = None
 
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when it is taken."""
@@ -163,7 +165,7 @@ class HttpServer:
         # Connections inherit it. asyncio sets it only if the socket was created with the protocol's number, and this
         # one was not; without it every answer waits 40 ms for the peer's delayed acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._task = self._supervisor.run("http", lambda: self._serve(listener), OnDeath.END)
         while not self._server.started:  # noqa: ASYNC110  uvicorn has no event for it
             await asyncio.sleep(0.005)
         chosen: int = listener.getsockname()[1]
@@ -172,4 +174,9 @@ class HttpServer:
     async def stop(self) -> None:
         self._server.should_exit = True
         if self._task is not None:
-            await self._task
+            await self._task.finished.wait()
+
+    async def _serve(self, listener: socket.socket) -> None:
+        await self._server.serve(sockets=[listener])
+        if not self._server.should_exit:
+            raise RuntimeError("the HTTP server has ended by itself")

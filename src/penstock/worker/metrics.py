@@ -12,10 +12,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.coordinator.open_windows import BucketStatus
+from penstock.core.supervisor import TaskState
 from penstock.protocol.api.delivery import EpochStatus, SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import (
     ConnectorStatus,
+    LoopStatus,
     Part,
     SegmentServerStatus,
     SessionTotals,
@@ -47,6 +49,10 @@ class Numbered(Collector):
 
 def store(status: Callable[[], StoreStatus]) -> Collector:
     return Numbered("store", status, counters=("compaction_moved_bytes", "chapters_dropped"))
+
+
+def loop(status: Callable[[], LoopStatus]) -> Collector:
+    return Numbered("loop", status, counters=("stalls",))
 
 
 def sources(status: Callable[[], SourceTotals]) -> Collector:
@@ -105,6 +111,17 @@ def _fields(family: Families, *names: str) -> list[Line[PipelineStatus]]:
 
 def _text(name: str) -> str:
     return name.replace("_", " ").capitalize()
+
+
+_TASKS: list[Line[TaskState]] = [
+    Line(COUNTER, "deaths", "How often it has died since the worker started", lambda one: one.deaths),
+    Line(GAUGE, "failing", "1 while it is dead, and for a while after it was restarted", lambda one: one.is_failing),
+]
+
+
+def tasks(listed: Callable[[], Sequence[TaskState]]) -> Collector:
+    """The worker's background tasks."""
+    return Table("task", {"task": lambda one: one.name}, _TASKS, listed)
 
 
 _PIPELINES: list[Line[PipelineStatus]] = [

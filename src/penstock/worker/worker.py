@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,7 +23,8 @@ from penstock.coordinator.open_windows import BucketStatus
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
 from penstock.core.address import Address
-from penstock.core.errors import Damaged, DiskFull, PenstockError, StoreFailed
+from penstock.core.errors import Damaged, DiskFull, StoreFailed, WorkerFailed
+from penstock.core.supervisor import Supervisor
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
@@ -36,13 +37,14 @@ from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
 from penstock.store.file_journal import Committer, FileJournal
-from penstock.store.files import RealFiles
+from penstock.store.files import Files, RealFiles
 from penstock.store.journal import Durability
 from penstock.store.reader import SegmentInfo
 from penstock.store.store import SegmentStore
 from penstock.worker import flow, metrics
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
+from penstock.worker.loop_watch import LoopWatch
 from penstock.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -61,8 +63,12 @@ def _reachable(host: str) -> str:
 class Worker:
     """`run` serves until `stop` is called or the store fails. The journal's directory is DATA/journal."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, files: Files | None = None) -> None:
+        """`files`: where the journal is, instead of DATA/journal."""
         self.settings = settings
+        self._files = files
+        self.supervisor = Supervisor(self.stop)
+        self._loop_watch = LoopWatch()
         self.registry = CollectorRegistry()
         self.id = uuid4().hex
         """Identifies this process: a client that has the ports from a file can detect another worker on them."""
@@ -72,18 +78,24 @@ class Worker:
         self._failed = False
 
     async def run(self, ready: Callable[[dict[str, int]], None] = lambda _: None) -> None:
-        """Calls `ready` with the ports once everything listens. Raises StoreFailed when the disk fails."""
+        """Calls `ready` with the ports once everything listens. Raises StoreFailed when the disk fails,
+        WorkerFailed when a task has died that the worker cannot run without.
+        """
         self._open()
-        compaction = asyncio.create_task(self._compact())
+        self._loop_watch.start()
+        compaction = self.supervisor.run("compaction", self._compact)
         try:
             await self._serve(ready)
         finally:
-            compaction.cancel()
+            await compaction.stop()
+            self._loop_watch.stop()
             self._committer.stop()
             self._journal.close()
             self._ports_file.unlink(missing_ok=True)
         if self._failed:
             self._journal.check()
+        if self.supervisor.fatal:
+            raise WorkerFailed(self.supervisor.fatal)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -95,7 +107,7 @@ class Worker:
     def _open(self) -> None:
         start = time.perf_counter()
         settings = self.settings.store
-        self._journal = FileJournal(RealFiles(self.settings.data / "journal"), settings)
+        self._journal = FileJournal(self._files or RealFiles(self.settings.data / "journal"), settings)
         self._store = SegmentStore(self._journal, settings)
         self._compactor = Compactor(self._store)
         self._committer = Committer(self._journal, settings.idle_proof_seconds)
@@ -105,16 +117,16 @@ class Worker:
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
         durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
-        self._server = SegmentServer(self._store, durability, self.settings.segment, self._own_access)
-        self._sources = SourceCatalog(self._store, durability, self.settings.gateway)
+        self._server = SegmentServer(self._store, durability, self.settings.segment, self._own_access, self.supervisor)
+        self._sources = SourceCatalog(self._store, durability, self.settings.gateway, self.supervisor)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
         self._gateway = Gateway(self._sources, self.settings.access)
         self._source_view = self._gateway.view
         await self._start_coordinator(durability)
         self._register_metrics()
         self._rates = Rates(self._counts, time.monotonic)
-        sampling = asyncio.create_task(self._sample_rates())
-        http = HttpServer(self, self.settings)
+        sampling = self.supervisor.every("rates", SAMPLE_SECONDS, self._rates.sample)
+        http = HttpServer(self, self.settings, self.supervisor)
         self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self.ports |= {"http": await http.start()}
         if self._runtime is not None:
@@ -122,7 +134,7 @@ class Worker:
         self._write_ports()
         ready(self.ports)
         await self._stopping.wait()
-        sampling.cancel()
+        await sampling.stop()
         await self._stop_coordinator()
         await self._gateway.stop()
         await self._server.stop()
@@ -159,6 +171,7 @@ class Worker:
                 address,
                 connectors=connectors,
                 starts=StartTimes(self.settings.data),
+                supervisor=self.supervisor,
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
@@ -178,7 +191,7 @@ class Worker:
         except Damaged as error:
             log.error("applications are refused: %s", error)
             self._application_damage = error
-        self._delivery = Delivery(coordinator.deliveries, self._runtime, self.permissions)
+        self._delivery = Delivery(coordinator.deliveries, self._runtime, self.permissions, self.supervisor)
         if self._runtime is not None:
             self._runtime.serve(coordinator, self._delivery)
         self._delivery.start()
@@ -253,19 +266,8 @@ class Worker:
 
     async def _compact(self) -> None:
         while True:
-            try:
-                busy = self._compactor.step()
-            except StoreFailed:
-                return
-            except PenstockError as error:
-                log.error("compaction: %s", error)
-                busy = False
+            busy = self._compactor.step()
             await asyncio.sleep(0 if busy else _COMPACTION_IDLE_SECONDS)
-
-    async def _sample_rates(self) -> None:
-        while True:
-            await asyncio.sleep(SAMPLE_SECONDS)
-            self._rates.sample()
 
     def _counts(self) -> dict[Key, int]:
         return flow.counts(self._source_view, self._flow)
@@ -277,20 +279,28 @@ class Worker:
     # What /health, /status, /segments and /metrics show.
 
     def problems(self) -> list[str]:
-        problems = [*self._store.damage]
+        problems = [*self.supervisor.problems(), *self._disk_problems(), *self._store.damage]
         if self._ledger_damage is not None:
             problems.append(f"pipelines are refused: {self._ledger_damage}")
         if self._application_damage is not None:
             problems.append(f"applications are refused: {self._application_damage}")
         if self._runtime is not None:
             problems += self._runtime.problems()
+        return problems
+
+    def _disk_problems(self) -> Iterator[str]:
+        waited, limit = self._journal.oldest_unsynced_seconds, self.settings.store.unsynced_seconds_max
+        if waited > limit:
+            yield (
+                f"the oldest unsynced write has waited {waited:.0f} s for the disk (limit {limit:.0f} s): nothing is "
+                "acknowledged meanwhile"
+            )
         try:
             self._journal.room_for(0, draining=False)
         except DiskFull as error:
-            problems.append(f"{error} {error.hint}")
+            yield f"{error} {error.hint}"
         except StoreFailed as error:
-            problems.append(str(error))
-        return problems
+            yield str(error)
 
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]:
         return self._store.segments(prefix, after, limit)
@@ -308,6 +318,7 @@ class Worker:
             problems=self.problems(),
             blockages=self._blockages(),
             store=self._store_status(),
+            loop=self._loop_watch.status(),
             segment_server=self._server.status(),
             sources=sources.status(),
             source_totals=sources.totals(),
@@ -378,12 +389,15 @@ class Worker:
             recovery_seconds=round(self.recovery_seconds, 3),
             compaction_moved_bytes=self._compactor.moved_bytes,
             chapters_dropped=self._compactor.dropped_chapters,
+            oldest_unsynced_seconds=round(journal.oldest_unsynced_seconds, 3),
         )
 
     def _register_metrics(self) -> None:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self.registry.register(metrics.store(self._store_status))
+        self.registry.register(metrics.loop(self._loop_watch.status))
+        self.registry.register(metrics.tasks(self.supervisor.states))
         self.registry.register(metrics.sources(self._source_view.totals))
         self.registry.register(metrics.sessions(self._gateway.session_totals))
         self.registry.register(metrics.segment_server(self._server.status))

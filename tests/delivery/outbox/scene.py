@@ -157,10 +157,11 @@ class SinkScene:
     async def crash(self, files: Files | None = None) -> None:
         """The worker dies where it is. All stays that was written, or the files as they are given."""
         assert self.delivery._watching is not None
-        tasks = [*self.delivery._tasks, self.delivery._watching]
+        tasks = [*self.delivery._tasks.values(), self.delivery._watching]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            await task.stop()
         await self.end()
         if files is None:
             await self.scene.close()
@@ -170,10 +171,10 @@ class SinkScene:
 
     async def _abandon(self, files: Files) -> None:
         self.scene.coordinator._shared.news.end()
-        running = [*self.scene.coordinator._tasks, self.scene._committing]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        for task in self.scene.coordinator._tasks:
+            await task.stop()
+        self.scene._committing.cancel()
+        await asyncio.gather(self.scene._committing, return_exceptions=True)
         self.scene.files = files
         self.scene.paused = False
 

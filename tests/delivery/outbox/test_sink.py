@@ -3,8 +3,13 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, StreamRef
 from penstock.coordinator.machine.state import Retention
+from penstock.core.retry import RetryPolicy
+from penstock.delivery.outbox.outbox import Outbox, OutboxRecord
+from penstock.delivery.outbox.rows import Row
 from tests.delivery.outbox.scene import PIPELINE, A, B, C, SinkScene
 
 
@@ -343,3 +348,24 @@ async def test_no_retention_takes_anything_of_what_is_held(scene: SinkScene) -> 
     assert scene.held_values("x") == [b"a1", b"a2"]
     scene.hosts["x"].opened(A)
     await scene.until(lambda: x.values(A) == [b"a1", b"a2"])
+
+
+async def test_what_is_retained_is_sent_after_its_task_has_died(
+    scene: SinkScene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.core.supervisor.RESTARTS", RetryPolicy(0.01, 0.05))
+    read, failures = Outbox.read, [RuntimeError("once")]
+
+    async def failing(self: Outbox, record: OutboxRecord) -> list[Row]:
+        if failures:
+            raise failures.pop()
+        return await read(self, record)
+
+    monkeypatch.setattr(Outbox, "read", failing)
+    x = await scene.add("x")
+    x.shy = {A}
+    await scene.put_out((A, b"a1"))
+    await scene.delivered()
+    scene.hosts["x"].opened(A)
+    await scene.until(lambda: x.values(A) == [b"a1"])
+    assert "background task 'outbox of p to x' failed: once" in caplog.text

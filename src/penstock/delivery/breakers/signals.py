@@ -7,11 +7,13 @@ source ──ended, completed──▶ `stream-closed`, when the sink has taken 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from penstock.connectors.api import Connector, Host, StreamRef
 from penstock.coordinator.deliveries import Deliveries
 from penstock.core.errors import PenstockError
+from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.breakers.started_streams import StartedStreams
 from penstock.delivery.breakers.table import Breakers
 from penstock.ingest.gate import Changed, Gate
@@ -59,7 +61,13 @@ class Signals:
     streams that started before this process did.
     """
 
-    def __init__(self, breakers: Breakers, clock: Callable[[], float], knows: Knows = lambda stream: False) -> None:  # noqa: ARG005
+    def __init__(
+        self,
+        breakers: Breakers,
+        clock: Callable[[], float],
+        knows: Knows = lambda stream: False,  # noqa: ARG005
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self.breakers = breakers
         self.streams = StartedStreams(breakers)
         self.knows = knows
@@ -68,7 +76,8 @@ class Signals:
         """Awaited before `stream-closed`; None: what a source's pipelines have completed has reached the sinks."""
         self._completed: dict[str, list[StreamRef]] = {}
         """By connector: streams whose end is complete, but may not have reached all sinks."""
-        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._closing: dict[str, Supervised] = {}
+        self._supervisor = supervisor or Supervisor()
         self._clock = clock
         self._links: dict[str, frozenset[str]] = {}
         self._sinks: dict[str, AttachedSink] = {}
@@ -145,18 +154,20 @@ class Signals:
         self._ended.add(stream)
         self._completed.setdefault(stream.connector, []).append(stream)
         if stream.connector not in self._closing:
-            task = asyncio.create_task(self._close_passed(stream.connector, self.passed))
-            self._closing[stream.connector] = task
+            close = partial(self._close_passed, stream.connector, self.passed)
+            self._closing[stream.connector] = self._supervisor.run(f"ended streams of {stream.connector}", close)
 
     async def _close_passed(self, connector: str, passed: Passed) -> None:
-        try:
-            while streams := self._completed.pop(connector, None):
+        while streams := self._completed.pop(connector, None):
+            try:
                 await passed(connector)
-                for stream in streams:
-                    if stream in self._ended:  # otherwise it has started again
-                        self._close_everywhere(stream)
-        finally:
-            del self._closing[connector]
+            except BaseException:  # when this is restarted, they are still to be closed
+                self._completed[connector] = streams + self._completed.get(connector, [])
+                raise
+            for stream in streams:
+                if stream in self._ended:  # otherwise it has started again
+                    self._close_everywhere(stream)
+        del self._closing[connector]
 
     def _close_everywhere(self, stream: StreamRef) -> None:
         self._ended.discard(stream)
@@ -165,10 +176,9 @@ class Signals:
 
     async def stop(self) -> None:
         """Send no more `stream-closed`."""
-        tasks = [*self._closing.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in [*self._closing.values()]:
+            await task.stop()
+        self._closing.clear()
 
     def may_send(self, stream: StreamRef) -> bool:
         return self.streams.may_send(stream)

@@ -9,6 +9,7 @@ from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.sink_api import SinkLost
 from penstock.core.errors import NoRoom, PenstockError
+from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.outbox.epochs import EpochsInProgress
 from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.outbox import Outbox, OutboxRecord
@@ -103,24 +104,28 @@ class OutboxDrain:
     `lock` is held while one stream is handled; `freed` is called when there is room for more.
     """
 
-    def __init__(self, outbox: Outbox, lock: asyncio.Lock, freed: Callable[[], None]) -> None:
+    def __init__(
+        self, outbox: Outbox, lock: asyncio.Lock, freed: Callable[[], None], supervisor: Supervisor, name: str
+    ) -> None:
+        """`name` is that of the task."""
         self._outbox = outbox
         self._lock = lock
         self._freed = freed
-        self._task: asyncio.Task[None] | None = None
+        self._supervisor = supervisor
+        self._name = name
+        self._task: Supervised | None = None
         self._due: dict[StreamRef, None] = {}
         """Streams that may pass again."""
 
     def start(self, port: InPort, stream: StreamRef | None) -> None:
         """The stream may pass again; None: any of them. Call `stop` before the port changes."""
         self._due |= dict.fromkeys(self._outbox.streams if stream is None else [stream])
-        if self._due and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._run(port))
+        if self._due and (self._task is None or self._task.has_returned or self._task.finished.is_set()):
+            self._task = self._supervisor.run(self._name, lambda: self._run(port))
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task.stop()
 
     async def _run(self, port: InPort) -> None:
         while self._due:
@@ -133,6 +138,9 @@ class OutboxDrain:
                 await asyncio.sleep(NO_ROOM_SECONDS)
             except PenstockError as error:  # of the whole connector: it continues when that passes again
                 log.debug("connector %s: %s", port.name, error)
+            except Exception:  # the next run sends the same
+                self._due = due | self._due
+                raise
             if not self._due:
                 port.probe_again()
 

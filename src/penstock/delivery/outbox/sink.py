@@ -13,6 +13,7 @@ from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.sink_api import Epoch, SinkLost
 from penstock.coordinator.records import Records
 from penstock.core.errors import PenstockError
+from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.outbox.epochs import EpochProgress, EpochsInProgress
 from penstock.delivery.outbox.in_port import InPort
@@ -43,6 +44,7 @@ class OutboxSink:
         storage: Storage,
         wake: Callable[[], None],
         closed: Callable[["OutboxSink"], None] = lambda sink: None,  # noqa: ARG005
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.connector = connector
         self._outbox = Outbox(storage, pipeline, sink)
@@ -51,7 +53,8 @@ class OutboxSink:
         self._port: InPort | None = None
         self._lock = asyncio.Lock()
         """Held while one stream is handled: its retained rows are sent before newer ones."""
-        self._drain = OutboxDrain(self._outbox, self._lock, wake)
+        task = f"outbox of {pipeline} to {sink}"
+        self._drain = OutboxDrain(self._outbox, self._lock, wake, supervisor or Supervisor(), task)
         self._epochs = EpochsInProgress(self._flush_soon, self._void)
         self._sender = Sender(self._outbox, self._epochs)
         self._buffers: dict[StreamRef | None, StreamBuffer] = {}
@@ -60,7 +63,9 @@ class OutboxSink:
         self._is_woken = False
         """The epoch is about to be delivered again, as a probe."""
         self._timer: asyncio.TimerHandle | None = None
-        self._flushing: set[asyncio.Task[None]] = set()
+        self._flushing: set[Supervised] = set()
+        self._supervisor = supervisor or Supervisor()
+        self._flush_name = f"interceptors of {pipeline} to {sink}"
 
     # Which port it uses.
 
@@ -83,9 +88,8 @@ class OutboxSink:
             self._timer.cancel()
             self._timer = None
         await self._drain.stop()
-        for task in self._flushing:
-            task.cancel()
-        await asyncio.gather(*self._flushing, return_exceptions=True)
+        for task in [*self._flushing]:
+            await task.stop()
 
     async def close(self) -> None:
         await self.leave()
@@ -257,9 +261,12 @@ class OutboxSink:
 
     def _flush_soon(self, clock: Callable[[], float] | None = None) -> None:
         """Flush the buffers that are due; without a clock, all of them."""
-        task = asyncio.create_task(self.flush(clock))
+
+        def ended() -> None:
+            self._flushing.discard(task)
+
+        task = self._supervisor.run(self._flush_name, lambda: self.flush(clock), ended=ended)
         self._flushing.add(task)
-        task.add_done_callback(self._flushing.discard)
 
     async def flush(self, clock: Callable[[], float] | None = None) -> None:
         """Send what interceptors buffer, as far as possible: what fails is delivered again."""
@@ -302,10 +309,12 @@ class OutboxSinks:
         signals: Signals,
         clock: Callable[[], float],
         records: Records | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._storage = Storage(store, records or Records(store), durability)
         self._signals = signals
         self._clock = clock
+        self._supervisor = supervisor
         self._ports: dict[str, InPort] = {}
         self._sinks: dict[str, set[OutboxSink]] = {}
         """By the connector's name."""
@@ -314,7 +323,7 @@ class OutboxSinks:
 
     def make(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> OutboxSink:
         """A sink of a pipeline, for Delivery."""
-        outbox_sink = OutboxSink(pipeline, sink, connector, self._storage, wake, self._closed)
+        outbox_sink = OutboxSink(pipeline, sink, connector, self._storage, wake, self._closed, self._supervisor)
         self._sinks.setdefault(connector, set()).add(outbox_sink)
         port = self._ports.get(connector)
         if port is not None:

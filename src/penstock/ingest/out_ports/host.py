@@ -22,6 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, SegmentPort, StreamRef
 from penstock.connectors.registry import Chains
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.logs import one_line
 from penstock.core.retry import RetryPolicy
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate, OpenGate
@@ -331,7 +332,7 @@ class SourceHost:
             await self._supervision.run(self._run_once)
         except Exception as error:
             self._failed(text_of(error), None)
-            log.error("connector %r is given up: %s", self.name, self._reason)
+            log.error("connector %r is given up: %s", self.name, one_line(self._reason))
             self._ended_with(State.FAILED, self._reason)
         else:
             self._ended_with(State.ENDED, "")
@@ -357,7 +358,7 @@ class SourceHost:
         again = "" if seconds is None else f"; next try in {seconds:.1f} s"
         self._state, self._reason = State.DISCONNECTED, reason + again
         self.contraflow.disconnected(reason)
-        log.warning("connector %r: %s%s", self.name, reason, again)
+        log.warning("connector %r: %s%s", self.name, one_line(reason), again)
 
     # For the connector: `connectors.api.Host`.
 

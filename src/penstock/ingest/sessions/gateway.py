@@ -69,6 +69,7 @@ class Gateway:
         self.view = SourceView(sources)
         self.settings = sources.settings
         self.sessions = SessionTable(self.settings, sources.counters)
+        self._ticks = itertools.count()
 
     async def start(self) -> int:
         """Listen; returns the port."""
@@ -84,30 +85,29 @@ class Gateway:
             ssl_handshake_timeout=settings.handshake_seconds if settings.ssl else None,
             backlog=_BACKLOG,
         )
-        self._ticking = loop.create_task(self._tick())
+        self._ticking = self.sources.supervisor.every("credits and marks of time", _TICK_SECONDS, self._tick)
         if not settings.cookie:
             log.info("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
-    async def _tick(self) -> None:
+    def _tick(self) -> None:
         """Grant credits that a quota or a full disk has blocked, when there is room again; write the marks of time; end
         sessions whose access was revoked.
         """
-        for count in itertools.count():
-            await asyncio.sleep(_TICK_SECONDS)
-            for session in self.sessions:
-                session.flush()
-                if count % _TICKS_PER_ACCESS_CHECK == 0:
-                    session.close_if_revoked()
-            self.sources.tick()
+        is_check_due = next(self._ticks) % _TICKS_PER_ACCESS_CHECK == 0
+        for session in self.sessions:
+            session.flush()
+            if is_check_due:
+                session.close_if_revoked()
+        self.sources.tick()
 
     async def stop(self) -> None:
         """Acknowledge what was received, unless it waits for pipelines; accept nothing new. Programs resume elsewhere
         or later.
         """
         self._listener.close()
-        self._ticking.cancel()
+        await self._ticking.stop()
         self.sources.stop_acknowledging()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.sources.durability.caught_up(), self.settings.drain_seconds)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from penstock.core.connection_limits import ConnectionLimits
 from penstock.core.errors import Forbidden, NoRoom, PenstockError, ProtocolError
+from penstock.core.logs import QUOTED_CHARS_MAX, one_line, quoted
 from penstock.core.retry import Pauses, RetryPolicy
 from penstock.core.types import Offset
 from penstock.ingest.catalog import Counters, SourceCatalog
@@ -122,7 +123,7 @@ class SessionTable:
         self._to_flush.discard(session)
 
     def remember_error(self, peer: str, text: str) -> None:
-        self.errors.append(SessionError(peer=peer, error=text))
+        self.errors.append(SessionError(peer=peer, error=one_line(text, _ERROR_TEXT_MAX)))
 
     def flush_soon(self, session: "SourceSession") -> None:
         """Flush the session at the end of this turn of the loop, once."""
@@ -194,7 +195,8 @@ class SourceSession:
         quota_bytes = None if principal is None else principal.quota_bytes
         self._log = self._sources.joined_by_program(hello.instance, quota_bytes)
         self._completion: Completion = self._sources.completion(hello.instance)
-        self._program, announced = announced_window(hello.program)
+        program, announced = announced_window(hello.program)
+        self._program = one_line(program, QUOTED_CHARS_MAX)
         self._outlet.cancel_deadline()
         self._table.joined(self)
         largest_window = self._settings.window_bytes
@@ -253,7 +255,7 @@ class SourceSession:
     def _error(self, error: Error) -> None:
         self._counters.errors_from_sources += 1
         self._table.remember_error(self._outlet.peer, error.text)
-        log.warning("%s (%s) reports: %s", self._outlet.peer, self._program, error.text)
+        log.warning("%s (%s) reports: %s", self._outlet.peer, quoted(self._program), quoted(error.text))
         self._finish()
 
     # Replies.
@@ -376,7 +378,7 @@ class SourceSession:
     def close_for_room(self, reason: NoRoom) -> None:
         """Nothing was acknowledged that is not stored, so the program resumes when there is room."""
         self._counters.closed_for_room += 1
-        log.warning("%s (%s): closed, it will resume: %s", self._outlet.peer, self._program, reason)
+        log.warning("%s (%s): closed, it will resume: %s", self._outlet.peer, quoted(self._program), reason)
         self.close()
 
     def fail(self, error: PenstockError) -> None:
@@ -386,7 +388,7 @@ class SourceSession:
         self._counters.protocol_errors += 1
         state = self._session.state.value
         text = str(error) if f"state {state}" in str(error) else f"{error} (state {state})"
-        log.warning("%s (%s): %s", self._outlet.peer, self._program, text)
+        log.warning("%s (%s): %s", self._outlet.peer, quoted(self._program), one_line(text))
         self._table.remember_error(self._outlet.peer, text)
         self.flush()
         self._send(Error(text[:_ERROR_TEXT_MAX]))

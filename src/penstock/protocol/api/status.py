@@ -22,6 +22,15 @@ class StoreStatus(Part, frozen=True, kw_only=True):
     recovery_seconds: float
     compaction_moved_bytes: int
     chapters_dropped: int
+    oldest_unsynced_seconds: float
+    """How long the oldest write that is not on disk has been waiting; 0 if everything is."""
+
+
+class LoopStatus(Part, frozen=True, kw_only=True):
+    """How often the event loop stood still for more than 0.25 s, since the worker started, and how long at most."""
+
+    stalls: int
+    longest_stall_seconds: float
 
 
 class SegmentServerStatus(Part, frozen=True, kw_only=True):
@@ -261,6 +270,7 @@ class WorkerStatus(Part, frozen=True, kw_only=True):
     blockages: Sequence[str]
     """What blocks progress, in sentences."""
     store: StoreStatus
+    loop: LoopStatus
     segment_server: SegmentServerStatus
     sources: Mapping[str, SourceStatus]
     source_totals: SourceTotals
