@@ -546,7 +546,7 @@ def test_a_source_gets_the_quota_of_the_principal_that_joins_it(attacked: Attack
     sources = attacked.worker._worker._sources
     assert sources.settings_of("demo-quota").quota_bytes == sources.existing("demo-quota").settings.quota_bytes
     assert sources.settings_of("demo-quota").quota_bytes == QUOTA_BYTES
-    assert sources.settings_of("demo-free").quota_bytes is None
+    assert sources.settings_of("demo-free").quota_bytes == sources.settings.source.quota_bytes
 
 
 def test_a_revoked_token_ends_its_session(attacked: Attacked) -> None:
