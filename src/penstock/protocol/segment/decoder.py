@@ -274,7 +274,7 @@ class ReceiveBuffer:
         self._chunk_size = chunk_size
         self._needed = 1
         self._start = self._end = 0
-        self._use(bytearray(chunk_size))
+        self._use(bytearray())  # the first chunk comes with the first byte: an idle connection holds none
 
     @property
     def size(self) -> int:

@@ -282,7 +282,7 @@ class Receiver(IncrementalDecoder[Incoming]):
         self._hello = hello
         self._frame_size_max = frame_size_max
         self._chunk_size = chunk_size
-        self._view = memoryview(bytearray(chunk_size))
+        self._view = memoryview(bytearray())  # the first chunk comes with the first byte: idle sessions hold none
         self._start = self._end = 0
         self._needed = 0
 
