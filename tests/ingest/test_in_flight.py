@@ -93,7 +93,7 @@ async def test_a_session_that_joins_a_full_worker_gets_its_turn(
 async def test_what_a_lost_session_has_sent_counts_until_it_is_durable(
     serve: Serve, connect: Connect, disk: type[GatedFile]
 ) -> None:
-    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET)
+    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, half_closed_seconds=0.2)
     peer = await connect(running)
     await peer.open(1)
     disk.gate.clear()
