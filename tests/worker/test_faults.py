@@ -30,7 +30,7 @@ TASKS = {
     "retention",
     "sweep of staged segments",
     "lag of pipelines",
-    "sweep of stalled connections",
+    "sweep of silent connections",
     "credits and marks of time",
     "bound sinks",
 }
