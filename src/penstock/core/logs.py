@@ -60,12 +60,16 @@ def escaped(text: str) -> str:
 _ExceptionInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
-class _Formatter(logging.Formatter):
+class _Times(logging.Formatter):
     """Times as ISO 8601 writes them, in UTC: the lines of several processes and machines can be sorted together."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802
         at = datetime.fromtimestamp(record.created, UTC)
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Formatter(_Times):
+    """One line for each record, whatever a peer has put into it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         return one_line(super().formatMessage(record))
@@ -186,6 +190,8 @@ def set_up_logging(file: Path | None = None) -> None:
 
 
 def log_line(text: str, name: str, level: int = logging.INFO) -> str:
-    """What a command reports while it runs, as log lines: for output that is not watched on a terminal."""
+    """What a command reports while it runs, as log lines: for output that is not watched on a terminal. An error in the
+    user's code keeps its lines.
+    """
     record = logging.LogRecord(name, level, "", 0, text, None, None)
-    return _Formatter(_FORMAT).format(record)
+    return _Times(_FORMAT).format(record)

@@ -2,7 +2,7 @@
 
 Sessions of programs and connectors' `out` ports share it, so a stalled disk fills it and not the memory, however many
 of them there are. Half of it belongs to them in equal parts, which nobody else can take; the other half is lent to
-whoever is busy, at most a sixteenth of what is left at a time. So nobody starves, and a newcomer never finds it empty.
+whoever is busy, at most an eighth of what is left at a time. So nobody starves, and a newcomer never finds it empty.
 """
 
 from penstock.core.errors import NoRoom
@@ -10,7 +10,7 @@ from penstock.core.errors import NoRoom
 PORTS_MAX = 1000
 """`out` ports that the equal parts are counted for, beside the sessions; more of them share what is lent."""
 
-_LENT_AT_ONCE = 16
+_LENT_AT_ONCE = 8
 """A share may borrow this fraction of what is left."""
 
 

@@ -44,7 +44,8 @@ def messages(batch: Batch) -> list[Message]:
 
 
 def test_hello_and_notify() -> None:
-    assert frames.hello("load") == encode(Hello("0.0.1", b"", "bench", "load"))
+    assert frames.hello("load") == encode(Hello("0.0.1", b"", "bench;window=8388608", "load"))
+    assert frames.hello("load", announces_window=False) == encode(Hello("0.0.1", b"", "bench", "load"))
     assert frames.notify(7, "stream 7") == encode(Notify(7, "stream 7", 0))
 
 
