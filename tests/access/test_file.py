@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.access.file import AccessFile, StoredGrant, create_private_directory
+from penstock.access.file import OWNER, AccessFile, StoredGrant, create_private_directory
 from penstock.access.principals import Role
 from penstock.core.errors import RequestError, Unauthenticated
 
@@ -99,6 +99,7 @@ def test_a_certificate_or_nothing_needs_no_token(tmp_path: Path) -> None:
     StoredGrant("", "read"),
     StoredGrant("two\nlines", "read"),
     StoredGrant("other", "read", certificate="c"),
+    StoredGrant("other", "read", [""]),
 ])  # fmt: skip
 def test_what_cannot_be_added_changes_nothing(tmp_path: Path, grant: StoredGrant) -> None:
     access = AccessFile(tmp_path)
@@ -142,3 +143,13 @@ def test_principals_that_are_added_at_the_same_time_are_all_there(tmp_path: Path
         thread.join()
     assert {grant.name for grant in AccessFile(tmp_path).grants()} == {f"p{n}" for n in range(20)}
     assert not [*tmp_path.glob(".access*")]
+
+
+def test_the_owner_has_access_to_a_worker_whose_file_is_broken_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "access.json").write_text("{broken")
+    access = AccessFile(tmp_path)
+    access.create_owner_token()
+    assert access.principal((tmp_path / "token").read_text().strip()).name == OWNER
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    with pytest.raises(Unauthenticated):
+        access.principal("somebody")

@@ -205,6 +205,7 @@ def test_a_port_that_is_taken_is_said(worker: WorkerProcess, tmp_path: Path) -> 
     assert done.returncode == 1
     assert str(worker.segment_port) in done.stderr
     assert "Traceback" not in done.stderr
+    assert "background task" not in done.stderr
 
 
 def test_sigterm_stops_in_order(tmp_path: Path) -> None:

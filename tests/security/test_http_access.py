@@ -163,6 +163,17 @@ def test_a_principal_with_prefixes_sees_and_reads_its_own_part_alone(
     assert ask(worker.http_port, "POST", "/splits", splits, token=tokens["shop"])[0] == 403
     _, segments = ask(worker.http_port, "GET", "/segments", token=tokens["shop"])
     assert all("shop-" in one["name"] for one in json.loads(segments)["segments"])
+    for prefix in ("", "co", "connector/", "pipeline/"):
+        _, page = ask(worker.http_port, "GET", f"/segments?prefix={prefix}", token=tokens["shop"])
+        assert json.loads(page)["after"] == "" or "shop-" in json.loads(page)["after"]
+
+
+def test_a_pipeline_is_announced_for_the_principal_s_own_sources_alone(
+    worker: WorkerProcess, tokens: dict[str, str]
+) -> None:
+    """Programs that send to a source wait for the pipelines that are announced for it."""
+    announced = {"pipelines": {"shop-x": ["orders"]}}
+    assert ask(worker.http_port, "POST", "/starting", announced, token=tokens["shop"])[0] == 403
 
 
 def test_a_revoked_token_is_refused_without_a_restart(worker: WorkerProcess) -> None:

@@ -424,6 +424,30 @@ def test_a_sink_cannot_write_another_tenant_s_segment(
     assert attacked.worker._worker._delivery.sinks() == []
 
 
+@pytest.mark.parametrize(
+    ("url", "refused"),
+    [
+        ("turnover", "needs deploy on connector 'turnover'"),
+        ("segment:other-a?worker=127.0.0.1:9&token=${HOME}", "the variables and files of the worker"),
+        ("segment:other-a?worker=127.0.0.1:9&token=${file:README.md}", "the variables and files of the worker"),
+    ],
+)
+def test_a_sink_uses_no_connector_variable_or_file_of_others(
+    neighbour: CoordinatorClient, url: str, refused: str
+) -> None:
+    with pytest.raises(Forbidden, match=refused):
+        neighbour.bind("other-pipeline", {"out": SinkSpec("out", url)})
+
+
+def test_a_token_in_a_sink_s_url_is_a_reference(attacked: Attacked) -> None:
+    with (
+        CoordinatorClient(f"127.0.0.1:{attacked.worker.ports['http']}", 5) as owner,
+        pytest.raises(RequestError, match="everybody can see the token in a URL") as caught,
+    ):
+        owner.bind("demo-pipeline", {"out": SinkSpec("out", "segment:demo-a?worker=127.0.0.1:9&token=hunter2")})
+    assert "hunter2" not in str(caught.value)
+
+
 # Revoked while connected.
 
 

@@ -95,6 +95,7 @@ class AccessFile:
         self._checked_at = float("-inf")
         self._seen: tuple[object, object] | None = None
         self._access = Access()
+        self._is_first = True
 
     def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
         """Raises Unauthenticated."""
@@ -144,6 +145,8 @@ class AccessFile:
         """Returns the new token, which is stored nowhere; "" where a certificate, or nothing, proves who it is."""
         _check_name(grant.name)
         _role(grant.role)
+        if "" in grant.prefixes:
+            raise RequestError("an empty prefix would mean every name", "Leave it out for a role on everything.")
         token = ""
         if grant.certificate is None and grant.name != ANONYMOUS:
             token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -185,12 +188,16 @@ class AccessFile:
         self._seen = seen
         try:
             self._access = self._read()
-        except (RequestError, OSError) as error:
+        except (RequestError, OSError, UnicodeDecodeError) as error:
             log.error("access stays as it was: %s", error)
 
     def _read(self) -> Access:
+        """Raises RequestError, OSError and UnicodeDecodeError; the owner has access before others are read."""
         owner = self._token_file.read_text().strip() if self._token_file.exists() else ""
         owners = [Grant(Principal(OWNER, Role.ADMIN), digest(owner))] if owner else []
+        if self._is_first:
+            self._is_first = False
+            self._access = Access.of(owners)
         return Access.of([*owners, *(one.grant() for one in self.grants())])
 
 

@@ -21,6 +21,10 @@ ANONYMOUS = "anonymous"
 """The principal of whoever presents neither a token nor a certificate that is listed; there is none by default."""
 
 
+WHOLE_WORKER = ""
+"""The name that stands for everything: only a principal without prefixes has a role on it."""
+
+
 class Role(Enum):
     READ = "read"
     WRITE = "write"

@@ -167,8 +167,7 @@ def worker(
     file_root: list[Path] | None = typer.Option(
         None,
         metavar="DIR",
-        help="Where connectors and sinks may use files; may be repeated. Default: the directory where the worker is "
-        "started. DATA is never allowed.",
+        help="Where connectors and sinks may use files; may be repeated. Default: nowhere. DATA is never allowed.",
         rich_help_panel=_DEPLOYMENTS,
     ),
     retention: Any = typer.Option(
@@ -230,8 +229,8 @@ def worker(
         check_exposure(servers, tls)
     if not allow_callbacks:
         _import_nothing_from_here()
-    roots = tuple(file_root or [Path()])
-    permissions = Permissions.of(data, roots, callbacks=allow_callbacks, secrets=(token_file, cookie_file))
+    own = (token_file, cookie_file, tls_cert, tls_key, tls_client_ca, log_file)
+    permissions = Permissions.of(data, tuple(file_root or ()), callbacks=allow_callbacks, own_files=own)
     _serve(replace(servers, permissions=permissions), tls, token_file, log_file)
 
 

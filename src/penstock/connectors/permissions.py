@@ -26,17 +26,17 @@ class Permissions:
 
     @classmethod
     def of(
-        cls, data: Path, roots: tuple[Path, ...], *, callbacks: bool, secrets: tuple[Path | None, ...] = ()
+        cls, data: Path, roots: tuple[Path, ...], *, callbacks: bool, own_files: tuple[Path | None, ...] = ()
     ) -> "Permissions":
-        """For a worker on `data`; `secrets` are files of its own elsewhere. Raises RequestError for a root that is no
-        directory.
+        """For a worker on `data`; `own_files` are those that it uses elsewhere. Raises RequestError for a root that is
+        no directory.
         """
         for root in roots:
             if not root.is_dir():
                 raise RequestError(f"--file-root {root} is not a directory", "Create it, or name another one.")
         # A file written among installed modules would be imported by the next start.
         installed = tuple(Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED)
-        own = [path.resolve() for path in (data, *secrets) if path is not None]
+        own = [path.resolve() for path in (data, *own_files) if path is not None]
         return cls(callbacks, tuple(root.resolve() for root in roots), tuple(dict.fromkeys([*own, *installed])))
 
     def allows(self, path: Path) -> bool:
@@ -52,10 +52,11 @@ class Permissions:
         for denied in self.denied:
             if found.is_relative_to(denied):
                 raise NotPermitted(f"{path}: connectors may not use {denied}", "Use another directory.")
-        raise NotPermitted(
-            f"{path} is outside of the directories that connectors may use: {', '.join(map(str, self.roots))}",
-            "Move it there, or start the worker with --file-root DIR for its directory.",
-        )
+        hint = "Start the worker with --file-root DIR for its directory."
+        if not self.roots:
+            raise NotPermitted(f"{path}: connectors of this worker may not use files", hint)
+        roots = ", ".join(map(str, self.roots))
+        raise NotPermitted(f"{path} is outside of the directories that connectors may use: {roots}", hint)
 
     def check_callbacks(self) -> None:
         """Raises NotPermitted."""

@@ -1,7 +1,7 @@
 """A sink by its URL: the same connector type and the same options as in YAML, on one line."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import BaseModel, ValidationError
 
 from penstock.connectors.api import About, Capabilities, Connector
-from penstock.connectors.mistakes import complaints, dotted
+from penstock.connectors.mistakes import complaints, dotted, is_secret, keys_of
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.registry import CONNECTORS, SCHEMES, permitted, require
 from penstock.connectors.secrets import resolve
@@ -58,6 +58,15 @@ class ParsedSink:
         require(type(self.connector))
 
 
+def _check_secrets(model: type[BaseModel], query: Iterable[tuple[str, str]]) -> None:
+    """A sink's URL is stored, and shown in the status. Raises RequestError."""
+    for key, value in query:
+        if key in keys_of(model, ()) and is_secret(model, (key,)) and not key.endswith("_file") and "${" not in value:
+            raise RequestError(
+                f"everybody can see the {key} in a URL", f"Write a reference: {key}=${{file:/run/secrets/{key}}}"
+            )
+
+
 def parse_sink(url: str, permissions: Permissions = UNLIMITED) -> ParsedSink:
     """Raises RequestError with all mistakes, and for what the worker's `permissions` do not allow. Opens nothing; a
     relative path starts in the worker's working directory.
@@ -71,6 +80,7 @@ def parse_sink(url: str, permissions: Permissions = UNLIMITED) -> ParsedSink:
     try:
         _check_sink(type_.about.name, type_.about.capabilities)
         place = form.place(parts)
+        _check_secrets(type_.about.options, place.query)
         options = _options(type_.about, place.fields, place.query, permissions)
         sink = ParsedSink(permitted(type_, options, permissions), place.shown or url)
         _check_sink(sink.kind, sink.capabilities, " with these options")

@@ -201,6 +201,11 @@ class Supervisor:
         self._tasks[task.name] = task
         return task
 
+    async def stop(self) -> None:
+        """End all that still run; returns when they have ended."""
+        for task in list(self._tasks.values()):
+            await task.stop()
+
     def forget(self, task: Supervised) -> None:
         if self._tasks.get(task.name) is task:
             del self._tasks[task.name]

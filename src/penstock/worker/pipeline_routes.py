@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
-from penstock.access.principals import Role
+from penstock.access.principals import WHOLE_WORKER, Role
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.segment import SegmentOptions
 from penstock.connectors.urls import is_url, parse_sink
@@ -51,7 +51,7 @@ def routes(worker: Routed) -> list[Route]:
         post("/sources/cut", api.CutSources, readers.cut, role=Role.READ, names=_read_sources),
         post("/sources/{name}/streams", api.NameStreams, readers.streams, role=Role.READ),
         post("/splits", api.AskSplits, readers.splits, role=Role.READ, names=_read_ranges),
-        post(name + "bind", Bind, sinks.bind, names=_written_segments),
+        post(name + "bind", Bind, sinks.bind, names=_used_by_sinks),
         post(name + "unbind", Unbind, sinks.unbind),
         post(name + "retry", Empty, sinks.retry),
         post(name + "park", Park, sinks.park),
@@ -67,7 +67,9 @@ def routes(worker: Routed) -> list[Route]:
 
 
 def _announced(body: api.Announce) -> dict[str, str]:
-    return {name: f"pipeline {name!r}" for name in body.pipelines}
+    """A program that sends to a source waits for the pipelines that are announced for it."""
+    sources = _held_back(source for sources in body.pipelines.values() for source in sources)
+    return sources | {name: f"pipeline {name!r}" for name in body.pipelines}
 
 
 def _started_inputs(body: api.Start) -> dict[str, str]:
@@ -92,14 +94,21 @@ def _read_ranges(body: api.AskSplits) -> dict[str, str]:
     return {access_name(one.segment): f"segment {one.segment!r}" for one in body.ranges}
 
 
-def _written_segments(body: Bind) -> dict[str, str]:
-    """The worker itself appends to them, whatever their names are."""
+def _used_by_sinks(body: Bind) -> dict[str, str]:
+    """The segments that the worker itself appends to for them, whatever their names are, and the application's
+    connectors. What the worker's environment and files contain is nobody's but its owners'.
+    """
     names = {}
     for spec in body.sinks.values():
-        with suppress(RequestError):  # reported with all other mistakes, when they are bound
-            options = parse_sink(spec.url).connector.options if is_url(spec.url) else None
-            if isinstance(options, SegmentOptions) and options.worker is None:
-                names[access_name(options.segment)] = f"segment {options.segment!r}"
+        if "${" in spec.url:
+            names[WHOLE_WORKER] = "the variables and files of the worker"
+        elif not is_url(spec.url):
+            names[spec.url] = f"connector {spec.url!r}"
+        else:
+            with suppress(RequestError):  # reported with all other mistakes, when they are bound
+                options = parse_sink(spec.url).connector.options
+                if isinstance(options, SegmentOptions) and options.worker is None:
+                    names[access_name(options.segment)] = f"segment {options.segment!r}"
     return names
 
 

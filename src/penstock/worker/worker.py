@@ -83,11 +83,11 @@ class Worker:
         """
         self._open()
         self._loop_watch.start()
-        compaction = self.supervisor.run("compaction", self._compact)
+        self.supervisor.run("compaction", self._compact)
         try:
             await self._serve(ready)
         finally:
-            await compaction.stop()
+            await self.supervisor.stop()
             self._loop_watch.stop()
             self._committer.stop()
             self._journal.close()

@@ -87,7 +87,7 @@ class Gateway:
         )
         self._ticking = self.sources.supervisor.every("credits and marks of time", _TICK_SECONDS, self._tick)
         if not settings.cookie:
-            log.info("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
+            log.warning("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
