@@ -214,7 +214,7 @@ class Penstock(Contender):
     def start(self, directory: Path) -> Server:
         data = directory / "data"
         # The load generator counts messages by the credits that come back: none are withheld in its favour or others'.
-        arguments = ["worker", "--data", str(data), *FREE_PORTS, "--in-flight", "1GiB"]
+        arguments = ["worker", "--data", str(data), *FREE_PORTS, "--in-flight", "1GiB", "--file-root", "/"]
         command = [sys.executable, "-m", "penstock", *arguments]
         server = start_server(command, directory, ports_file(data / "ports.json"))
         self._token = (data / "token").read_text().strip()
