@@ -13,9 +13,11 @@ import pytest
 
 from penstock.access.file import AccessFile
 from penstock.client.segments import SegmentClient
+from penstock.core.errors import Unauthenticated
 from tests.spark.sending import outputs, send
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tokens import TOKEN
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,10 +78,21 @@ def test_a_token_that_the_worker_does_not_know_fails_the_query_at_once(
 ) -> None:
     frame = numbers(spark, guarded)
     (tmp_path / "data" / "token").write_text("another token, which Spark does not have")
+    until(lambda: is_refused(guarded))
     with pytest.raises(Exception, match="the token is not valid, or was revoked"):
         copy(frame, guarded, tmp_path / "checkpoint")
     with SegmentClient(guarded.address, token="another token, which Spark does not have") as client:
         assert client.info("connector/numbers/0").length > 0
+
+
+def is_refused(worker: RunningWorker) -> bool:
+    """With the token that Spark has; a new one is effective within a second."""
+    try:
+        with SegmentClient(worker.address) as client:
+            client.info("connector/numbers/0")
+    except Unauthenticated:
+        return True
+    return False
 
 
 def command_lines(process: int) -> Iterator[str]:
