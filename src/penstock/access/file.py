@@ -2,7 +2,7 @@
 owner's own token, which commands on the same machine read.
 
 Changes of the files take effect within a second, without a restart; a new token at once. A file that cannot be read
-changes nothing: the last good one holds.
+changes nothing: the last good one stays in effect.
 """
 
 import fcntl

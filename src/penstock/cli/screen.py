@@ -14,7 +14,7 @@ _NAME_MIN = 24
 """Names get no shorter than this while there is a column that can be left out instead."""
 
 _LINES_MIN = 3
-"""Fewer lines of a table tell less than its summary, unless something is wrong with them."""
+"""Below so many lines a table shows less than its summary, unless something is wrong with them."""
 
 
 class Level(IntEnum):
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`noun` is what each of its rows is; `fine` is what is said of those that are not shown and need no look."""
+    """`noun` is what each of its rows is; `fine` describes those that are not shown and need no attention."""
 
     noun: str
     columns: Sequence[Column]

@@ -246,7 +246,7 @@ class Client(Connector[C]):
     @classmethod
     def where(cls, options: C) -> str:
         """The server, for people."""
-        raise AssertionError(f"{cls.__name__} says where {options} leads")
+        raise AssertionError(f"{cls.__name__} does not name the address for {options}")
 
     async def connect(self) -> Peer:
         """Raises OSError."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -289,7 +290,7 @@ class Listening(NamedTuple):
     """Accept no more connections; open ones stay. It may be called twice."""
 
 
-class PeerServer(Connector[S]):
+class PeerServer(Connector[S], ABC):
     """What servers of all protocols have in common. A subclass implements listening, and starts each connection in
     `peers`.
     """
@@ -304,8 +305,8 @@ class PeerServer(Connector[S]):
         self.addresses: list[str] = []
         """Where it listens."""
 
-    async def listen(self, host: Host) -> Listening:
-        raise NotImplementedError
+    @abstractmethod
+    async def listen(self, host: Host) -> Listening: ...
 
     async def run(self, host: Host) -> None:
         with listening_at(self.options.host, self.options.port):

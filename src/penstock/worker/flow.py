@@ -191,7 +191,7 @@ def _buckets(one: Distribution) -> list[tuple[str, float]]:
     return [(bound, float(total)) for bound, total in zip(bounds, accumulate(one.counts), strict=True)]
 
 
-# How long the starts of pipelines took: DATA/starts.json, so that a start can be told how long it will take.
+# How long the starts of pipelines took: DATA/starts.json, to estimate how long the next start will take.
 
 log = logging.getLogger(__name__)
 

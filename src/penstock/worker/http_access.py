@@ -2,7 +2,7 @@
 
 A request's Host header must name this worker: otherwise a web page could reach it under a name of its own (DNS
 rebinding). Requests of web pages, which have an Origin, are refused: the API is for programs. Then the client's token
-or certificate says who it is. What it may do is checked by each route.
+or certificate identifies it. What it may do is checked by each route.
 """
 
 from starlette.datastructures import Headers

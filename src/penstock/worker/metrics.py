@@ -80,7 +80,7 @@ class Line(NamedTuple, Generic[T]):
 
 
 class Table(Collector, Generic[T]):
-    """Metrics `penstock_<part>_<name>` of things that are listed when somebody asks, told apart by labels."""
+    """Metrics `penstock_<part>_<name>` of things that are listed on request, one for each label."""
 
     def __init__(
         self,

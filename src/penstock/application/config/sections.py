@@ -87,7 +87,7 @@ class WatermarkSection(Section):
 
 
 class EventTimeSection(Section):
-    """How a source of the connector protocol tells event times."""
+    """The event times of a source of the connector protocol."""
 
     unit: Literal["s", "ms", "us", "ns"] = "ms"
     """Of the numbers that it sends."""
@@ -154,7 +154,7 @@ GuaranteeName = Literal["exactly-once", "idempotent", "at-least-once", "at-most-
 
 
 class PipelineSection(Section):
-    """A function on Spark: its parameters are its inputs, what it gives leaves through its ports."""
+    """A function on Spark: its parameters are its inputs, what it returns leaves through its ports."""
 
     id: Name
     """Its name in links."""

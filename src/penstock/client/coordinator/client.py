@@ -43,7 +43,7 @@ DATABASE_SECONDS_MAX = 30.0
 class CoordinatorClient(WorkerClient):
     """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised.
 
-    What an answer says is durable. Refusals are raised at once, as the errors of `penstock.core.errors`. It connects
+    What an answer reports is durable. Refusals are raised at once, as the errors of `penstock.core.errors`. It connects
     when it is first used. Not for several threads at once: give each its own.
     """
 
@@ -59,7 +59,7 @@ class CoordinatorClient(WorkerClient):
     ) -> Started:
         """Begin a new generation; the older ones are fenced. The same `request` text gets the same generation again,
         and its inputs are added; None is a new one. `outputs`: [] for Spark's own sinks, None if not known yet.
-        `fresh`: True says that there is no checkpoint, which is refused if the ledger has epochs.
+        `fresh`: True if there is no checkpoint, which is refused if the ledger has epochs.
         """
         spec = api.Start(
             inputs={
@@ -75,7 +75,7 @@ class CoordinatorClient(WorkerClient):
 
     def announce(self, pipelines: Mapping[str, Sequence[str]]) -> None:
         """Announce that Spark is starting for these pipelines, which will read these sources. The status has it until
-        they start; say it again every few seconds.
+        they start; repeat it every few seconds.
         """
         self._post("/starting", api.Announce(pipelines=pipelines), Done)
 
@@ -120,7 +120,7 @@ class CoordinatorClient(WorkerClient):
     ) -> Cut:
         """The end of the epoch that begins at `start`: the same one whenever it is asked. It proves that everything
         before `start` is committed. Waits up to `wait_ms` for something new. `load`: as it was attached. `state`: of a
-        load whose rows tell a stateful operator the watermark.
+        load whose rows pass the watermark to a stateful operator.
         """
         asked = api.AskCut(
             generation=generation,
@@ -201,7 +201,7 @@ class CoordinatorClient(WorkerClient):
         self._pipeline(name, "reset", api.Reset(accept_partial=accept_partial), Done)
 
     def drop(self, name: str, *, outputs: bool = False) -> None:
-        """Forget the pipeline: it holds nothing back any more. It is well if it is not there. With `outputs` its output
+        """Forget the pipeline: nothing waits for it any more. It need not exist. With `outputs` its output
         segments are deleted, too.
         """
         self._pipeline(name, "drop", api.Drop(outputs=outputs), Done)
@@ -319,7 +319,7 @@ _CHECK_SECONDS_MAX = 60.0
 
 
 class ApplicationClient(WorkerClient):
-    """What an answer says is kept on disk."""
+    """What an answer reports is on disk."""
 
     def application(self) -> Deployed:
         """What is deployed."""
@@ -346,7 +346,7 @@ class ApplicationClient(WorkerClient):
         return decode_reply(self._ask("PUT", "/application", body, _CHECK_SECONDS_MAX), dict[str, Any])
 
     def drain(self) -> None:
-        """Sources read no more. Returns at once: `application` says when all has left."""
+        """Sources read no more. Returns at once; `application` shows when everything has left."""
         self._post("/drain", Empty(), dict[str, Any])
 
     def pause(self, connector: str, stream: str | int | None = None) -> None:

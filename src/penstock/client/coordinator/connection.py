@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def error_of(status: int, body: Any) -> PenstockError:
-    """The error that a worker tells of; Interrupted if it may be over in a moment."""
+    """The error that a worker reports; Interrupted if it may be over in a moment."""
     match body:
         case {"error": str(text), "hint": str(hint), "kind": str(kind)}:
             return _build(_kind(kind), text, hint)
@@ -40,7 +40,7 @@ def _kind(name: str) -> type[PenstockError]:
     """An error that this version does not know is one the caller cannot mend by trying again."""
     kind = getattr(errors, name, None)
     known = isinstance(kind, type) and issubclass(kind, PenstockError)
-    return kind if known else errors.RequestError  # type: ignore[return-value]  # `known` says that it is one
+    return kind if known else errors.RequestError  # type: ignore[return-value]  # `known`: it is one
 
 
 def _build(kind: type[PenstockError], text: str, hint: str) -> PenstockError:
@@ -64,7 +64,7 @@ class Connection:
         self._http: http.client.HTTPConnection | None = None
 
     def ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
-        """The answer's JSON. Raises the error that the worker tells of, Interrupted when it cannot be reached or
+        """The answer's JSON. Raises the error that the worker reports, Interrupted when it cannot be reached or
         does not answer. `wait_seconds`: how long the worker was asked to wait.
         """
         was_open = self._http is not None
@@ -73,7 +73,7 @@ class Connection:
         except Interrupted:
             if not was_open:
                 raise
-        # The worker closes connections that are idle, and a restarted one knows none: that says nothing of it now.
+        # The worker closes connections that are idle, and a restarted one knows none: it may be well all the same.
         return self._exchange(method, path, body, wait_seconds)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ class Receiver(Protocol):
 class Session:
     """Replies are matched by request id: the order of requests does not hold for reads that wait at the tail.
 
-    Receive into `get_buffer`, then say how much with `received`. A ProtocolError is final.
+    Receive into `get_buffer`, then pass how much to `received`. A ProtocolError is final.
     """
 
     def __init__(self, address: Address, token: str = "") -> None:

@@ -38,7 +38,7 @@ class ConnectorProtocolOptions(Options):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Its port. Without it, the connector has no port `in`."""
     program: str = "penstock"
-    """The name of the program that the worker gives in its HELLO."""
+    """The program's name in the worker's HELLO."""
     instance: str = ""
     """The name of the instance in that HELLO; `PIPELINE@SINK` by default."""
     cookie_file: Path | None = None

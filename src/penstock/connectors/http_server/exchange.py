@@ -174,7 +174,7 @@ _PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-k
 
 
 class RefusedRequest(Exception):
-    """Nothing of it is stored, or its fate is not known; the answer says which."""
+    """Nothing of it is stored, or it is not known whether it is; the answer states which."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)

@@ -28,11 +28,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Empty(Request, frozen=True, kw_only=True):
-    """A request that says all with its path."""
+    """A request whose path is all of it."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A reply that says no more than that it is done."""
+    """A reply without contents: it is done."""
 
 
 def encode(value: Any) -> bytes:

@@ -264,7 +264,7 @@ def _lacking(given: Any, found: Any, path: str) -> Iterator[str]:
 
 class Apply(Request, frozen=True, kw_only=True):
     deployment: Mapping[str, Any]
-    """As `Deployment.as_json` gives it: `Deployment.from_json` checks it."""
+    """As `Deployment.as_json` returns it: `Deployment.from_json` checks it."""
     name: str = ""
     """What people call it: its file."""
 

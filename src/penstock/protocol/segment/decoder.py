@@ -150,7 +150,7 @@ def _content(block: AppendBlock, end: _End) -> tuple[Buffer, ...]:
             f"{type(end).__name__}: writer {end.writer_id.hex()} ends the block of {block.writer_id.hex()}"
         )
     if isinstance(end, ConditionalBlockEnd):
-        return (block.data,)  # it does not say where whole events end, so there is nothing but whole events
+        return (block.data,)  # where whole events end is not in it, so there is nothing but whole events
     whole = end.size_of_whole_events
     if not 0 <= whole <= len(block.data):
         raise ProtocolError(f"AppendBlockEnd: {whole} bytes of whole events in a block of {len(block.data)}")
@@ -261,7 +261,7 @@ ROOM_FRACTION = 16
 
 
 class ReceiveBuffer:
-    """Bytes in by `room` and `received`, out by `take`, which gives views and copies nothing.
+    """Bytes in by `room` and `received`, out by `take`, which returns views and copies nothing.
 
     A byte that any view can still see is never written again: a chunk is written from its start to its end, and goes
     back to its start only when no view of it is left. When a message does not fit into the rest of the chunk, the
@@ -371,7 +371,7 @@ class Decoder(IncrementalDecoder[Incoming]):
 
     @property
     def held_bytes(self) -> int:
-        """Memory held for what has not come out yet."""
+        """Memory allocated for what has not come out yet."""
         return self._buffer.size + self._held_pieces
 
     @property

@@ -205,7 +205,7 @@ class StreamTable:
         return silent
 
     def rest(self, stream_ids: Iterable[int]) -> None:
-        """Let `silent` say nothing more of these streams."""
+        """Leave these streams out of `silent` from now on."""
         for stream_id in stream_ids:
             self._touch(stream_id, 0)
 
@@ -258,7 +258,7 @@ then stay together all the way to the acknowledgement. At half of it every windo
 """
 
 CHUNK_SIZE_MIN = 64
-"""There must be room to receive behind the longest part of a frame that says nothing about its length."""
+"""There must be room to receive behind the longest part of a frame from which its length is not known yet."""
 
 Incoming: TypeAlias = Frame | Columns
 
@@ -288,7 +288,7 @@ class Receiver(IncrementalDecoder[Incoming]):
 
     @property
     def held_bytes(self) -> int:
-        """Memory held, whether or not anything is in it."""
+        """Memory allocated, whether or not anything is in it."""
         return len(self._view)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
