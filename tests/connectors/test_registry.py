@@ -118,4 +118,4 @@ def test_the_rfc_s_interceptors_work_as_written() -> None:
     assert chains.incoming().feed(b'{"a": 1}\n{"a": 2}\n') == [b'{"a": 1}', b'{"a": 2}']
     out = chains.outgoing()
     assert out.feed([b"x"] * 1001) == [b"x\n" * 1000]
-    assert (out.held, out.wait_seconds) == (1, 1.0)
+    assert (out.buffered, out.wait_seconds) == (1, 1.0)

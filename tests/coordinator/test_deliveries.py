@@ -133,7 +133,7 @@ class TestSinks:
         await scene.start(limits=Limits(undelivered_bytes=2))
         at = await epoch(scene, await scene.initial(), 0, b"one")
         await scene.ingest(A, {1: 9})
-        assert (await scene.cut(at)).held is not None
+        assert (await scene.cut(at)).blocked is not None
         await service_of(scene).unbind("p", "x")
         assert scene.status().complete == 0
         assert (await scene.cut(at)).offset.epoch == 1
@@ -163,12 +163,12 @@ class TestWaiting:
         at = await epoch(scene, await scene.initial(), 0, b"one")
         at = await epoch(scene, at, 1, b"two")
         await scene.ingest(A, {1: 9})
-        blocked = (await scene.cut(at)).held
+        blocked = (await scene.cut(at)).blocked
         assert blocked == "blocked by sink x, sink y, sink f: 6 bytes of its output wait, and the limit is 5"
         assert f"pipeline p is {blocked}" in scene.coordinator.blockages({})
         await deliver(scene, 0, x=3, y=3)
         await deliver(scene, 1, x=6, y=6)
-        blocked = (await scene.cut(at)).held
+        blocked = (await scene.cut(at)).blocked
         assert blocked == "blocked by sink f: 6 bytes of its output wait, and the limit is 5"
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 3)
         assert (await scene.cut(at)).offset.epoch == 2
@@ -187,7 +187,7 @@ class TestWaiting:
         await scene.ingest(A, {1: 9})
         cut = await scene.cut(at)
         assert cut.offset == at
-        assert cut.held == "blocked by sink x: 3 epochs wait, and the limit is 3"
+        assert cut.blocked == "blocked by sink x: 3 epochs wait, and the limit is 3"
         await scene.merge(3, await scene.stage(b"1", 3))  # Spark closes windows: there is room for that
         staged = await scene.stage(b"1", 4)
         with pytest.raises(LimitExceeded, match="4 epochs wait for their sinks"):

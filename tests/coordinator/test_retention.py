@@ -92,8 +92,8 @@ class TestBackpressure:
         await scene.ingest(A, {1: 6})
         cut = await scene.cut(at)
         assert cut.offset == at
-        assert cut.held is not None
-        assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in cut.held
+        assert cut.blocked is not None
+        assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in cut.blocked
         assert scene.status("p").undelivered_bytes == 208
         assert any("pipeline p is blocked by reader" in line for line in scene.coordinator.blockages({}))
         waiting = asyncio.create_task(scene.cut(at, wait_seconds=30))
@@ -107,7 +107,7 @@ class TestBackpressure:
         await scene.start("p", limits=Limits(undelivered_bytes=1))
         at = await scene.epoch(await scene.initial(), 0, raw(b"x" * 200))
         await scene.ingest(A, {1: 6})
-        assert (await scene.cut(at)).held is None
+        assert (await scene.cut(at)).blocked is None
 
 
 class TestHolds:

@@ -28,7 +28,7 @@ def offset(epoch: int, at: int) -> dict[str, Any]:
 def cut(body: Any) -> Any:
     """Ten bytes more each time."""
     start = body["start"]
-    return {"offset": offset(start["epoch"] + 1, start["segments"]["connector/a/0"] + 10), "held": None}
+    return {"offset": offset(start["epoch"] + 1, start["segments"]["connector/a/0"] + 10), "blocked": None}
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_batch_that_spark_runs_again_is_told_to_the_worker(coordinator: Script
 def test_available_now_ends_at_what_was_there(coordinator: ScriptedCoordinator, reader: Make) -> None:
     now = reader(pipeline="p", generation="1")
     now.prepareForTriggerAvailableNow()
-    coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "held": None}
+    coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "blocked": None}
     assert now.latestOffset(offset(1, 10), ALL) == offset(1, 10)
     (asked,) = coordinator.bodies("/pipelines/p/cut")
     assert (asked["upto"], asked["wait_ms"]) == ({"connector/a/0": 100, "connector/a/1": 7}, 0)
@@ -207,7 +207,7 @@ def test_available_now_waits_for_what_is_only_held_back(
     monkeypatch.setattr(stream, "WAIT_MS", 1)
     held = iter([True, True, False])
     coordinator.answers["/pipelines/p/cut"] = lambda body: (
-        {"offset": body["start"], "held": "a sink is slow"} if next(held) else cut(body)
+        {"offset": body["start"], "blocked": "a sink is slow"} if next(held) else cut(body)
     )
     now = reader(pipeline="p", generation="1")
     now.prepareForTriggerAvailableNow()
@@ -219,7 +219,7 @@ def test_available_now_does_not_wait_for_ever(
 ) -> None:
     monkeypatch.setattr(stream, "WAIT_MS", 1)
     monkeypatch.setattr(stream, "BLOCKED_SECONDS_MAX", 0.05)
-    coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "held": "a sink is slow"}
+    coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "blocked": "a sink is slow"}
     now = reader(pipeline="p", generation="1")
     now.prepareForTriggerAvailableNow()
     with pytest.raises(Unavailable, match=r"nothing has moved for 0\.05 s: a sink is slow"):
@@ -262,7 +262,7 @@ def test_control_rows_tell_the_watermarks_of_the_offsets_and_read_nothing(
 ) -> None:
     control = reader(pipeline="p", generation="1", rows="control", buckets="4,2")
     start, end = ({"control": True} | offset(epoch, epoch * 10) for epoch in (1, 2))
-    coordinator.answers["/pipelines/p/cut"] = {"offset": offset(2, 20) | {"watermark": 77}, "held": None}
+    coordinator.answers["/pipelines/p/cut"] = {"offset": offset(2, 20) | {"watermark": 77}, "blocked": None}
     assert json.dumps(control.latestOffset(start, ALL)) == json.dumps(end | {"watermark": 77}), "it says what it is"
     (partition,) = control.partitions(start | {"watermark": 70}, end | {"watermark": 77})
     assert partition == ControlRows(2, 70, 77)

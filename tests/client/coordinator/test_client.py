@@ -105,7 +105,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     worker.answers = [
         (200, {"generation": 3, "incarnation": 1, "epoch": 7, "segment_port": 7101, "tls": False}),
         (200, START.as_json()),
-        (200, {"offset": START.as_json(), "held": "why"}),
+        (200, {"offset": START.as_json(), "blocked": "why"}),
         (200, {"segments": {}}),
         (200, {"merged": True, "epoch": 4}),
         *[(200, {})] * 6,
@@ -119,7 +119,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     assert (started.generation, started.epoch) == (3, 7)
     assert client.initial("p", 3, "in") == START
     cut = client.cut("p", 3, "in", START, load="l1", upto={"a": 9}, limits=Limits(bytes=5), wait_ms=10)
-    assert (cut.offset, cut.held) == (START, "why")
+    assert (cut.offset, cut.blocked) == (START, "why")
     client.reading("p", 3, "in", START, START)
     assert client.merge("p", 4, [Staged("out", "staging/x", 9)], generation=3).merged
     client.abort("p", 4)

@@ -1,4 +1,4 @@
-"""Chains: raw bytes that are consumed, what is held, what is left when something is bad."""
+"""Chains: raw bytes that are consumed, what is buffered, what is left when something is bad."""
 
 from time import process_time
 
@@ -29,13 +29,13 @@ def framed(*records: bytes) -> bytes:
 def test_without_interceptors_what_is_fed_is_a_record() -> None:
     chain = IncomingChain()
     assert chain.feed(b"any") == [b"any"]
-    assert (chain.consumed, chain.held, chain.finish()) == (3, 0, [])
+    assert (chain.consumed, chain.buffered, chain.finish()) == (3, 0, [])
 
 
 def test_consumed_bytes_are_those_of_the_records_that_are_out() -> None:
     chain = IncomingChain([lines()], resumes=True, position=100)
     assert chain.feed(b"one\ntw") == [b"one"]
-    assert (chain.consumed, chain.held) == (104, 2)
+    assert (chain.consumed, chain.buffered) == (104, 2)
     assert chain.feed(b"o\n") == [b"two"]
     assert chain.consumed == 108
 
@@ -68,7 +68,7 @@ def test_what_is_bad_leaves_the_records_before_it_and_every_byte_in_order() -> N
         chain.feed(framed(b"a\nb", b"b\nlonger", b"x\n") + b"\x09part")
     assert raised.value.records == [b"a", b"bb"]
     assert raised.value.data == b"longerx\n\x09part"
-    assert chain.held == 0
+    assert chain.buffered == 0
 
 
 def test_what_is_bad_in_front_cuts_off_what_waits_behind() -> None:
@@ -93,7 +93,7 @@ def test_cut_off_gives_what_is_held_and_no_record() -> None:
     chain = IncomingChain([lines()])
     chain.feed(b"a\nhal")
     assert chain.cut_off() == b"hal"
-    assert (chain.held, chain.finish()) == (0, [])
+    assert (chain.buffered, chain.finish()) == (0, [])
 
 
 def test_values_pass_through_one_interceptor_after_the_other_with_how_many_end_in_each() -> None:
@@ -101,20 +101,20 @@ def test_values_pass_through_one_interceptor_after_the_other_with_how_many_end_i
         [Joining(JoinOptions(max_elements=2, max_wait_ms=500)), Prefixing(LengthPrefixedOptions(length_bytes=1))]
     )
     assert chain.feed([b"1", b"2", b"3"]) == [b"\x041\n2\n"]
-    assert (chain.counts, chain.held, chain.wait_seconds) == ([2], 1, 0.5)
+    assert (chain.counts, chain.buffered, chain.wait_seconds) == ([2], 1, 0.5)
     assert chain.feed([b"4"]) == [b"\x043\n4\n"]
-    assert (chain.counts, chain.held, chain.wait_seconds) == ([2], 0, None)
+    assert (chain.counts, chain.buffered, chain.wait_seconds) == ([2], 0, None)
     chain.feed([b"5"])
     assert chain.flush() == [b"\x025\n"]
-    assert (chain.counts, chain.held) == ([1], 0)
+    assert (chain.counts, chain.buffered) == ([1], 0)
 
 
 def test_two_joiners_count_the_values_that_were_fed() -> None:
     chain = OutgoingChain([Joining(JoinOptions(max_elements=2)), Joining(JoinOptions(delimiter=";", max_elements=2))])
     assert chain.feed([b"1", b"2", b"3"]) == []
-    assert chain.held == 3
+    assert chain.buffered == 3
     assert chain.feed([b"4", b"5"]) == [b"1\n2\n;3\n4\n;"]
-    assert (chain.counts, chain.held) == ([4], 1)
+    assert (chain.counts, chain.buffered) == ([4], 1)
     assert chain.flush() == [b"5\n;"]
     assert chain.counts == [1]
 
@@ -122,7 +122,7 @@ def test_two_joiners_count_the_values_that_were_fed() -> None:
 def test_without_interceptors_values_leave_as_they_are() -> None:
     chain = OutgoingChain()
     assert chain.feed([b"1", b"2"]) == [b"1", b"2"]
-    assert (chain.counts, chain.held, chain.flush()) == ([1, 1], 0, [])
+    assert (chain.counts, chain.buffered, chain.flush()) == ([1, 1], 0, [])
 
 
 def test_many_small_records_cost_as_much_each_as_few() -> None:

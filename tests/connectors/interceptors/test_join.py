@@ -13,9 +13,9 @@ def joining(**options: object) -> Joining:
 def test_so_many_values_leave_together() -> None:
     tested = joining(delimiter=r"\n", max_elements=3, max_wait_ms=1000)
     assert tested.feed([b"1", b"2"]) == []
-    assert (tested.held, tested.wait_seconds) == (2, 1.0)
+    assert (tested.buffered, tested.wait_seconds) == (2, 1.0)
     assert tested.feed([b"3", b"4", b"5", b"6", b"7"]) == [b"1\n2\n3\n", b"4\n5\n6\n"]
-    assert (tested.held, list(tested.counts)) == (1, [3, 3])
+    assert (tested.buffered, list(tested.counts)) == (1, [3, 3])
     assert tested.flush() == [b"7\n"]
     assert tested.flush() == []
 

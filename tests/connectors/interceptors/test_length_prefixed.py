@@ -27,7 +27,7 @@ def test_what_is_written_is_read(records: list[bytes], places: list[int], width:
     for piece in cut(data, places):
         found += reading.feed(piece)
         fed += len(piece)
-        assert fed - reading.held == sum(width + len(record) for record in found)
+        assert fed - reading.buffered == sum(width + len(record) for record in found)
     assert found == records
     assert reading.finish() == []
 
@@ -46,7 +46,7 @@ def test_a_record_that_is_cut_off_is_bad() -> None:
     with pytest.raises(BadBytes) as raised:
         reading.finish()
     assert raised.value.data == b"\0\0\0\5abc"
-    assert reading.held == 0
+    assert reading.buffered == 0
 
 
 def test_a_value_that_is_longer_than_its_length_can_say_does_not_leave() -> None:

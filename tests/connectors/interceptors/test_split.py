@@ -29,7 +29,7 @@ def test_records_do_not_depend_on_where_the_pieces_are_cut(records: list[bytes],
     for piece in cut(data, places):
         found += tested.feed(piece)
         fed += len(piece)
-        assert fed - tested.held == len(b"\r\n".join([*data[:fed].split(b"\r\n")[:-1], b""]))
+        assert fed - tested.buffered == len(b"\r\n".join([*data[:fed].split(b"\r\n")[:-1], b""]))
     assert found == data.split(b"\r\n")[:-1]
     assert tested.finish() == []
 
@@ -67,7 +67,7 @@ def test_a_record_over_the_limit_is_bad_and_those_before_it_are_not() -> None:
         tested.feed(b"good\nsome more\nrest")
     assert raised.value.records == [b"good"]
     assert raised.value.data == b"some more\nrest"
-    assert tested.held == 0
+    assert tested.buffered == 0
 
 
 def test_a_record_that_never_ends_is_bad_before_it_fills_the_memory() -> None:

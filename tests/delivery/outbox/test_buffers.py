@@ -165,7 +165,7 @@ async def test_an_epoch_that_has_left_waits_for_those_before_it(scene: SinkScene
 class _Picky:
     """Writes no value that begins with `!`."""
 
-    held = 0
+    buffered = 0
     wait_seconds = None
     counts: Sequence[int] | None = None
 

@@ -31,7 +31,7 @@ class Incoming(Protocol):
         """
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes of its input that are in no result yet."""
 
     def finish(self) -> list[bytes]:
@@ -45,7 +45,7 @@ class OutgoingInterceptor(Protocol):
         """Returns what is ready now: a value may wait for others."""
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """The number of values that wait."""
 
     @property

@@ -34,7 +34,7 @@ class IncomingChain:
         return self._consumed
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Raw bytes that were fed and are not in a returned record."""
         return self._fed - self._consumed
 
@@ -79,9 +79,9 @@ class IncomingChain:
         return data
 
     def _released(self, records: list[bytes]) -> list[bytes]:
-        between = any(stage.held for stage in self._stages[1:])
+        between = any(stage.buffered for stage in self._stages[1:])
         if not between:
-            self._consumed = self._fed - (self._stages[0].held if self._stages else 0)
+            self._consumed = self._fed - (self._stages[0].buffered if self._stages else 0)
         if not (between and self._resumes):
             return self._with_waiting(records)
         self._waiting += records
@@ -127,7 +127,7 @@ def _finished(stage: Incoming) -> tuple[list[bytes], BadBytes | None]:
 
 
 def _left(stage: Incoming) -> bytes:
-    if not stage.held:
+    if not stage.buffered:
         return b""
     records, bad = _finished(stage)
     return b"".join(records) + (bad.data if bad is not None else b"")
@@ -165,7 +165,7 @@ class OutgoingChain:
         self._buffered = 0
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Values that were fed and are in no result yet."""
         return self._buffered
 
@@ -177,7 +177,7 @@ class OutgoingChain:
     @property
     def wait_seconds(self) -> float | None:
         """How long buffered values may wait, counted from the first; None: nothing waits, or only for `flush`."""
-        waits = (stage.interceptor.wait_seconds for stage in self._stages if stage.interceptor.held)
+        waits = (stage.interceptor.wait_seconds for stage in self._stages if stage.interceptor.buffered)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def feed(self, values: Sequence[bytes]) -> list[bytes]:

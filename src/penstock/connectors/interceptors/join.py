@@ -47,7 +47,7 @@ class Joining:
         self._counts: list[int] = []
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return len(self._waiting)
 
     @property

@@ -55,7 +55,7 @@ class Unprefixing:
         """The buffer size at which the next step is possible: a length, or the end of the record."""
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -96,7 +96,7 @@ class Unprefixing:
 class Prefixing:
     """For one stream: each value leaves immediately."""
 
-    held = 0
+    buffered = 0
     counts = None
     wait_seconds = None
 

@@ -45,7 +45,7 @@ class Splitting:
         """The start of an incomplete record."""
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:

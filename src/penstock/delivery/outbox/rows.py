@@ -210,7 +210,7 @@ class StreamBuffer:
         values = self._chain.feed([row.value for row in rows])
         ready = self._ready(values)
         wait = self._chain.wait_seconds
-        if self._chain.held and not wait:
+        if self._chain.buffered and not wait:
             return ReadyRows.concat([ready, self.flush()])
         if wait and (was_empty or ready is not None):
             self.due = now + wait

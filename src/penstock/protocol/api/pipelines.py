@@ -156,10 +156,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`offset` is the start itself when there is nothing new; `held` is the reason, unless nothing has arrived."""
+    """`offset` is the start itself when there is nothing new; `blocked` is the reason, unless nothing has arrived."""
 
     offset: InputOffset
-    held: str | None = None
+    blocked: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,11 +317,11 @@ class _Driver:
         started = time.monotonic()
         while True:
             cut = self._cut(start, limits)
-            if cut.offset != start or cut.held is None:
+            if cut.offset != start or cut.blocked is None:
                 return cut.offset
             if time.monotonic() - started > BLOCKED_SECONDS_MAX:
-                raise Unavailable(f"nothing has moved for {BLOCKED_SECONDS_MAX:g} s: {cut.held}", "penstock status")
-            log.info("waiting: %s", cut.held)
+                raise Unavailable(f"nothing has moved for {BLOCKED_SECONDS_MAX:g} s: {cut.blocked}", "penstock status")
+            log.info("waiting: %s", cut.blocked)
             time.sleep(WAIT_MS / 1000)
 
     def partitions(self, start: InputOffset, end: InputOffset) -> Sequence[InputPartition]:
