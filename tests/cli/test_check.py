@@ -124,9 +124,23 @@ def test_run_tells_all_mistakes_before_anything_is_started() -> None:
     check_sinks(bound_to([one, two], []), worker_is_here=True)
 
 
+def test_a_command_is_called_without_the_modules_of_the_others() -> None:
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from penstock.cli.app import app\n"
+        "assert CliRunner().invoke(app, ['access', '--help']).exit_code == 0\n"
+        "print('penstock.cli.access' in sys.modules, 'penstock.cli.run' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
+    assert done.stdout == "True False\n"
+
+
 def test_the_command_line_loads_neither_kernels_nor_spark_nor_drivers_before_they_are_needed() -> None:
     code = (
-        "import sys, penstock.cli.app\n"
+        "import sys, typer.main\n"
+        "from penstock.cli.app import app\n"
+        "assert typer.main.get_command(app).list_commands(None)\n"  # imports all of them
         "print(sorted({'numba', 'numpy', 'pyspark', 'psycopg', 'sqlite3'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)

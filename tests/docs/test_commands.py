@@ -20,8 +20,8 @@ def test_the_page_has_every_command_and_no_other() -> None:
 
 def _commands(command: Any, *names: str) -> Iterator[str]:
     """Typer brings its own click: a group is known by its commands."""
-    if not hasattr(command, "commands"):
+    if not hasattr(command, "list_commands"):
         yield " ".join(names)
         return
-    for name, each in command.commands.items():
-        yield from _commands(each, *names, name)
+    for name in command.list_commands(None):
+        yield from _commands(command.get_command(None, name), *names, name)

@@ -21,6 +21,11 @@ from penstock.core.sizes import show_size
 
 app = typer.Typer(help="Decide who may use a worker, on its machine.", no_args_is_help=True)
 
+
+def register(commands: typer.Typer) -> None:
+    commands.add_typer(app, name="access")
+
+
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The worker's data directory.")]
 
 

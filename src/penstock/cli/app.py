@@ -1,54 +1,69 @@
 """Combines the commands, and turns errors into one sentence and a hint."""
 
+import importlib
 import sys
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from penstock import __version__
-from penstock.cli import (
-    access,
-    application,
-    check,
-    connectors,
-    dead_letters,
-    epoch,
-    pipeline,
-    run,
-    scaffold,
-    segment,
-    send,
-    sink,
-    source,
-    status,
-    worker,
-)
 from penstock.core.errors import PenstockError
+
+_MODULES = {
+    "worker": "worker",
+    "send": "send",
+    "run": "run",
+    "check": "check",
+    "connectors": "connectors",
+    "schema": "connectors",
+    "init": "scaffold",
+    "status": "status",
+    "apply": "application",
+    "stop": "application",
+    "pause": "application",
+    "resume": "application",
+    "new": "scaffold",
+    "segment": "segment",
+    "source": "source",
+    "pipeline": "pipeline",
+    "sink": "sink",
+    "epoch": "epoch",
+    "dead-letters": "dead_letters",
+    "access": "access",
+}
+"""The module of `penstock.cli` that registers each command, in the order of `penstock --help`."""
+
+
+class _Commands(TyperGroup):
+    """Imports a command's module when the command is called: to import all of them takes most of a second."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        for name in _MODULES:
+            self.get_command(ctx, name)
+        return list(_MODULES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _MODULES:
+            self.list_commands(ctx)  # the closest name is looked up among them
+        elif cmd_name not in self.commands:
+            commands = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
+            importlib.import_module(f"penstock.cli.{_MODULES[cmd_name]}").register(commands)
+            self.commands.update(get_group(commands).commands)
+        return self.commands.get(cmd_name)
+
 
 app = typer.Typer(
     name="penstock",
     help="Durable event streams into and out of Spark, exactly once.",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-worker.register(app)
-send.register(app)
-run.register(app)
-check.register(app)
-connectors.register(app)
-scaffold.register(app)
-status.register(app)
-application.register(app)
-app.add_typer(scaffold.app, name="new")
-app.add_typer(segment.app, name="segment")
-app.add_typer(source.app, name="source")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(sink.app, name="sink")
-app.add_typer(epoch.app, name="epoch")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(access.app, name="access")
 
 
 def _print_version(wanted: bool) -> None:

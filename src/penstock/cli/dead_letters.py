@@ -34,6 +34,10 @@ PortOption = Annotated[Port, typer.Option("--port", help="err: could not be proc
 app = typer.Typer(help="Inspect and replay events that came late or could not be processed.", no_args_is_help=True)
 
 
+def register(commands: typer.Typer) -> None:
+    commands.add_typer(app, name="dead-letters")
+
+
 @app.command("list")
 def list_dead_letters(
     pipeline: str,

@@ -29,6 +29,10 @@ _COLOURS = {"REFUSED": "red", "WAITING": "red", "DELIVERING": "green", "DECIDED"
 app = typer.Typer(help="Inspect epochs that sinks do not have yet; retry or park one.", no_args_is_help=True)
 
 
+def register(commands: typer.Typer) -> None:
+    commands.add_typer(app, name="epoch")
+
+
 @app.command("list")
 def list_epochs(
     pipeline: Annotated[str | None, typer.Argument(help="Only of this one.", show_default=False)] = None,

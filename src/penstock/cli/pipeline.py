@@ -45,6 +45,10 @@ _COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED
 app = typer.Typer(help="List pipelines; reset or drop one.", no_args_is_help=True)
 
 
+def register(commands: typer.Typer) -> None:
+    commands.add_typer(app, name="pipeline")
+
+
 @app.command("list")
 def list_pipelines(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """List pipelines: state, last epoch planned, committed and complete, and what blocks their watermarks."""

@@ -84,10 +84,6 @@ A line that is not a valid reading is kept as a dead letter: `penstock dead-lett
 _FILES = {"app.yaml": APP, "pipeline.py": PIPELINE, "README.md": README}
 
 
-def register(app: typer.Typer) -> None:
-    app.command("init")(init)
-
-
 def init(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where it is written.")] = Path()) -> None:
     """Write a small application that runs: readings over TCP, a function on Spark, files.
 
@@ -123,6 +119,11 @@ _SKELETON = {
 """Files of the skeleton, and their names in the new project."""
 
 app = typer.Typer(help="Create a project for a connector of your own.", no_args_is_help=True)
+
+
+def register(commands: typer.Typer) -> None:
+    commands.command("init")(init)
+    commands.add_typer(app, name="new")
 
 
 @app.callback()

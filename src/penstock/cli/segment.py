@@ -390,6 +390,12 @@ def _print(report: VerifyReport) -> None:
 
 
 app = typer.Typer(help="Look at segments and change them.", no_args_is_help=True)
+
+
+def register(commands: typer.Typer) -> None:
+    commands.add_typer(app, name="segment")
+
+
 app.command("list")(list_segments)
 
 

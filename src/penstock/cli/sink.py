@@ -30,6 +30,10 @@ _COLOURS = {"READY": "green", "IN ROUND": "green", "CONNECTING": "yellow", "REFU
 app = typer.Typer(help="Bind sinks to the output ports of pipelines.", no_args_is_help=True)
 
 
+def register(commands: typer.Typer) -> None:
+    commands.add_typer(app, name="sink")
+
+
 @app.command("add")
 def add(
     pipeline: str,

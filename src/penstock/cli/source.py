@@ -15,6 +15,10 @@ _RETRY_SECONDS = 3.0
 app = typer.Typer(help="Declare that a source has ended, or a watermark of its streams.", no_args_is_help=True)
 
 
+def register(commands: typer.Typer) -> None:
+    commands.add_typer(app, name="source")
+
+
 @app.command("end")
 def end(name: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
     """Declare that a source has ended for good: all its windows close.
