@@ -58,3 +58,8 @@ def test_the_process_beside_the_driver_imports_neither_kernels_nor_arrow() -> No
         "import sys, penstock.spark.source.stream; print({'numba', 'numpy', 'pyarrow', 'pandas'} & sys.modules.keys())"
     )
     assert python(code).stdout == "set()\n"
+
+
+def test_a_window_imports_no_kernels() -> None:
+    """Spark starts a process for each of its stages on each core; only one that reads late events again needs them."""
+    assert python("import sys, penstock.windows.stages; print('numba' in sys.modules)").stdout == "False\n"

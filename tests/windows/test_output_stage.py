@@ -5,7 +5,7 @@ import pytest
 
 from penstock.core.errors import Damaged, DataLoss
 from penstock.spark.python_worker import link
-from penstock.windows.stages import originals
+from penstock.spark.source.originals import originals
 from tests.protocol.stored.events import stored
 from tests.spark.kept import kept_for
 from tests.spark.stored_data import store_events, truncate

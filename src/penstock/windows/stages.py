@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,19 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.segments.range_reader import Connected, read_range
-from penstock.core.errors import Damaged, PenstockError, PipelineError, SegmentTruncated
+from penstock.core.errors import PenstockError, PipelineError
 from penstock.core.types import NO_EPOCH
-from penstock.protocol.api.pipelines import BucketNumbers, Range
+from penstock.protocol.api.pipelines import BucketNumbers
 from penstock.spark.dead_letters.column import ERR, LETTER, LETTER_FIELDS, NO_EVENT_TIME, letter_arrow
 from penstock.spark.dead_letters.column import LATE as LATE_PORT
 from penstock.spark.python_worker import coordinator, freeze, hinted, link
-from penstock.spark.source.arrow import SegmentBatches, lost, read_events, stream_names
 from penstock.windows.engine import TIME, advance, prepare
 from penstock.windows.operator import CARRIED, PLACE, Kind, Operator, as_batch, distinct, parts_by_event, read, written
 
@@ -287,71 +283,6 @@ def _split(table: pa.Table, chosen: pa.ChunkedArray) -> tuple[pa.Table, pa.Table
 
 # The stage after the state: turns what the state emits into result rows; late rows become dead letters.
 
-# Late events in their stored form, read again from their position in the journal.
-
-COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "offset")
-"""The columns of an event that a dead letter contains."""
-
-GAP_BYTES = 64 << 10
-"""Gaps up to this size between wanted events are read too: a separate request would cost more than these bytes."""
-
-_HEADER = struct.Struct(">ii")
-
-
-def originals(worker: str, link: Connected, places: pa.Table) -> pa.Table:
-    """COLUMNS of the events at `segment` and `offset`, row by row. Raises DataLoss for one that no longer exists."""
-    segments = places.column("segment").combine_chunks().dictionary_encode()
-    offsets = places.column("offset").to_numpy()
-    numbers = segments.indices.to_numpy()
-    rows: list[NDArray[np.int64]] = []
-    tables: list[pa.Table] = []
-    for number, segment in enumerate(segments.dictionary.to_pylist()):
-        mine = np.flatnonzero(numbers == number)
-        mine = mine[np.argsort(offsets[mine], kind="stable")]
-        rows.append(mine)
-        tables.append(_of_segment(worker, link, segment, offsets[mine]))
-    found = pa.concat_tables(tables)
-    back = np.empty(len(offsets), np.int64)
-    back[np.concatenate(rows)] = np.arange(len(offsets))
-    return found.take(pa.array(back))
-
-
-def _of_segment(worker: str, link: Connected, segment: str, offsets: NDArray[np.int64]) -> pa.Table:
-    """`offsets` are ascending and may repeat."""
-    batches = SegmentBatches(segment, COLUMNS, lambda name: stream_names(worker, name))
-    wanted = np.unique(offsets)
-    found = []
-    for start, last in _stretches(wanted):
-        piece = Range(segment, start, _end_of(link, segment, last))
-        for events in read_events(link, piece, batches, fail_on_data_loss=True):
-            batch = batches.batch(events)
-            found.append(batch.filter(pc.is_in(batch.column("offset"), pa.array(wanted))))
-    table = pa.Table.from_batches(found)
-    if not np.array_equal(table.column("offset").to_numpy(), wanted):
-        raise Damaged(f"segment {segment!r} has no events at some of the offsets that rows refer to")
-    return table.take(pa.array(np.searchsorted(wanted, offsets)))
-
-
-def _stretches(wanted: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """The ranges to read, from one event to another, without long gaps between wanted events."""
-    starts = np.flatnonzero(np.concatenate(([True], np.diff(wanted) > GAP_BYTES)))
-    ends = [*(starts[1:] - 1), len(wanted) - 1]
-    for start, end in zip(starts, ends, strict=True):
-        yield int(wanted[start]), int(wanted[end])
-
-
-def _end_of(link: Connected, segment: str, offset: int) -> int:
-    data = bytearray()
-    try:
-        with closing(read_range(link, segment, offset, offset + _HEADER.size)) as pieces:
-            for piece in pieces:
-                data += piece.data
-    except SegmentTruncated as error:
-        raise lost(segment, offset, error.start) from error
-    _, length = _HEADER.unpack(data)
-    return offset + _HEADER.size + int(length)
-
-
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
 
@@ -450,6 +381,10 @@ def _stored(operator: Operator, places: pa.Table) -> pa.Table:
     known = pc.and_(*(column.is_valid() for column in places.columns)).to_numpy()
     if not known.any():
         return pa.table({})
+    from penstock.spark.source.originals import (
+        originals,  # here: kernels take a second to import, and few rows are late
+    )
+
     found = originals(operator.worker, link(operator.worker, *operator.tls), places.filter(pa.array(known)))
     return found if known.all() else found.take(pa.array(np.cumsum(known) - 1, mask=~known))
 
