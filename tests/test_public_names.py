@@ -52,11 +52,10 @@ def test_an_unknown_name_is_no_attribute() -> None:
         import_module("penstock").pipelin  # noqa: B018
 
 
-def test_the_process_beside_the_driver_imports_neither_kernels_nor_arrow() -> None:
-    """Spark starts one for each query, and the query waits for it."""
-    code = (
-        "import sys, penstock.spark.source.stream; print({'numba', 'numpy', 'pyarrow', 'pandas'} & sys.modules.keys())"
-    )
+@pytest.mark.parametrize("module", ["penstock.spark.source.stream", "penstock.spark.sink.writer"])
+def test_the_processes_beside_the_driver_import_neither_kernels_nor_arrow(module: str) -> None:
+    """Spark starts them for each query, and the query waits for them."""
+    code = f"import sys, {module}; print({{'numba', 'numpy', 'pyarrow', 'pandas'}} & sys.modules.keys())"
     assert python(code).stdout == "set()\n"
 
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.protocol.stored.bulk import Events, Wanted, decode
 from penstock.protocol.stored.event import NO_TIME
-from penstock.spark.sink.writer import BLOCK_BYTES, EVENT_BYTES_MAX, Block, blocks
+from penstock.spark.sink.rows import BLOCK_BYTES, EVENT_BYTES_MAX, Block, blocks
 
 UTC_US = pa.timestamp("us", tz="UTC")
 
