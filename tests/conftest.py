@@ -42,24 +42,30 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Fast tests first, then those that start and kill processes, those on Spark last. In several processes
-    (script/test), one begins with all that share a Spark session.
+    (script/test) the other way round: tests on Spark mostly wait, and the others fill the time.
     """
-    items.sort(key=_slowness)
+    items.sort(key=_slowness, reverse=hasattr(config, "workerinput"))
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if _shares_session(item):
             item.add_marker(pytest.mark.xdist_group(SESSION_GROUP))
 
 
 def _slowness(item: pytest.Item) -> int:
-    return max((SLOW_MARKERS.index(m.name) + 1 for m in item.iter_markers() if m.name in SLOW_MARKERS), default=0)
+    found = [SLOW_MARKERS.index(marker.name) + 1 for marker in item.iter_markers() if marker.name in SLOW_MARKERS]
+    return max(found, default=0) + _shares_session(item)
+
+
+def _shares_session(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(tryfirst=True)  # before anybody writes the name down
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """xdist appends the group to a test's name: without it `--last-failed` finds the test again."""
-    report.nodeid = report.nodeid.removesuffix(f"@{SESSION_GROUP}")
+    if report.nodeid.rfind("@") > report.nodeid.rfind("]"):
+        report.nodeid = report.nodeid.rpartition("@")[0]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from tests.support.running_worker import running_worker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("watermarked")]  # one set-up for all of them
+pytestmark = pytest.mark.spark
 
 STEPS = [
     [("fast", b"a", 10), ("fast", b"a", 90), ("slow", b"b", 5), ("slow", b"b", 50)],
