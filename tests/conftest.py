@@ -63,8 +63,10 @@ def _shares_session(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # before anybody writes the name down
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """xdist appends the group to a test's name: without it `--last-failed` finds the test again."""
-    if report.nodeid.rfind("@") > report.nodeid.rfind("]"):
+    """xdist appends the group to a test's name: without it `--last-failed` finds the test again. Its own processes
+    need the whole name.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ and report.nodeid.rfind("@") > report.nodeid.rfind("]"):
         report.nodeid = report.nodeid.rpartition("@")[0]
 
 
