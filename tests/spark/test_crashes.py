@@ -1,26 +1,60 @@
-"""Driver and worker are killed with SIGKILL; `script/test --campaign spark` does it in every window, many times."""
+"""Driver and worker are killed with SIGKILL, checkpoints lose what was not synced, an old driver comes back.
 
-from pathlib import Path
+The tests are about one system, which goes on from one to the next: each looks at everything that was ever sent.
+`script/test --campaign spark` kills in every window, many times.
+"""
+
+import signal
+from collections.abc import Iterator
 
 import pytest
 
-from tests.spark.crashes.campaign import kill_and_check
+from tests.spark.crashes.campaign import check, kill_and_check
 from tests.spark.crashes.places import Place, Victim, Window
-from tests.spark.crashes.scene import Scene
+from tests.spark.crashes.power_cut import cut_power
+from tests.spark.crashes.scene import PIPELINES, Scene
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900), pytest.mark.xdist_group("crashes")]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with Scene(tmp_path_factory.mktemp("crashes")) as running:
+        yield running
 
 
 def test_every_event_has_its_effect_once_when_driver_and_worker_are_killed_in_the_middle_of_an_epoch(
-    tmp_path: Path,
+    scene: Scene,
 ) -> None:
-    with Scene(tmp_path) as scene:
-        kill_and_check(
-            scene,
-            [
-                Place(Victim.DRIVER, Window.AFTER_MERGE, "copy"),
-                Place(Victim.WORKER, Window.AFTER_MERGE, "tally"),
-                Place(Victim.DRIVER, Window.BEFORE_MERGE, "tally"),
-                Place(Victim.WORKER, Window.IN_WRITE, "copy"),
-            ],
-        )
+    kill_and_check(
+        scene,
+        [
+            Place(Victim.DRIVER, Window.AFTER_MERGE, "windowed"),
+            Place(Victim.WORKER, Window.AFTER_MERGE, "tally"),
+            Place(Victim.DRIVER, Window.BEFORE_MERGE, "windowed"),
+            Place(Victim.WORKER, Window.IN_WRITE, "copy"),
+        ],
+    )
+
+
+def test_files_that_no_sync_has_covered_may_vanish_and_nothing_is_lost_or_repeated(scene: Scene) -> None:
+    scene.start_sender()
+    scene.wait_for_progress()
+    for window, pipeline in ((Window.AFTER_COMMIT_LOG, "tally"), (Window.AFTER_OFFSET_LOG, "copy")):
+        scene.kill_at(Place(Victim.DRIVER, window, pipeline), restart=False)
+        removed = [cut_power(scene.checkpoint / name, scene.pipeline(name)["merged"]) for name in PIPELINES]
+        assert any(removed)
+        scene.start_driver()
+    check(scene)
+
+
+def test_an_old_driver_that_comes_back_after_a_new_one_has_started_can_merge_nothing(scene: Scene) -> None:
+    scene.start_sender()
+    scene.wait_for_progress()
+    scene.signal_driver(signal.SIGSTOP)
+    generations = {name: scene.pipeline(name)["generation"] for name in PIPELINES}
+    scene.start_driver()
+    scene.wait_until(lambda: all(scene.pipeline(n)["generation"] > generations[n] for n in PIPELINES), "the second")
+    scene.signal_driver(signal.SIGCONT, -2)
+    assert scene.drivers[-2].wait(120) != 0
+    check(scene)

@@ -5,14 +5,19 @@ import random
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 
 from penstock.client.segments import SegmentClient
-from penstock.protocol.stored import parse_event
+from penstock.protocol.stored import StoredEvent, parse_event
+from tests.spark.crashes.pipelines import LATE_EVERY, LATE_MS, SIZE_MS
 from tests.spark.crashes.places import Place, every_place
 from tests.spark.crashes.scene import PIPELINES, Scene
 from tests.spark.crashes.sender import KEYS, STREAMS, key, text
+
+Pane = tuple[str, int]
+"""A key, and the window's start in milliseconds."""
 
 
 def run(seed: int) -> None:
@@ -33,15 +38,23 @@ def kill_and_check(scene: Scene, places: Iterable[Place]) -> None:
 def check(scene: Scene) -> None:
     """Everything that was ever sent, when all of it is acknowledged."""
     messages = scene.end_sender()
+    watermark = scene.pipeline("windowed")["watermark"] // 1000
     with SegmentClient(scene.worker.address) as client:
         check_copy(client, messages)
         check_tally(client, messages, scene.pipeline("tally")["merged"] + 1)
+        panes, late = (stored(client, f"pipeline/windowed/{port}") for port in ("out", "late"))
+    check_late(late)
+    check_panes(panes, late, messages, watermark)
+
+
+def stored(client: SegmentClient, segment: str) -> list[StoredEvent]:
+    return [event for one in client.events(segment) if (event := parse_event(one.data)) is not None]
 
 
 def check_copy(client: SegmentClient, messages: int) -> None:
     """A pipeline without a shuffle: byte for byte the same, per stream, in order, once."""
     found = defaultdict(list)
-    for event in filter(None, (parse_event(e.data) for e in client.events("pipeline/copy/out"))):
+    for event in stored(client, "pipeline/copy/out"):
         found[event.metadata["stream"]].append((event.event_id, event.payload, event.key))
     for stream in STREAMS:
         expected = [(number, text(stream, number), key(number)) for number in range(1, messages + 1)]
@@ -55,13 +68,50 @@ def check_tally(client: SegmentClient, messages: int, batches: int) -> None:
     for number in range(1, messages + 1):
         counts[key(number).decode()] += len(STREAMS)
         sums[key(number).decode()] += number * len(STREAMS)
-    events = filter(None, (parse_event(e.data) for e in client.events("pipeline/tally/out")))
-    rows = [json.loads(event.payload) for event in events]
+    rows = [json.loads(event.payload) for event in stored(client, "pipeline/tally/out")]
     final = {row["key"]: (row["count"], row["sum"]) for row in rows}
     assert final == {name: (counts[name], sums[name]) for name in counts}
     for name, group in groupby(sorted(rows, key=lambda row: (row["key"], row["count"])), lambda row: row["key"]):
         assert len(list(group)) <= batches, f"{name} is in more outputs than there were batches"
     assert len(final) == KEYS
+
+
+def check_late(late: list[StoredEvent]) -> None:
+    assert late
+    origins = Counter((event.metadata["stream"], event.event_id) for event in late)
+    assert set(origins.values()) == {1}, "no late event comes twice"
+    for event in late:
+        assert event.payload == text(event.metadata["stream"], event.event_id), "with its original bytes"
+        assert event.key == key(event.event_id)
+        assert event.event_id % LATE_EVERY == 0
+        assert event.metadata["behind_us"] > 0
+
+
+def check_panes(panes: list[StoredEvent], late: list[StoredEvent], messages: int, watermark: int) -> None:
+    """Each event is in the one pane of its key and window, or late; every window that has ended has its panes."""
+    expected, sums = Counter[Pane](), Counter[Pane]()
+    for number in range(1, messages + 1):
+        place = key(number).decode(), window_of(number)
+        expected[place] += len(STREAMS)
+        sums[place] += number * len(STREAMS)
+    for event in late:
+        place = event.key.decode(), window_of(event.event_id)
+        expected[place] -= 1
+        sums[place] -= event.event_id
+    rows = [json.loads(event.payload) for event in panes]
+    found = [(row["k"], milliseconds(row["window_start"]), row["n"], row["ids"]) for row in rows]
+    assert {(row["pane"], row["revision"]) for row in rows} == {("on_time", 0)}
+    closed = {place for place, count in expected.items() if count and place[1] + SIZE_MS <= watermark}
+    assert sorted(found) == sorted((*place, expected[place], sums[place]) for place in closed)
+
+
+def window_of(number: int) -> int:
+    at = number - (LATE_MS if number % LATE_EVERY == 0 else 0)
+    return at // SIZE_MS * SIZE_MS
+
+
+def milliseconds(text: str) -> int:
+    return (datetime.fromisoformat(text) - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
 def first_difference(found: list[tuple[int, bytes, bytes]], expected: list[tuple[int, bytes, bytes]]) -> str:

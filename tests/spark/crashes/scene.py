@@ -1,4 +1,4 @@
-"""The whole system as real processes: a worker, a driver with two pipelines, a program that sends."""
+"""The whole system as real processes: a worker, a driver with its pipelines, a program that sends."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.spark.crashes.tripwire import Tripwire
 from tests.support import http
 from tests.support.worker_process import WorkerProcess
 
-PIPELINES = ("copy", "tally")
+PIPELINES = ("copy", "tally", "windowed")
 FILE = Path(__file__).with_name("pipelines.py")
 WAIT_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.002
@@ -26,17 +26,8 @@ RATE = 15.0
 
 
 class Scene:
-    """`file` has the pipelines that its driver runs."""
-
-    def __init__(
-        self,
-        directory: Path,
-        file: Path = FILE,
-        pipelines: Sequence[str] = PIPELINES,
-    ) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._file = file
-        self._pipelines = pipelines
         self.worker = WorkerProcess(directory / "data", "--retention", "keep")
         self._enough = directory / "enough"
         self._sender: subprocess.Popen[bytes] | None = None
@@ -68,7 +59,7 @@ class Scene:
     def start_sender(self) -> None:
         """One that has ended may be followed by another one, which goes on where it has stopped."""
         if self._sender is None:
-            self._complete = {name: self.pipeline(name).get("complete", NO_EPOCH) for name in self._pipelines}
+            self._complete = {name: self.pipeline(name).get("complete", NO_EPOCH) for name in PIPELINES}
             self._enough.unlink(missing_ok=True)
             address = f"127.0.0.1:{self.worker.connector_port}"
             command = [sys.executable, "-m", "tests.spark.crashes.sender", address, str(RATE), str(self._sent)]
@@ -80,7 +71,7 @@ class Scene:
             "-m",
             "penstock",
             "run",
-            str(self._file),
+            str(FILE),
             "--worker",
             f"127.0.0.1:{self._proxy.port}",
         ]
