@@ -1,5 +1,6 @@
 """The applications in examples/, run as they are but for their ports."""
 
+import os
 import signal
 from pathlib import Path
 from typing import Self
@@ -54,6 +55,11 @@ class Example:
     @property
     def worker(self) -> str:
         return f"127.0.0.1:{ports(self._folder / 'data')['http']}"
+
+    def terminate(self) -> int:
+        """As a supervisor does: Spark's JVM gets the signal as well."""
+        os.killpg(self.run.process.pid, signal.SIGTERM)
+        return self.run.ended()
 
     def interrupt(self) -> int:
         self.run.process.send_signal(signal.SIGINT)

@@ -66,6 +66,8 @@ def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: P
         assert coordinator.pipelines()[0].planned <= epochs + 6, (
             "an epoch for what came, one for the end: none a second"
         )
+        assert example.terminate() == 0, example.run.said
+    assert "Traceback" not in example.run.said
 
 
 def _posted_early(client: httpx.Client, lines: bytes) -> httpx.Response:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.core.test_logs import LINE
 from tests.spark.asking import get
 from tests.spark.sending import send
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import until
 from tests.worker.test_flow_metrics import metrics
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -83,51 +83,47 @@ def committed(path: Path) -> bytes:
     return b"".join(part.path.read_bytes()[: part.size] for part in read_committed_parts(path))
 
 
-def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends(
+def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends_and_a_port_can_be_added_with_its_sink(
     worker: RunningWorker, tmp_path: Path
 ) -> None:
-    send(f"127.0.0.1:{worker.ports['connector']}", "lines", "one", [b"first", b"second"])
-    done = run(tmp_path, worker, "--sink", f"sqlite:{tmp_path}/last.db?table=latest")
+    """The first run also has windows, of which one stays open: it says so."""
+    connector = f"127.0.0.1:{worker.ports['connector']}"
+    send(connector, "lines", "one", [b"first", b"second"])
+    send(connector, "doors", "front", [b"bell"])
+    done = run(tmp_path, worker, "--sink", f"copy/out=sqlite:{tmp_path}/last.db?table=latest", text=COPY + STILL_OPEN)
     assert done.returncode == 0, done.stderr
+    check_delivered(worker, tmp_path)
+    said = [line for line in done.stderr.splitlines() + done.stdout.splitlines() if "penstock.run: " in line]
+    assert any("starting Spark" in line for line in said)
+    assert all(re.match(LINE, line) for line in said)
+    assert done.stderr.splitlines()[-1].endswith(
+        "per_hour: 1 window stays open until the next run; "
+        "to close it for good, run this while it runs: penstock source end doors"
+    )
+    sending = threading.Thread(target=send, args=(connector, "lines", "two", [b"third"]))
+    sending.start()  # it ends when the result is at the sinks
+    until(lambda: get(worker, "/status")["sources"]["lines"]["messages"] == 3)
+    done = run(tmp_path, worker, text=TWO_PORTS)
+    assert done.returncode == 0, done.stderr
+    sending.join(60)
+    assert not sending.is_alive()
     assert committed(tmp_path / "declared") == b"first\nsecond\n"
+    assert committed(tmp_path / "second") == b"third\n"
+
+
+def check_delivered(worker: RunningWorker, folder: Path) -> None:
+    """Of the first run: at the sinks, in what the worker reports of them, and in its metrics."""
+    assert committed(folder / "declared") == b"first\nsecond\n"
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
-        told = {one.sink: (one.guarantee, one.sent) for one in client.sinks()}
+        reported = {one.sink: (one.guarantee, one.sent) for one in client.sinks()}
         assert client.epochs("copy") == []
-    assert told == {"file": ("exactly-once", 11), "sqlite": ("idempotent", 11)}
+    assert reported == {"file": ("exactly-once", 11), "sqlite": ("idempotent", 11)}
     value = metrics(worker)
     assert value("pipeline_rows_in_total", pipeline="copy") == 2
     assert value("pipeline_rows_out_total", pipeline="copy", port="out") == 2
     assert value("sink_rows_total", pipeline="copy", sink="file") == 2
     assert value("sink_rows_total", pipeline="copy", sink="sqlite") == 2
     assert value("pipeline_end_to_end_latency_seconds_count", pipeline="copy") == 1
-    said = [line for line in done.stderr.splitlines() + done.stdout.splitlines() if "penstock.run: " in line]
-    assert any("starting Spark" in line for line in said)
-    assert all(re.match(LINE, line) for line in said)
-
-
-def test_a_port_and_its_sink_can_be_added_together(worker: RunningWorker, tmp_path: Path) -> None:
-    """The first run also has windows, of which one stays open: it says so."""
-    connector = f"127.0.0.1:{worker.ports['connector']}"
-    send(connector, "lines", "one", [b"first"])
-    send(connector, "doors", "front", [b"bell"])
-    first = run(tmp_path, worker, text=COPY + STILL_OPEN)
-    assert first.returncode == 0, first.stderr
-    assert first.stderr.splitlines()[-1].endswith(
-        "per_hour: 1 window stays open until the next run; "
-        "to close it for good, run this while it runs: penstock source end doors"
-    )
-    sending = threading.Thread(target=send, args=(connector, "lines", "two", [b"second"]))
-    sending.start()  # it ends when the result is at the sinks
-    deadline = time.monotonic() + 60
-    while get(worker, "/status")["sources"]["lines"]["messages"] < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    done = run(tmp_path, worker, text=TWO_PORTS)
-    assert done.returncode == 0, done.stderr
-    sending.join(60)
-    assert not sending.is_alive()
-    assert committed(tmp_path / "declared") == b"first\n"
-    assert committed(tmp_path / "second") == b"second\n"
 
 
 def test_a_sink_of_a_port_that_is_not_there_is_told_and_nothing_is_bound(worker: RunningWorker, tmp_path: Path) -> None:
