@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.coordinator import InputOffset, Range
+from penstock.client.coordinator import CoordinatorClient, InputOffset, Range
 from penstock.core.errors import DataLoss
-from penstock.spark.source.partitions import PARTITION_BYTES_MIN, packed, ranges_between
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.partitions import PARTITION_BYTES_MIN, packed, plan_partitions, ranges_between
+from tests.spark.sending import send
+from tests.support.running_worker import RunningWorker
 
 MIB = 1 << 20
 
@@ -21,6 +24,25 @@ def test_a_segment_that_is_gone_is_lost() -> None:
     with pytest.raises(DataLoss, match="segment 'a' is gone, and with it everything after 5"):
         ranges_between(start, end, fail_on_data_loss=True)
     assert ranges_between(start, end, fail_on_data_loss=False) == [Range("b", 6, 7)]
+
+
+def test_a_source_that_was_not_linked_when_the_epoch_was_planned_is_not_lost(
+    worker: RunningWorker, client: CoordinatorClient
+) -> None:
+    """Spark runs such an epoch again after the source is linked again."""
+    for name in ("a", "b"):
+        send(f"127.0.0.1:{worker.ports['connector']}", name, "one", [b"event"])
+    ends = client.resolve(["a", "b"], "latest")
+    only_b = {name: at for name, at in ends.items() if name.startswith("connector/b/")}
+    start, end = InputOffset(dict.fromkeys(ends, 0)), InputOffset(only_b)
+    options = SourceOptions.parse({"source": "a,b", "worker": f"127.0.0.1:{worker.ports['http']}"})
+    planned = plan_partitions(client, options, start, end)
+    assert {piece.segment for partition in planned for piece in partition.ranges} == {
+        name for name, at in only_b.items() if at
+    }
+    without = InputOffset({**dict.fromkeys(ends, 0), "connector/a/9": 5})
+    with pytest.raises(DataLoss, match="segment 'connector/a/9' is gone, and with it everything after 5"):
+        plan_partitions(client, options, without, end)
 
 
 def test_small_ranges_share_a_task() -> None:

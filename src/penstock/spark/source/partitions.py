@@ -52,7 +52,7 @@ def plan_partitions(
     """Everything between the offsets, contiguous and in order. Raises DataLoss if bytes are gone, unless the options
     allow continuing without them.
     """
-    start = _without_unlinked(start, end, options.sources)
+    start = _without_unread(coordinator, start, end, options.sources)
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
     if not ranges:
         return []
@@ -68,12 +68,17 @@ def plan_partitions(
     return packed(found.splits, parts)
 
 
-def _without_unlinked(start: InputOffset, end: InputOffset, sources: Sequence[str]) -> InputOffset:
-    """Without the segments of sources that are no longer read: those segments are not lost."""
+def _without_unread(
+    coordinator: CoordinatorClient, start: InputOffset, end: InputOffset, sources: Sequence[str]
+) -> InputOffset:
+    """Without the segments that this epoch does not read although they are not lost: those of sources that are not
+    linked, or were not linked when the epoch was planned. Spark may run it again after they are.
+    """
+    missing = start.segments.keys() - end.segments.keys()
     parsed = [*map(Source.parse, sources)]
-    gone = start.segments.keys() - end.segments.keys()
-    unlinked = {segment for segment in gone if not any(one.owns(segment) for one in parsed)}
-    return replace(start, segments={name: at for name, at in start.segments.items() if name not in unlinked})
+    linked = {segment for segment in missing if any(one.owns(segment) for one in parsed)}
+    lost = linked - coordinator.resolve(sources, "latest").keys() if linked else linked
+    return replace(start, segments={name: at for name, at in start.segments.items() if name not in missing - lost})
 
 
 def ranges_between(start: InputOffset, end: InputOffset, *, fail_on_data_loss: bool) -> list[Range]:
