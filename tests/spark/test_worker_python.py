@@ -1,13 +1,20 @@
-"""Spark's Python processes import the installed PySpark, which is compiled, and not the zip that Spark puts first."""
+"""Spark's Python processes import the installed PySpark, which is compiled, and not the zip that Spark puts first; those
+of tasks are forked with what tasks need.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.spark.run.session import prepare_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize("variable", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
@@ -26,3 +33,15 @@ def test_it_is_this_interpreter_without_the_zips(variable: str, monkeypatch: pyt
     executable, path = json.loads(told.stdout)
     assert executable == sys.executable
     assert [entry for entry in paths if entry in path] == ["/mine", "/spark/jars/core.jar"]
+
+
+@pytest.mark.spark
+def test_a_task_has_what_it_needs_without_importing_it(spark: "SparkSession") -> None:
+    def imported(batches: Iterable[Any]) -> Iterator[Any]:
+        found = sorted({"pandas", "penstock.spark.source.arrow", "penstock.windows.stages"} & sys.modules.keys())
+        import pyarrow as pa
+
+        yield from (pa.RecordBatch.from_pydict({"module": found}) for _ in batches)
+
+    rows = spark.range(1).coalesce(1).mapInArrow(imported, "module string").collect()
+    assert [row.module for row in rows] == ["pandas", "penstock.spark.source.arrow", "penstock.windows.stages"]
