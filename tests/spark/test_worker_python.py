@@ -1,5 +1,5 @@
-"""Spark's Python processes import the installed PySpark, which is compiled, and not the zip that Spark puts first; those
-of tasks are forked with what tasks need.
+"""Spark's Python processes import the installed PySpark, which is compiled, and not the zip that Spark puts first.
+Those of tasks are forked with what tasks need.
 """
 
 import json
