@@ -55,6 +55,13 @@ def test_without_java_it_says_how_to_get_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_insecure_is_an_option_of_the_worker_that_it_starts(tmp_path: Path) -> None:
+    said = run(tmp_path, "--insecure", "--worker", "127.0.0.1:1")
+    assert "--insecure is for a worker that is started" in said
+    assert "Pass it to penstock worker instead" in said
+
+
+@pytest.mark.process
 def test_an_error_in_the_file_shows_its_line(tmp_path: Path) -> None:
     said = run(tmp_path, text=GOOD + "\nraise ValueError('mine')\n")
     assert 'mine.py", line 5' in said

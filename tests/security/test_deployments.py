@@ -295,6 +295,20 @@ def test_two_servers_on_one_port_are_refused(place: Place) -> None:
     assert "the connectors a and b cannot both have the same place" in str(place.refusal(two))
 
 
+@pytest.mark.parametrize("kind", ["tcp-server", "ws-server", "http-server"])
+def test_a_worker_opens_no_server_to_other_machines_unless_it_was_told_so(place: Place, kind: str) -> None:
+    spec = connector("c", kind, config={"host": "0.0.0.0", "port": 0}, codec="binary")
+    refusal = place.refusal(source_of(spec))
+    assert "on host 0.0.0.0 other machines reach this server" in str(refusal)
+    assert "--insecure" in refusal.hint
+
+
+def test_a_worker_with_insecure_opens_servers_to_other_machines(tmp_path: Path) -> None:
+    with LoggedWorker(tmp_path / "data", "--insecure") as worker, ApplicationClient(worker.http, 10) as client:
+        client.apply(source_of(connector("c", "tcp-server", config={"host": "0.0.0.0", "port": 0}, codec="binary")))
+        until(lambda: {one.name: one.state for one in client.status().connectors} == {"c": "connected"})
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggedWorker]:
     worker = LoggedWorker(tmp_path_factory.mktemp("stored") / "data")

@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from penstock.connectors.api import Connector
+from penstock.connectors.permissions import NotPermitted, Permissions
 from penstock.connectors.registry import make_connector
 from penstock.connectors.server_auth import LINE_BYTES_MAX, ServerAuth
 from penstock.core.errors import RequestError
@@ -190,6 +191,28 @@ def test_names_of_certificates_need_an_authority(kind: str) -> None:
 def test_empty_credentials_are_no_credentials(auth: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="ServerAuth"):
         ServerAuth.model_validate(auth)
+
+
+# Beyond loopback.
+
+OTHERS = ("0.0.0.0", "::", "192.0.2.1", "worker.example", "localhost.example")
+SAFE = Permissions(exposed=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_other_machines_reach_needs_tls_and_auth(kind: str, tls: dict[str, Path]) -> None:
+    encrypted, proved = {"tls": {"cert": str(tls["server"])}}, {"auth": AUTH}
+    for host in OTHERS:
+        for config, missing in [({}, "`tls` and no `auth`"), (encrypted, "`auth`"), (proved, "`tls`")]:
+            with pytest.raises(NotPermitted, match=f"it has no {missing}$") as caught:
+                make_connector(kind, {"host": host, "port": 0, **config}, SAFE)
+            assert "--insecure" in caught.value.hint
+        make_connector(kind, {"host": host, "port": 0, **encrypted, **proved}, SAFE)
+        make_connector(kind, {"host": host, "port": 0}, Permissions(exposed=True))
+    of_clients = {"tls": {"cert": str(tls["server"]), "client_ca": str(tls["ca"])}}
+    make_connector(kind, {"host": "0.0.0.0", "port": 0, **of_clients}, SAFE)
+    for host in ("127.0.0.1", "::1", "localhost"):
+        make_connector(kind, {"host": host, "port": 0}, SAFE)
 
 
 async def test_a_web_page_may_connect_only_if_it_is_listed() -> None:

@@ -67,6 +67,14 @@ def run(
     retention: Annotated[
         str | None, typer.Option(help="Retention of the worker that is started: complete, keep, a time or a size.")
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="For the worker that is started: let servers of the application listen beyond loopback without TLS or "
+            "auth.",
+        ),
+    ] = False,
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
     when_all_idle: WhenAllIdleOption = None,
@@ -104,7 +112,10 @@ def run(
     options = RunOptions(
         place=Place.of(data, worker, checkpoint),
         worker=worker,
-        worker_options=_worker_options(retention, max_disorder or [], idle_timeout or [], when_all_idle or []),
+        worker_options=[
+            *(["--insecure"] if insecure else []),
+            *_worker_options(retention, max_disorder or [], idle_timeout or [], when_all_idle or []),
+        ],
         trigger_ms=milliseconds(trigger),
         available_now=available_now,
         seconds_max=None if seconds is None else seconds / 1000,

@@ -230,7 +230,9 @@ def worker(
     if not allow_callbacks:
         _import_nothing_from_here()
     own = (token_file, cookie_file, tls_cert, tls_key, tls_client_ca, log_file)
-    permissions = Permissions.of(data, tuple(file_root or ()), callbacks=allow_callbacks, own_files=own)
+    permissions = Permissions.of(
+        data, tuple(file_root or ()), callbacks=allow_callbacks, exposed=insecure, own_files=own
+    )
     _serve(replace(servers, permissions=permissions), tls, token_file, log_file)
 
 

@@ -1,9 +1,12 @@
-"""What deployments may do on the worker's machine: which files their connectors use, and whether they run code."""
+"""What deployments may do on the worker's machine: which files their connectors use, whether they run code, and whether
+they open it to the network.
+"""
 
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.core.address import is_loopback
 from penstock.core.errors import RequestError
 
 _INSTALLED = ("purelib", "platlib", "stdlib", "platstdlib")
@@ -23,10 +26,18 @@ class Permissions:
     """Directories, absolute and without symbolic links, in which connectors may use files."""
     denied: tuple[Path, ...] = ()
     """Directories and files in them that no connector may use, such as the worker's data, which contain its token."""
+    exposed: bool = True
+    """Whether servers may listen beyond loopback without TLS, or without authentication."""
 
     @classmethod
     def of(
-        cls, data: Path, roots: tuple[Path, ...], *, callbacks: bool, own_files: tuple[Path | None, ...] = ()
+        cls,
+        data: Path,
+        roots: tuple[Path, ...],
+        *,
+        callbacks: bool,
+        exposed: bool,
+        own_files: tuple[Path | None, ...] = (),
     ) -> "Permissions":
         """For a worker on `data`; `own_files` are those that it uses elsewhere. Raises RequestError for a root that is
         no directory.
@@ -37,7 +48,8 @@ class Permissions:
         # A file written among installed modules would be imported by the next start.
         installed = tuple(Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED)
         own = [path.resolve() for path in (data, *own_files) if path is not None]
-        return cls(callbacks, tuple(root.resolve() for root in roots), tuple(dict.fromkeys([*own, *installed])))
+        denied = tuple(dict.fromkeys([*own, *installed]))
+        return cls(callbacks, tuple(root.resolve() for root in roots), denied, exposed)
 
     def allows(self, path: Path) -> bool:
         """Symbolic links are followed first; a relative path starts in the working directory."""
@@ -65,6 +77,17 @@ class Permissions:
                 "callbacks are not allowed: they run Python code in the worker",
                 "Start the worker with --allow-callbacks if everybody who may deploy may run code there.",
             )
+
+    def check_server(self, host: str, *, has_tls: bool, has_auth: bool) -> None:
+        """For a connector that listens on `host`. Raises NotPermitted."""
+        if self.exposed or is_loopback(host) or (has_tls and has_auth):
+            return
+        missing = [*([] if has_tls else ["`tls`"]), *([] if has_auth else ["`auth`"])]
+        raise NotPermitted(
+            f"on host {host} other machines reach this server, and it has no {' and no '.join(missing)}",
+            f"Add {' and '.join(missing)}, use host 127.0.0.1, or start the worker with --insecure if everybody on the "
+            "network is trusted.",
+        )
 
 
 UNLIMITED = Permissions()

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.connectors.api import Capabilities, Connector, Host, Outgoing, Stream, StreamGone, StreamLost, StreamRef
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import UNAUTHORIZED
-from penstock.connectors.sockets import ServerOptions, address_of, claims_of, listening_at
+from penstock.connectors.sockets import ServerOptions, address_of, check_exposure, claims_of, listening_at
 from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
 from penstock.core.errors import PenstockError
 from penstock.core.logs import one_line
@@ -294,6 +295,11 @@ class PeerServer(Connector[S], ABC):
     """What servers of all protocols have in common. A subclass implements listening, and starts each connection in
     `peers`.
     """
+
+    @classmethod
+    def check_permitted(cls, options: S, permissions: Permissions) -> None:
+        check_exposure(options, permissions)
+        super().check_permitted(options, permissions)
 
     @classmethod
     def capabilities(cls, options: S) -> Capabilities:

@@ -10,13 +10,14 @@ import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.connectors.api import Lost, Options
 from penstock.connectors.interceptors.api import RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import ServerAuth, check_needs
 from penstock.connectors.values import SecondsOrOff, SomeSeconds
 from penstock.core.errors import RequestError
@@ -290,7 +291,8 @@ class ClientTls(Options):
 
 class ServerOptions(Options):
     host: HostName = "127.0.0.1"
-    """The address to listen on. By default only this machine can connect."""
+    """The address to listen on. By default only this machine can connect. Any other address needs `tls` and `auth`,
+    unless the worker was started with `--insecure`."""
     port: Port
     """The port to listen on. 0 is any free port; the log names it."""
     tls: ServerTls | None = None
@@ -312,6 +314,26 @@ class ServerOptions(Options):
     def _check_auth(self) -> Self:
         check_needs(self.auth, has_client_ca=self.tls is not None and self.tls.client_ca is not None)
         return self
+
+
+class Listens(Protocol):
+    """The options of a server that decide who reaches it."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def tls(self) -> ServerTls | None: ...
+
+    @property
+    def auth(self) -> ServerAuth | None: ...
+
+
+def check_exposure(options: Listens, permissions: Permissions) -> None:
+    """A certificate of an authority that the server names is proof enough of who a client is. Raises NotPermitted."""
+    tls = options.tls
+    has_auth = options.auth is not None or (tls is not None and tls.client_ca is not None)
+    permissions.check_server(options.host, has_tls=tls is not None, has_auth=has_auth)
 
 
 class ClientOptions(Options):

@@ -28,9 +28,11 @@ from penstock.connectors.http_server.exchange import (
 from penstock.connectors.http_server.options import HttpServerOptions
 from penstock.connectors.http_server.protocol import HttpProtocol, protocol_factory
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import UNAUTHORIZED
 from penstock.connectors.sockets import (
     address_of,
+    check_exposure,
     claims_of,
     listening_at,
     server_context,
@@ -351,6 +353,11 @@ class HttpServer(Connector[HttpServerOptions]):
         ),
         example={"port": 8080, "path": "/events"},
     )
+
+    @classmethod
+    def check_permitted(cls, options: HttpServerOptions, permissions: Permissions) -> None:
+        check_exposure(options, permissions)
+        super().check_permitted(options, permissions)
 
     @classmethod
     def capabilities(cls, options: HttpServerOptions) -> Capabilities:

@@ -29,7 +29,8 @@ class HttpServerOptions(Options):
     """
 
     host: HostName = "127.0.0.1"
-    """The address to listen on. By default only this machine can connect."""
+    """The address to listen on. By default only this machine can connect. Any other address needs `tls` and `auth`,
+    unless the worker was started with `--insecure`."""
     port: Port
     """The port to listen on. 0 is any free port; the log names it."""
     tls: ServerTls | None = None
