@@ -1,13 +1,14 @@
 """The files of a data directory that define who has access."""
 
 import json
+import os
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from penstock.access.file import OWNER, AccessFile, StoredGrant, create_private_directory
+from penstock.access.file import OWNER, AccessFile, StoredGrant, create_private_directory, write_private
 from penstock.access.principals import Role
 from penstock.core.errors import RequestError, Unauthenticated
 
@@ -153,3 +154,24 @@ def test_the_owner_has_access_to_a_worker_whose_file_is_broken_from_the_start(tm
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     with pytest.raises(Unauthenticated):
         access.principal("somebody")
+
+
+def test_a_renamed_file_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[int, list[str]]] = []
+    sync = os.fsync
+
+    def recorded(fd: int) -> None:
+        synced.append((os.fstat(fd).st_ino, sorted(one.name for one in tmp_path.iterdir())))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    write_private(tmp_path / "token", "secret")
+    assert synced[-1] == (tmp_path.stat().st_ino, ["token"]), "the directory, after the file has its name"
+    AccessFile(tmp_path / "other").use_owner_token(_token_in(tmp_path))
+    assert synced[-1][0] == (tmp_path / "other").stat().st_ino
+
+
+def _token_in(folder: Path) -> Path:
+    (folder / "other").mkdir()
+    (folder / "mounted").write_text("a-long-random-text-of-somebody")
+    return folder / "mounted"

@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.access.principals import ANONYMOUS, EVERYONE, Access, Grant, Principal, Role, digest
+from penstock.core.directories import sync_directory
 from penstock.core.errors import RequestError, Unauthenticated
 
 log = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ class AccessFile:
         link.unlink(missing_ok=True)
         link.symlink_to(file.absolute())
         link.replace(self._token_file)
+        sync_directory(self._token_file.absolute().parent)
 
     def grants(self) -> list[StoredGrant]:
         """Raises RequestError for a file that is not one of ours."""
@@ -218,7 +220,7 @@ def create_private_directory(directory: Path) -> None:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Readable by its owner alone; written whole or not at all."""
+    """Readable by its owner alone; durable, and written whole or not at all."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:
@@ -226,6 +228,7 @@ def write_private(file: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(file)
+    sync_directory(file.absolute().parent)
 
 
 def _check_name(name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.application.plan import plan_of
 from penstock.application.validation import check_deployment
+from penstock.core.directories import sync_directory
 from penstock.core.errors import Damaged, NoRoom, RequestError
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
@@ -139,15 +140,7 @@ class DeploymentFile:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self._path)
-        _sync_folder(self._path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync_directory(self._path.parent)
 
 
 # The diff of two deployments: which connectors, pipelines and sinks to stop, start and change. Pure.

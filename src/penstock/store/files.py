@@ -13,6 +13,7 @@ from errno import EIO
 from pathlib import Path
 from typing import Protocol
 
+from penstock.core.directories import sync_directory
 from penstock.core.errors import StoreInUse
 from penstock.core.types import Buffer
 
@@ -278,11 +279,7 @@ def _make_directory(directory: Path) -> None:
     parent = directory.parent
     _make_directory(parent)
     directory.mkdir(mode=0o700, exist_ok=True)
-    fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(parent)
 
 
 def _write_holder(fd: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.client.source.message import Message
+from penstock.core.directories import sync_directory
 from penstock.core.types import Buffer
 from penstock.store.files import RealFile
 
@@ -149,7 +150,7 @@ class DataFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._file = RealFile(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode=0o666))
-        _sync_directory(self.path.absolute().parent)
+        sync_directory(self.path.absolute().parent)
 
     def write_at(self, offset: int, data: Buffer) -> None:
         self._file.write(offset, (data,))
@@ -165,12 +166,3 @@ class DataFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _sync_directory(directory: Path) -> None:
-    """So that the name of a new file is as durable as its bytes."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

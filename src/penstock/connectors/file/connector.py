@@ -18,6 +18,7 @@ from penstock.connectors.file.reading import Reading, Tailing, fixed_part
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
+from penstock.core.directories import sync_directory
 from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
@@ -55,21 +56,13 @@ def append(path: Path, data: bytes, *, lines: bool) -> None:
     finally:
         os.close(fd)
     if is_new:
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class File(Connector[FileOptions]):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.client.sink import DataFile, read_committed
+from penstock.core.directories import sync_directory
 from penstock.core.errors import Damaged
 from penstock.core.types import Buffer
 
@@ -132,11 +133,7 @@ def make_directory(directory: Path) -> None:
     if directory.exists():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
     directory.mkdir(exist_ok=True)
-    fd = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(directory.parent)
 
 
 _OLD_STATE = "The state directory is older than the data: restore both from the same copy."
