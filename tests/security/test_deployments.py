@@ -203,6 +203,34 @@ def test_a_secret_is_in_no_file_no_status_and_no_log(place: Place, tmp_path: Pat
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
 
 
+def test_a_secret_that_is_written_out_is_stored_and_not_shown(tmp_path: Path) -> None:
+    """The same deployment is no change, also after a restart: what is stored has the secret."""
+    header = {"Authorization": f"Bearer {SECRET}", "X-Api-Key": "${DEPLOYED_SECRET}", "Cookie": SECRET}
+    deployment = deployed(
+        connector("out", "http-client", config={"url": "http://127.0.0.1:1/", "headers": header}, codec="binary"),
+        connector("in", "tcp-server", config={"port": free_port(), "auth": {"bearer": [SECRET]}}, codec="binary"),
+        pipeline("p"),
+        link("connector/in/out", "pipeline/p/in"),
+        link("pipeline/p/out", "connector/out/in"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEPLOYED_SECRET", "of-the-environment")
+        worker = LoggedWorker(tmp_path / "data")
+        for _ in range(2):
+            with worker, ApplicationClient(worker.http, 10) as client:
+                answer = client.apply(deployment)
+                assert answer["revision"] == 1
+                again = client.apply(deployment)
+                assert not any(value for key, value in again.items() if key != "revision"), again
+                shown = client.application().deployment.connectors
+                assert SECRET not in f"{client.application()} {client.status()}"
+                assert shown["out"].config["headers"] == {
+                    "Authorization": "***", "X-Api-Key": "${DEPLOYED_SECRET}", "Cookie": "***",
+                }  # fmt: skip
+                assert shown["in"].config["auth"] == {"bearer": ["***"]}
+                until(lambda: any(one.name == "in" and one.state == "connected" for one in client.status().connectors))
+
+
 def test_the_command_sends_and_shows_references_only(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.application.masking import masked
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import Deployment
 
@@ -58,7 +59,7 @@ class DriverCheck:
         """The proposal that drivers should answer."""
         if self._proposal is None:
             return None
-        return {"number": self._proposal.number, "deployment": self._proposal.deployment.as_json()}
+        return {"number": self._proposal.number, "deployment": masked(self._proposal.deployment).as_json()}
 
     def answer(self, number: int, refusals: Sequence[str]) -> None:
         """An answer to a proposal that has ended is ignored."""

@@ -22,6 +22,7 @@ from penstock.application.deployments import (
 from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
+from penstock.application.masking import masked
 from penstock.application.report import report
 from penstock.application.validation import check_deployment, check_ports
 from penstock.connectors.api import Connector, Downstream, SegmentPort
@@ -409,14 +410,14 @@ class Runtime:
     # For the status.
 
     def report(self) -> dict[str, Any]:
-        """For drivers: revision, deployment, a proposed deployment, and the state of a drain. A pipeline that was reset
-        has a new incarnation.
+        """For drivers: revision, deployment, a proposed deployment, and the state of a drain; secrets are masked. A
+        pipeline that was reset has a new incarnation.
         """
         deployment, known = self.application.deployment, self._coordinator.deliveries.state.pipelines
         incarnations = {name: known[name].incarnation for name in deployment.pipelines if name in known}
         return {
             **msgspec.structs.asdict(self.summary()),
-            "deployment": deployment.as_json(),
+            "deployment": masked(deployment).as_json(),
             "proposed": self.driver.proposed(),
             "incarnations": incarnations,
         }
