@@ -205,7 +205,7 @@ async def test_odd_names_of_sources_are_kept_over_a_restart(serve: Serve, connec
     assert await (await connect(again, name)).open(7) == 3
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "/", "a\nb", "\0", "a" * 201])
+@pytest.mark.parametrize("name", ["", "a/b", "/", "a\nb", "\0", "a" * 201, "a,b", "a=b", 'a"b', " a"])
 async def test_an_invalid_name_is_refused(running: RunningGateway, connect: Connect, name: str) -> None:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "p", name))

@@ -1,6 +1,10 @@
-"""Live bytes, and the snapshot."""
+"""Live bytes, measures, and the snapshot."""
+
+import random
+from functools import partial
 
 from penstock.store.plan import AttributeUpdate
+from penstock.store.store import SegmentStore
 from penstock.store.table import SegmentTable
 from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, next_chapter, open_store
@@ -49,3 +53,45 @@ def test_a_merge_moves_no_live_bytes() -> None:
     commit(store)
     assert store.read("target", 0, 2) + store.read("target", 2, 9) == b"22111"
     assert dict(store.table.live) == {first: 3, store.journal.chapter: 2}
+
+
+def _starts_with(prefix: str, name: str) -> bool:
+    return name.startswith(prefix)
+
+
+def change(store: SegmentStore, rng: random.Random) -> None:
+    names = [one.name for one in store.table]
+    match rng.choice(("create", "append", "append", "append", "truncate", "merge", "delete")):
+        case "create":
+            store.create(f"{rng.choice('ab')}/{rng.randrange(10**9)}")
+        case "append" if names:
+            store.append(rng.choice(names), [b"x" * rng.randrange(1, 50)])
+        case "truncate" if names:
+            name = rng.choice(names)
+            store.truncate(name, rng.randint(store.info(name).start, store.length(name)))
+        case "merge" if len(names) > 5:
+            target, source = rng.sample(names, 2)
+            if store.info(source).start == 0:
+                store.seal(source)
+                store.merge([(target, source)])
+        case "delete" if len(names) > 5:
+            store.delete(rng.choice(names))
+
+
+def test_a_measure_is_always_what_a_scan_would_find() -> None:
+    rng, store = random.Random(14), open_store(MemoryFiles())
+
+    def scanned(prefix: str) -> int:
+        return sum(one.length - one.start for one in store.table if one.name.startswith(prefix))
+
+    for _ in range(100):
+        change(store, rng)
+    prefixes = ("a", "a/1", "", "none")
+    measures = [store.table.measure(prefix, partial(_starts_with, prefix)) for prefix in prefixes]
+    for _ in range(400):
+        change(store, rng)
+        assert [one.size for one in measures] == [scanned(prefix) for prefix in prefixes]
+    assert measures[0].size > 0
+    assert store.table.measure("a", lambda _: False) is measures[0]
+    store.table.restore(store.table.encode())
+    assert [one.size for one in measures] == [scanned(prefix) for prefix in prefixes]

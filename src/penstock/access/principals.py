@@ -44,7 +44,7 @@ class Principal:
     role: Role
     prefixes: tuple[str, ...] = ("",)
     quota_bytes: int | None = None
-    """What each of its sources and segments may store; None: the worker's default."""
+    """What its sources and segments may store together, and each of them; None: the worker's default for each."""
 
     def may(self, role: Role, name: str = "") -> bool:
         """`name`: of a source, pipeline or segment; without one, the worker as a whole."""

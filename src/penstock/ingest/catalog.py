@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from penstock.access.principals import Principal
 from penstock.connectors.api import StreamRef
 from penstock.core.errors import Damaged, NoRoom, PenstockError, RequestError
 from penstock.core.supervisor import Supervisor
@@ -21,13 +22,11 @@ from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.ingest.source_log import SourceLog
 from penstock.ingest.time_marks import ClockMarks, IdleMarks
 from penstock.ingest.worker_sources import SystemStreams
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, check_source_name, is_input_of
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
-
-_NAME_MAX = 200
 
 
 @dataclass(slots=True)
@@ -170,10 +169,7 @@ class SourceCatalog:
         return self._logs.get(name)
 
     def _create(self, name: str) -> SourceLog:
-        if not 0 < len(name) <= _NAME_MAX or "/" in name or not name.isprintable():
-            raise RequestError(
-                f"{name[:_NAME_MAX]!r} is not a valid source name: 1 to {_NAME_MAX} printable characters, no '/'"
-            )
+        check_source_name(name)
         if len(self._logs) >= self.settings.sources_max:
             raise RequestError(f"there are {len(self._logs)} sources already (sources_max)")
         return self._open(name)
@@ -189,19 +185,33 @@ class SourceCatalog:
         """As `log`, whatever `auto_create` is: an application has configured it."""
         return self._opened(name) or self._create(name)
 
-    def joined_by_program(self, name: str, quota_bytes: int | None = None) -> SourceLog:
-        """As `log`, for a program's HELLO: not every source is open to programs. `quota_bytes`: the quota of the
-        program's principal, which holds for the source until the worker ends, unless its own is smaller.
+    def joined_by_program(self, name: str, principal: Principal | None = None) -> SourceLog:
+        """As `log`, for a program's HELLO: not every source is open to programs. The quota of the program's principal
+        holds for the source until the worker ends, and for all that is stored under the principal's names.
         """
         if name.startswith(SYSTEM_PREFIX):
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
         if name in self._reserved:
             raise RequestError(f"source {name!r} belongs to a connector of the application")
         joined = self.log(name)
-        if quota_bytes is not None and self._quotas.get(name) != quota_bytes:
-            self._quotas[name] = quota_bytes
-            joined.reconfigure(self.settings_of(name))
+        if principal is not None and principal.quota_bytes is not None:
+            self._limit(joined, principal.prefixes, principal.quota_bytes)
         return joined
+
+    def _limit(self, source: SourceLog, prefixes: tuple[str, ...], quota_bytes: int) -> None:
+        if self._quotas.get(source.name) != quota_bytes:
+            self._quotas[source.name] = quota_bytes
+            source.reconfigure(self.settings_of(source.name))
+        stored = self.store.table.measure(prefixes, lambda name: is_input_of(name, prefixes))
+
+        def has_room() -> bool:
+            """As for one source, what pipelines have completed does not count: it is looked for only at the quota."""
+            if stored.size < quota_bytes:
+                return True
+            mine = [log.data_segments for log in self._logs.values() if log.name.startswith(prefixes)]
+            return stored.size - sum(one.retained_bytes - one.unfinished_bytes for one in mine) < quota_bytes
+
+        source.has_total_room = has_room
 
     def reserve(self, name: str) -> SourceLog:
         """As `configured`, for a source that the worker itself writes: programs are refused from now on."""

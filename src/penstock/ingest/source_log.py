@@ -173,6 +173,8 @@ class SourceLog:
         self.times = EventTimes(store, streams_segment(name), clock or ArrivalClock(), settings)
         self.sessions: set[AttachedStreams] = set()
         self.signals: Signals | None = None
+        self.has_total_room: Callable[[], bool] = lambda: True
+        """Whether its principal may store more, under all of its names together."""
         self._store = store
         self._snapshot_bytes = snapshot_bytes
         self._bytes_since_snapshot = 0
@@ -193,8 +195,12 @@ class SourceLog:
         if settings.idle_timeout_seconds != had.idle_timeout_seconds:
             self.streams.set_idle_timeout(settings.idle_timeout_seconds)
 
+    def is_at_quota(self, unfinished_bytes: int) -> bool:
+        quota = self.settings.quota_bytes
+        return (quota is not None and unfinished_bytes >= quota) or not self.has_total_room()
+
     def has_room(self) -> bool:
-        return self.data_segments.has_room(self.settings.quota_bytes)
+        return self.data_segments.has_room(self.settings.quota_bytes) and self.has_total_room()
 
     def find(self, stream_id: int, name: str) -> KnownStream:
         """The stream, assigned to a segment if it is new."""

@@ -57,9 +57,9 @@ class SourceView:
     # For people.
 
     def full_sources(self) -> dict[str, int]:
-        """The sources that are at their quota, and their unfinished bytes."""
-        sizes = {log.name: (log.data_segments.unfinished_bytes, log.settings.quota_bytes) for log in self._sources}
-        return {name: size for name, (size, quota) in sizes.items() if quota is not None and size >= quota}
+        """The sources that are at their quota, or at that of their principal, and their unfinished bytes."""
+        sizes = {log: log.data_segments.unfinished_bytes for log in self._sources}
+        return {log.name: size for log, size in sizes.items() if log.is_at_quota(size)}
 
     def counters(self) -> dict[str, SourceCounters]:
         """The counters of every source, whichever front writes to it."""

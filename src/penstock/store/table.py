@@ -4,7 +4,8 @@ The same `apply` runs when a record is written and when it is replayed, so that 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -30,6 +31,14 @@ from penstock.store.segment import Damage, Run, Runs, Segment
 from penstock.store.snapshot import BEGIN_AT, EncodedRows
 
 
+@dataclass(slots=True)
+class Measure:
+    """How many bytes the segments have whose names it includes. Always current, without a scan."""
+
+    includes: Callable[[str], bool]
+    size: int = 0
+
+
 class SegmentTable:
     """All segments, by name and by number, and the live bytes of each chapter."""
 
@@ -39,6 +48,8 @@ class SegmentTable:
         self._by_id: dict[SegmentId, Segment] = {}
         self._by_name: dict[str, Segment] = {}
         self._followed: dict[str, set[str]] = {}
+        self._measures: dict[Hashable, Measure] = {}
+        self._measured: dict[SegmentId, list[Measure]] = {}
         self._ahead: EncodedRows | None = None
         self.live: Counter[Position] = Counter()
 
@@ -59,6 +70,21 @@ class SegmentTable:
         """Index the names that start with `prefix`: the cost of finding them is independent of all other names."""
         if prefix not in self._followed:
             self._followed[prefix] = {name for name in self._by_name if name.startswith(prefix)}
+
+    def measure(self, key: Hashable, includes: Callable[[str], bool]) -> Measure:
+        """The same for the same key. The first call looks at all segments."""
+        if (known := self._measures.get(key)) is not None:
+            return known
+        measure = self._measures[key] = Measure(includes)
+        for segment in self._by_id.values():
+            if includes(segment.name):
+                self._measured.setdefault(segment.id, []).append(measure)
+                measure.size += segment.length - segment.start
+        return measure
+
+    def _resize(self, segment_id: SegmentId, change: int) -> None:
+        for measure in self._measured.get(segment_id, ()):
+            measure.size += change
 
     def named(self, name: str) -> Segment | None:
         return self._by_name.get(name)
@@ -117,6 +143,7 @@ class SegmentTable:
             segment.runs.add(Run(append.offset, chapter, segment.id, append.offset))
             segment.length = Offset(append.offset + append.length)
             self.live[chapter] += append.length
+            self._resize(segment.id, append.length)
             index.add(segment.id, row_of(append, data))
 
     def _move(self, move: Move, data: Position, chapter: Position, index: OpenIndex) -> None:
@@ -131,6 +158,7 @@ class SegmentTable:
 
     def _truncate(self, segment: Segment, offset: Offset) -> None:
         self._count(segment, segment.start, offset, -1)
+        self._resize(segment.id, segment.start - min(offset, segment.length))
         segment.start = offset
         segment.durable = max(segment.durable, offset)
         if segment.damage and segment.damage.end <= offset:
@@ -150,6 +178,7 @@ class SegmentTable:
         for run in source.runs:
             target.runs.add(run._replace(start=Offset(merge.offset + run.start)))
         target.length = Offset(merge.offset + merge.length)
+        self._resize(target.id, merge.length)
         self._forget(source)
 
     def _set_attribute(self, operation: SetAttribute) -> None:
@@ -160,11 +189,16 @@ class SegmentTable:
 
     def _add(self, segment: Segment) -> None:
         self._by_id[segment.id] = self._by_name[segment.name] = segment
+        if found := [one for one in self._measures.values() if one.includes(segment.name)]:
+            self._measured[segment.id] = found
+            self._resize(segment.id, segment.length - segment.start)
         for prefix, names in self._followed.items():
             if segment.name.startswith(prefix):
                 names.add(segment.name)
 
     def _forget(self, segment: Segment) -> None:
+        self._resize(segment.id, segment.start - segment.length)
+        self._measured.pop(segment.id, None)
         del self._by_id[segment.id]
         del self._by_name[segment.name]
         for names in self._followed.values():
@@ -225,6 +259,9 @@ class SegmentTable:
         for names in self._followed.values():
             names.clear()
         self.live.clear()
+        self._measured.clear()
+        for measure in self._measures.values():
+            measure.size = 0
         if not data:  # the snapshot of a new journal
             return
         unpacked: dict[str, Any] = msgpack.unpackb(data)

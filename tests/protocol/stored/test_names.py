@@ -10,6 +10,7 @@ from penstock.protocol.stored.names import (
     Owner,
     Source,
     check_pipeline_name,
+    check_source_name,
     connector_segment,
     kind_of,
     output_segment,
@@ -104,3 +105,18 @@ def test_names_of_pipelines_are_plain(name: str) -> None:
     with pytest.raises(RequestError, match="is not a valid port name"):
         check_pipeline_name(name, "port")
     assert check_pipeline_name("A.b-c_9") == "A.b-c_9"
+
+
+@pytest.mark.parametrize("name", ["sensors", "a b", "ünï", "host:4711", "a.b-c_d", "x" * 200, "a#b", "apipeline:b"])
+def test_the_name_of_a_source_is_one_item_of_a_list(name: str) -> None:
+    assert check_source_name(name) == name
+    assert parse_sources(f"first,{name}") == [Source(Form.CONNECTOR, "first"), Source(Form.CONNECTOR, name)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a,b", ",", "a/b", "a=b", 'a"b', "a'b", "a\\b", " a", "a ", "a\nb", "x" * 201, "pipeline:a", "segment:a"],
+)
+def test_a_name_that_would_be_mistaken_in_a_list_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match=r"not a valid source name: use 1 to 200 printable characters, no comma"):
+        check_source_name(name)

@@ -191,9 +191,7 @@ class SourceSession:
 
     def _hello(self, hello: Hello) -> None:
         self._access.check_source(hello.instance)
-        principal = self._access.principal
-        quota_bytes = None if principal is None else principal.quota_bytes
-        self._log = self._sources.joined_by_program(hello.instance, quota_bytes)
+        self._log = self._sources.joined_by_program(hello.instance, self._access.principal)
         self._completion: Completion = self._sources.completion(hello.instance)
         program, announced = announced_window(hello.program)
         self._program = one_line(program, QUOTED_CHARS_MAX)

@@ -32,6 +32,12 @@ HELD_PREFIX = "held."
 
 _OUTPUT_SCHEME, _SEGMENT_SCHEME = "pipeline:", "segment:"
 _OWN_PREFIXES = (CONNECTOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX, COORDINATOR_PREFIX)
+_SOURCE_NAME_MAX = 200
+_NOT_IN_SOURCE_NAMES = frozenset(",/=\"'\\")
+_SOURCE_NAMES = (
+    f"use 1 to {_SOURCE_NAME_MAX} printable characters, no comma, slash, equals sign, quote or backslash, no space at "
+    f"either end, and no {_OUTPUT_SCHEME!r} or {_SEGMENT_SCHEME!r} at the start"
+)
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _CONNECTOR_SEGMENT = re.compile(r"connector/([^/]+)/(0|[1-9][0-9]*)")
 _OUTPUT_SEGMENT = re.compile(r"pipeline/([A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100})")
@@ -115,6 +121,21 @@ def parse_sources(text: str) -> list[Source]:
     return [*dict.fromkeys(map(Source.parse, text.split(",")))]
 
 
+def check_source_name(name: str) -> str:
+    """Returns the name of a source unchanged. Raises RequestError if it could not be told apart in a list of sources, a
+    segment's name or an option such as `--window NAME=SIZE`.
+    """
+    if (
+        not 0 < len(name) <= _SOURCE_NAME_MAX
+        or not name.isprintable()
+        or name != name.strip()
+        or not _NOT_IN_SOURCE_NAMES.isdisjoint(name)
+        or name.startswith((_OUTPUT_SCHEME, _SEGMENT_SCHEME))
+    ):
+        raise RequestError(f"{name[:_SOURCE_NAME_MAX]!r} is not a valid source name: {_SOURCE_NAMES}")
+    return name
+
+
 def check_pipeline_name(name: str, what: str = "pipeline") -> str:
     """Returns the name of a pipeline or port unchanged. Raises RequestError if it is invalid."""
     if not _PIPELINE_NAME.fullmatch(name):
@@ -168,6 +189,15 @@ def access_name(segment: str) -> str:
     if segment.startswith(_OWN_PREFIXES):
         return segment.split("/", 2)[1]
     return segment
+
+
+def is_input_of(segment: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether it contains what was sent under a name with one of these prefixes: a source's events, or a segment of its
+    own. What pipelines write, and the worker's own books, are not input.
+    """
+    if match := _CONNECTOR_SEGMENT.fullmatch(segment):
+        return match[1].startswith(prefixes)
+    return segment.startswith(prefixes) and not segment.startswith(_OWN_PREFIXES)
 
 
 def _output(text: str, name: str) -> Source:
