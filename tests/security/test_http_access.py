@@ -5,12 +5,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from starlette.routing import Route
 
 from penstock.access.file import AccessFile, StoredGrant
+from penstock.access.refusals import Refusals
 from penstock.worker.http import Watched, application
 from penstock.worker.settings import WorkerSettings
 from tests.support.http import ask
@@ -26,7 +28,7 @@ START = {"inputs": {"main": {"sources": ["orders"], "starting": "earliest"}}, "r
 
 def _routes() -> list[tuple[str, str]]:
     """Every method and path of the port."""
-    app = application(cast("Watched", None), WorkerSettings(data=Path()))
+    app = application(cast("Watched", SimpleNamespace(refusals=Refusals())), WorkerSettings(data=Path()))
     routes = [route for route in app.routes if isinstance(route, Route)]
     return [
         (method, route.path.format(name="x", sink="x", port="err", at="0"))
@@ -155,6 +157,15 @@ def test_a_principal_with_prefixes_sees_and_reads_its_own_part_alone(
     assert b"unseen" in everything
     assert b"unseen" not in seen
     assert b"shop-seen" in seen
+    whole, own = json.loads(everything), json.loads(seen)
+    assert whole["pid"] > 0
+    assert (own["pid"], own["data"], own["uptime_seconds"]) == (0, "", 0)
+    assert str(worker.data).encode() not in seen
+    for part in ("store", "loop", "segment_server", "session_totals", "source_totals"):
+        assert not any(value for key, value in own[part].items() if key != "count"), part
+    assert whole["store"]["segments"] > 0
+    assert own["source_totals"]["count"] == len(own["sources"])
+    assert own["ports"] == whole["ports"], "clients find the other ports here"
     for path in ("/application", "/pipelines/unseen/epochs", "/pipelines/unseen/batch"):
         assert ask(worker.http_port, "GET", path, token=tokens["shop"])[0] == 403, path
     resolve = {"sources": ["orders"], "position": "earliest"}

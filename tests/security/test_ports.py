@@ -4,7 +4,9 @@ than they need. All share one worker, except those that need TLS or other settin
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,15 @@ from penstock.client.segments import QUOTA, Appender, AsyncSegmentClient, Attrib
 from penstock.client.source import Refused, Source
 from penstock.connectors.api import Host, SegmentPort
 from penstock.connectors.segment import Segment, SegmentOptions
-from penstock.core.errors import Damaged, Forbidden, QuotaReached, RequestError, Unauthenticated
+from penstock.core.errors import (
+    Damaged,
+    Forbidden,
+    LimitExceeded,
+    NoSuchSegment,
+    QuotaReached,
+    RequestError,
+    Unauthenticated,
+)
 from penstock.protocol import connector as programs
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.segment import (
@@ -50,7 +60,9 @@ QUOTA_BYTES = 4096
 GRANTS = {
     "reader": StoredGrant("reader", "read"),
     "writer": StoredGrant("writer", "write"),
-    "tenant": StoredGrant("tenant", "write", ["demo"], quota_bytes=QUOTA_BYTES),
+    "tenant": StoredGrant("tenant", "write", ["demo"]),
+    "saver": StoredGrant("saver", "write", ["saver"], quota_bytes=QUOTA_BYTES),
+    "lodger": StoredGrant("lodger", "write", ["lodger"], quota_bytes=QUOTA_BYTES),
     "deployer": StoredGrant("deployer", "deploy", ["demo"]),
     "neighbour": StoredGrant("neighbour", "deploy", ["other"]),
     "admin of demo": StoredGrant("admin of demo", "admin", ["demo"]),
@@ -329,13 +341,13 @@ def test_a_connection_belongs_to_one_principal(attacked: Attacked) -> None:
 # Quotas.
 
 
-def test_a_tenant_cannot_pass_or_raise_its_quota(attacked: Attacked) -> None:
-    name, second = f"demo/{uuid4()}", f"demo/{uuid4()}"
-    with attacked.client("tenant") as client:
+def test_a_principal_cannot_pass_or_raise_its_quota(attacked: Attacked) -> None:
+    name, second = f"saver/{uuid4()}", f"saver/{uuid4()}"
+    with attacked.client("saver") as client:
         client.create(name)
         assert client.attribute(name, QUOTA) == QUOTA_BYTES
         raising: list[Callable[[], object]] = [
-            lambda: client.create(f"demo/{uuid4()}", quota_bytes=2**40),
+            lambda: client.create(f"saver/{uuid4()}", quota_bytes=2**40),
             lambda: client.set_attribute(name, QUOTA, 2**40),
             lambda: client.set_attribute(name, QUOTA, 2**40, expected=QUOTA_BYTES),
             lambda: client.merge(name, second, [AttributeUpdate(QUOTA, 2**40)]),
@@ -343,17 +355,66 @@ def test_a_tenant_cannot_pass_or_raise_its_quota(attacked: Attacked) -> None:
         for change in raising:
             with pytest.raises(Forbidden, match=r"needs admin on segment .* to change its quota"):
                 change()
-        for segment in (name, second):
-            with client.appender(segment, create=True) as appender:
-                appender.append(b"x" * 3000)
+        with client.appender(name) as appender:
+            appender.append(b"x" * 3000)
+        with attacked.owner() as owner, owner.appender(second, create=True) as appender:
+            appender.append(b"x" * 3000)
         with pytest.raises(QuotaReached):
             client.merge(name, second)
-    once = SegmentClient(attacked.worker.address, token=attacked.tokens["tenant"], retry_seconds=0)
-    with once as client, pytest.raises(QuotaReached), client.appender(name) as appender:
+    with at_once(attacked, "saver") as client, pytest.raises(QuotaReached), client.appender(name) as appender:
         appender.append(b"x" * 3000)
     with attacked.owner() as client:
         client.set_attribute(name, QUOTA, 2**20)
         client.merge(name, second)
+        client.delete(name)
+
+
+def at_once(attacked: Attacked, principal: str) -> SegmentClient:
+    return SegmentClient(attacked.worker.address, token=attacked.tokens[principal], retry_seconds=0)
+
+
+def test_a_quota_is_for_all_that_a_principal_stores(attacked: Attacked) -> None:
+    """However many segments and sources it divides it into. Others, and what others have, do not count."""
+    names = [f"lodger/{number}" for number in range(4)]
+
+    def append(name: str, size: int) -> None:
+        """An event is preceded by 8 bytes."""
+        with at_once(attacked, "lodger") as client, client.appender(name, create=True) as appender:
+            appender.append(b"x" * (size - 8))
+
+    with attacked.owner() as owner, owner.appender("demo/large", create=True) as appender:
+        appender.append(b"x" * 2 * QUOTA_BYTES)
+    append(names[0], 3000)
+    for name in names[1:]:
+        with pytest.raises(QuotaReached, match="'lodger' has stored 3000 of 4096 bytes: no room for 2000 more"):
+            append(name, 2000)
+    append(names[1], 1000)
+    with attacked.client("lodger") as client:
+        client.truncate(names[0], 2000)
+    append(names[2], 2000)
+    with pytest.raises(QuotaReached, match="has stored 4000 of 4096 bytes"):
+        append(names[3], 100)
+    with attacked.client("lodger") as client:
+        for name in names[:3]:
+            client.delete(name)
+    append(names[3], QUOTA_BYTES)
+    with pytest.raises(LimitExceeded, match="can never fit"):
+        append("lodger/other", QUOTA_BYTES + 1)
+
+    sources = attacked.worker._worker._sources
+    with attacked.owner() as owner:
+        run_source(attacked, "lodger", COOKIE)
+        assert sources.existing("lodger").has_room(), "the cookie has no quota"
+        source = attacked.source("lodger", attacked.tokens["lodger"].encode())
+        source.stream("more", lambda after: iter([(1, b"one")] if after is None else []))
+        sending = threading.Thread(target=source.run)
+        sending.start()
+        until(lambda: not sources.existing("lodger").has_room())
+        status = attacked.worker._worker.status
+        until(lambda: any("lodger" in sentence for sentence in status().blockages))
+        owner.truncate(names[3], QUOTA_BYTES)
+        sending.join(60)
+        assert not sending.is_alive(), "there is room again"
 
 
 # The worker's own connectors.
@@ -498,6 +559,36 @@ def test_the_document_s_dialect_needs_a_principal_for_everybody(attacked: Attack
     until(lambda: isinstance(ask_in_document_s_dialect(attacked, request), AuthTokenCheckFailed))
 
 
+def test_only_the_running_generation_of_a_pipeline_stages(attacked: Attacked) -> None:
+    with CoordinatorClient(f"127.0.0.1:{attacked.worker.ports['http']}", 10) as coordinator:
+        inputs = {"main": InputSpec(("demo-staged",), "earliest")}
+        old, new = (coordinator.start("demo-staging", inputs).generation for _ in range(2))
+        assert old != new
+    with attacked.client("deployer") as client:
+        client.create(f"staging/demo-staging/{new}/0/0-0/out")
+        for wrong in (str(old), str(new + 1), "x", ""):
+            name = f"staging/demo-staging/{wrong}/0/0-0/out"
+            with pytest.raises(RequestError, match=f"'demo-staging' runs as generation {new}"):
+                client.create(name)
+            with pytest.raises(RequestError, match="Another run of the pipeline has replaced this one"):
+                client.appender(name, create=True).append(b"1")
+        assert client.info(f"staging/demo-staging/{new}/0/0-0/out").length == 0
+
+
+def test_a_late_task_may_delete_what_it_has_staged(attacked: Attacked) -> None:
+    with CoordinatorClient(f"127.0.0.1:{attacked.worker.ports['http']}", 10) as coordinator:
+        inputs = {"main": InputSpec(("demo-late",), "earliest")}
+        old = coordinator.start("demo-late", inputs).generation
+        name = f"staging/demo-late/{old}/0/0-0/out"
+        with attacked.client("deployer") as client:
+            client.create(name)
+            coordinator.start("demo-late", inputs)
+            with suppress(NoSuchSegment):  # the sweep may be faster
+                client.delete(name)
+            with pytest.raises(NoSuchSegment):
+                client.info(name)
+
+
 # Certificates.
 
 
@@ -565,11 +656,11 @@ def test_a_token_limits_a_program_to_its_sources(attacked: Attacked) -> None:
 
 
 def test_a_source_gets_the_quota_of_the_principal_that_joins_it(attacked: Attacked) -> None:
-    run_source(attacked, "demo-quota", attacked.tokens["tenant"].encode())
+    run_source(attacked, "saver-quota", attacked.tokens["saver"].encode())
     run_source(attacked, "demo-free", COOKIE)
     sources = attacked.worker._worker._sources
-    assert sources.settings_of("demo-quota").quota_bytes == sources.existing("demo-quota").settings.quota_bytes
-    assert sources.settings_of("demo-quota").quota_bytes == QUOTA_BYTES
+    assert sources.settings_of("saver-quota").quota_bytes == sources.existing("saver-quota").settings.quota_bytes
+    assert sources.settings_of("saver-quota").quota_bytes == QUOTA_BYTES
     assert sources.settings_of("demo-free").quota_bytes == sources.settings.source.quota_bytes
 
 

@@ -201,7 +201,8 @@ SAFE = Permissions(exposed=False)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_other_machines_reach_needs_tls_and_auth(kind: str, tls: dict[str, Path]) -> None:
-    encrypted, proved = {"tls": {"cert": str(tls["server"])}}, {"auth": AUTH}
+    encrypted: dict[str, Any] = {"tls": {"cert": str(tls["server"])}}
+    proved: dict[str, Any] = {"auth": AUTH}
     for host in OTHERS:
         for config, missing in [({}, "`tls` and no `auth`"), (encrypted, "`auth`"), (proved, "`tls`")]:
             with pytest.raises(NotPermitted, match=f"it has no {missing}$") as caught:

@@ -47,7 +47,7 @@ def add(
     ] = None,
     quota: Annotated[
         int | None,
-        typer.Option(parser=parse_size, metavar="SIZE", help="What each source or segment that it creates may hold."),
+        typer.Option(parser=parse_size, metavar="SIZE", help="What its sources and segments may hold together."),
     ] = None,
     data: DataOption = OWN_DATA,
 ) -> None:

@@ -38,8 +38,8 @@ InsecureOption = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen beyond loopback without TLS, or without a cookie; let servers of the application do so without TLS "
-        "or auth. Whoever is on the network can read and send everything.",
+        help="Listen beyond loopback without TLS, or without a cookie; let servers of the application do so without "
+        "TLS or auth. Whoever is on the network can read and send everything.",
         rich_help_panel=_ACCESS,
     ),
 ]

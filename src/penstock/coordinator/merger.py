@@ -9,7 +9,7 @@ from penstock.coordinator.machine.commands import Merge
 from penstock.coordinator.machine.epochs import NO_GENERATION, check_ports, epoch_prefix, is_merged
 from penstock.coordinator.machine.state import Pipeline, State
 from penstock.coordinator.shared import Shared
-from penstock.core.errors import NoSuchSegment, PenstockError, PipelineError, RequestError
+from penstock.core.errors import Fenced, NoSuchSegment, PenstockError, PipelineError, RequestError
 from penstock.protocol.api.pipelines import Merged, Staged
 from penstock.protocol.stored.names import STAGING_PREFIX, check_pipeline_name, output_segment
 from penstock.store.store import SegmentStore
@@ -74,6 +74,17 @@ class Merger:
     def __init__(self, shared: Shared, sweeper: Sweeper) -> None:
         self._shared = shared
         self._sweeper = sweeper
+
+    def check_staging(self, segment: str) -> None:
+        """Raises Fenced if a task may not stage this segment: its pipeline has started a newer generation, so it would
+        never be merged. A pipeline that is unknown may be starting; a query of its own has no generation.
+        """
+        _, pipeline, generation, *_ = [*segment.split("/", 3), "", ""]
+        known = self._shared.state.pipelines.get(pipeline)
+        if known is not None and generation not in (NO_GENERATION, str(known.generation)):
+            raise Fenced(
+                f"segment {segment!r} cannot be staged: pipeline {pipeline!r} runs as generation {known.generation}"
+            )
 
     async def merge(self, name: str, generation: int | None, epoch: int, staged: Sequence[Staged]) -> Merged:
         """Merges in one journal record, together with the ledger entry. For an epoch that is already merged nothing

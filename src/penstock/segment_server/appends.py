@@ -119,6 +119,10 @@ class Appending:
             self._reply(failure(error, appender.segment, request_id))
 
     def _by_number(self, appender: _Appender, append: AppendByNumber) -> None:
+        if self._caller.has_quota:
+            last = self._store.last_number(appender.segment, append.writer_id)
+            if last is None or append.event_number > last:  # what is stored already is acknowledged again
+                self._caller.check_room(appender.segment, append.size)
         try:
             appended = self._store.append(
                 appender.segment,
@@ -141,6 +145,8 @@ class Appending:
             return
         # "What lies below the acknowledged offset was stored already and is not stored again."
         rest = _without(append.pieces, last - append.offset)
+        if rest and self._caller.has_quota:
+            self._caller.check_room(appender.segment, sum(map(len, rest)))
         appended = self._store.append(appender.segment, rest, writer=append.writer_id, number=append.end_offset)
         acknowledged = max(last, append.end_offset)
         reply = DataAppended(append.writer_id, acknowledged)

@@ -2,7 +2,8 @@
 
     read                          GetSegmentInfo, GetAttribute, ReadSegment
     write                         every change of a segment of one's own: one without a prefix of the system's
-    deploy on the pipeline        creating, appending to and deleting what its tasks stage
+    deploy on the pipeline        creating and appending to what the tasks of its last generation stage; deleting what
+                                  any of its tasks have staged
     admin                         changing a quota; truncating and deleting what is damaged, whatever it belongs to;
                                   reading `coordinator/…`
     nobody                        any other change of `connector/…`, `pipeline/…`, `staging/…` and `coordinator/…`
@@ -11,12 +12,12 @@ A role must hold for the segment's `access_name`. A connection belongs to one pr
 appends, which carry no token, need no check of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from penstock.access.file import AccessControl
 from penstock.access.principals import Principal, Role
-from penstock.core.errors import Forbidden, QuotaReached, RequestError, Unauthenticated
+from penstock.core.errors import Forbidden, LimitExceeded, QuotaReached, RequestError, Unauthenticated
 from penstock.core.types import QUOTA
 from penstock.protocol.segment import (
     CreateSegment,
@@ -37,6 +38,7 @@ from penstock.protocol.stored.names import (
     OUTPUT_PREFIX,
     STAGING_PREFIX,
     access_name,
+    is_input_of,
 )
 from penstock.store.store import SegmentStore
 
@@ -60,9 +62,14 @@ _HINT = "You can read it, but not change it; use a name without this prefix."
 _TWO_PRINCIPALS = "Use a connection for each principal."
 
 
+CheckStaging: TypeAlias = Callable[[str], None]
+"""Raises Fenced for the name of a segment that no running task stages."""
+
+
 class Caller:
-    def __init__(self, store: SegmentStore, access: AccessControl) -> None:
+    def __init__(self, store: SegmentStore, access: AccessControl, check_staging: CheckStaging) -> None:
         self._store = store
+        self._check_staging = check_staging
         self._access = access
         self._principal: Principal | None = None
         self._token = ""
@@ -72,7 +79,9 @@ class Caller:
         return "nobody" if self._principal is None else repr(self._principal.name)
 
     def check(self, request: Message) -> None:
-        """Raises Unauthenticated, Forbidden, and RequestError for a change of a segment that belongs to the system."""
+        """Raises Unauthenticated, Forbidden, Fenced, and RequestError for a change of a segment that belongs to the
+        system.
+        """
         if isinstance(request, _Read):
             name = request.segment
             role = Role.ADMIN if name.startswith(COORDINATOR_PREFIX) else Role.READ
@@ -98,6 +107,24 @@ class Caller:
         quota = None if self._principal is None else self._principal.quota_bytes
         return {} if quota is None else {QUOTA: quota}
 
+    @property
+    def has_quota(self) -> bool:
+        return self._principal is not None and self._principal.quota_bytes is not None
+
+    def check_room(self, segment: str, size: int) -> None:
+        """Raises QuotaReached if all that the principal's names contain would exceed its quota, LimitExceeded for an
+        append that exceeds it alone.
+        """
+        principal = self._principal
+        if principal is None or principal.quota_bytes is None or segment.startswith(STAGING_PREFIX):
+            return
+        quota, prefixes = principal.quota_bytes, principal.prefixes
+        stored = self._store.table.measure(prefixes, lambda name: is_input_of(name, prefixes)).size
+        if size > quota:
+            raise LimitExceeded(f"an append of {size} bytes can never fit: {principal.name!r} may store {quota}")
+        if stored + size > quota:
+            raise QuotaReached(f"{principal.name!r} has stored {stored} of {quota} bytes: no room for {size} more")
+
     def check_merge(self, target: str, source: str) -> None:
         """Raises QuotaReached if a principal with a quota would pass it; the store itself does not limit merges."""
         if self._principal is None or self._principal.quota_bytes is None:
@@ -122,6 +149,8 @@ class Caller:
             what = f"segment {name!r}"
             if name.startswith(STAGING_PREFIX) and isinstance(request, _STAGING):
                 principal.check(Role.DEPLOY, access_name(name), what)
+                if not isinstance(request, DeleteSegment):
+                    self._check_staging(name)
                 continue
             principal.check(Role.WRITE, access_name(name), what)
             if not name.startswith((*_OWNED, STAGING_PREFIX)):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.access.certificates import certificate_names
+from penstock.access.refusals import Port
 from penstock.core import errors
 from penstock.core.connection_limits import address_of
 from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated, Unavailable
@@ -190,7 +191,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._settings = server.settings
         self._decoder = Decoder(Role.SERVER, block_size_max=server.settings.block_bytes_max)
         self._outbox = Outbox(self._send)
-        self._caller = caller = Caller(server.store, server.access)
+        self._caller = caller = Caller(server.store, server.access, server.check_staging)
         self._appending = Appending(server.store, server.counters, server.settings.appenders_max, caller, self._answer)
         self._managing = Managing(server.store, caller)
         self._tail_reads: dict[int, Callable[[], None]] = {}
@@ -313,17 +314,18 @@ class SegmentConnection(asyncio.BufferedProtocol):
         except ProtocolError:
             raise
         except PenstockError as error:
-            self._log_first_refusal(error)
+            self._note_refusal(error)
             self._answer(failure(error, segment, request_id), Position(0))
             return
         self._answer(reply, position)
         for name in _changed(request):
             self._server.durability.after(position, partial(self._server.tail.wake, name))
 
-    def _log_first_refusal(self, error: PenstockError) -> None:
-        if isinstance(error, Unauthenticated | Forbidden) and not self._was_refused:
-            self._was_refused = True
-            log.warning("%s: %s", self._peer, error)
+    def _note_refusal(self, error: PenstockError) -> None:
+        """All are counted; the first of a connection is logged."""
+        if isinstance(error, Unauthenticated | Forbidden):
+            is_first, self._was_refused = not self._was_refused, True
+            self._server.refusals.add(Port.SEGMENT, address_of(self._peer), error, is_logged=is_first)
 
     def _answer(self, reply: Message, position: int, size: int = 0) -> None:
         """Send the reply, in its turn, once the journal is durable up to `position`."""
@@ -348,7 +350,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._caller.check(request)
             located = self._store.locate(request.segment, request.offset, length)
         except PenstockError as error:
-            self._log_first_refusal(error)
+            self._note_refusal(error)
             self._refuse_read(request, slot, error)
             return
         if located.pieces:

@@ -4,8 +4,10 @@ import asyncio
 from contextlib import suppress
 
 from penstock.access.file import AccessControl, Open
+from penstock.access.refusals import Refusals
 from penstock.core.supervisor import Supervisor
 from penstock.protocol.api.status import SegmentServerStatus
+from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.connection import SegmentConnection
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.state import ServerState
@@ -25,15 +27,20 @@ class SegmentServer:
         settings: ServerSettings,
         access: AccessControl | None = None,
         supervisor: Supervisor | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         """Without access control everybody may do everything."""
-        self._state = ServerState(store, durability, settings, access or Open())
+        self._state = ServerState(store, durability, settings, access or Open(), refusals or Refusals())
         self._supervisor = supervisor or Supervisor()
         self._settings = settings
 
     @property
     def counters(self) -> Counters:
         return self._state.counters
+
+    def guard_staging(self, check: CheckStaging) -> None:
+        """From now on, for new connections."""
+        self._state.check_staging = check
 
     async def start(self) -> int:
         """Listen; returns the port."""

@@ -8,8 +8,10 @@ from dataclasses import asdict
 from typing import Protocol
 
 from penstock.access.file import AccessControl
+from penstock.access.refusals import Refusals
 from penstock.core.connection_limits import ConnectionLimits
 from penstock.protocol.api.status import SegmentServerStatus
+from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
@@ -105,10 +107,17 @@ class ServerState:
     """One for each server. Connections report to it; all of it belongs to one event loop."""
 
     def __init__(
-        self, store: SegmentStore, durability: Durability, settings: ServerSettings, access: AccessControl
+        self,
+        store: SegmentStore,
+        durability: Durability,
+        settings: ServerSettings,
+        access: AccessControl,
+        refusals: Refusals,
     ) -> None:
         self.store = store
         self.access = access
+        self.refusals = refusals
+        self.check_staging: CheckStaging = lambda _: None
         self.settings = settings
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()

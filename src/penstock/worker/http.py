@@ -4,7 +4,7 @@ application, of coordinator and delivery.
 
 import asyncio
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
@@ -20,8 +20,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.access.principals import Principal, Role
+from penstock.access.refusals import Refusals
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
-from penstock.protocol.api.status import WorkerStatus
+from penstock.protocol.api.status import (
+    LoopStatus,
+    Part,
+    SegmentServerStatus,
+    SessionStatus,
+    SessionTotals,
+    SourceStatus,
+    SourceTotals,
+    StoreStatus,
+    WorkerStatus,
+)
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, pipeline_routes
@@ -43,6 +54,7 @@ class Watched(Routed, Protocol):
     """What the HTTP side needs from a worker."""
 
     registry: CollectorRegistry
+    refusals: Refusals
 
     def problems(self) -> list[str]: ...
 
@@ -93,7 +105,11 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
         ],
         middleware=[
             Middleware(
-                HttpAccess, access=settings.access, host=settings.http_host, allowed_hosts=settings.http_allowed_hosts
+                HttpAccess,
+                access=settings.access,
+                refusals=worker.refusals,
+                host=settings.http_host,
+                allowed_hosts=settings.http_allowed_hosts,
             )
         ],
     )
@@ -106,21 +122,32 @@ def _as_json(info: SegmentInfo) -> dict[str, object]:
 
 
 def visible(status: WorkerStatus, principal: Principal) -> WorkerStatus:
-    """What the principal may read of it: a limited one sees its own sources and pipelines, and nothing about others."""
+    """What the principal may read of it: a limited one sees its own sources and pipelines with their totals, and
+    nothing about others or the machine.
+    """
     if principal.may(Role.READ):
         return status
 
     def own(names: Mapping[str, T]) -> dict[str, T]:
         return {name: value for name, value in names.items() if principal.may(Role.READ, name)}
 
-    rates = status.rates
+    rates, sources = status.rates, own(status.sources)
+    sessions = [one for one in status.sessions if one.source and principal.may(Role.READ, one.source)]
     return replace(
         status,
+        pid=0,
+        data="",
+        uptime_seconds=0.0,
         problems=[],
         blockages=[],
-        sources=own(status.sources),
+        store=_nothing(StoreStatus),
+        loop=_nothing(LoopStatus),
+        segment_server=_nothing(SegmentServerStatus),
+        sources=sources,
+        source_totals=_source_totals(sources.values()),
         damaged_sources=own(status.damaged_sources),
-        sessions=[one for one in status.sessions if one.source and principal.may(Role.READ, one.source)],
+        sessions=sessions,
+        session_totals=_session_totals(sessions),
         session_errors=[],
         application=None,
         connectors=[one for one in status.connectors if principal.may(Role.READ, one.name)],
@@ -129,6 +156,38 @@ def visible(status: WorkerStatus, principal: Principal) -> WorkerStatus:
         sinks=[one for one in status.sinks if principal.may(Role.READ, one.pipeline)],
         windows=[one for one in status.windows if principal.may(Role.READ, one.pipeline)],
         rates=replace(rates, sources=own(rates.sources), pipelines=own(rates.pipelines), sinks=own(rates.sinks)),
+    )
+
+
+P = TypeVar("P", bound=Part)
+
+
+def _nothing(kind: type[P]) -> P:
+    """A part of which all numbers are 0."""
+    return kind(**dict.fromkeys(kind.__struct_fields__, 0))
+
+
+def _source_totals(sources: Collection[SourceStatus]) -> SourceTotals:
+    """What the sources themselves report."""
+    return replace(
+        _nothing(SourceTotals),
+        count=len(sources),
+        known_streams=sum(one.streams for one in sources),
+        idle_streams=sum(one.idle_streams for one in sources),
+        messages=sum(one.messages for one in sources),
+        message_bytes=sum(one.message_bytes for one in sources),
+        duplicates=sum(one.duplicates for one in sources),
+    )
+
+
+def _session_totals(sessions: Collection[SessionStatus]) -> SessionTotals:
+    """What the sessions themselves report."""
+    return replace(
+        _nothing(SessionTotals),
+        open=len(sessions),
+        credits=sum(one.credits for one in sessions),
+        in_flight_bytes=sum(one.in_flight_bytes for one in sessions),
+        ack_lag_seconds=max((one.ack_lag_seconds for one in sessions), default=0.0),
     )
 
 

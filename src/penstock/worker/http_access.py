@@ -10,10 +10,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.access.file import AccessControl
 from penstock.access.principals import Principal, Role
+from penstock.access.refusals import Port, Refusals
 from penstock.core.address import Address, is_loopback
+from penstock.core.connection_limits import address_of
 from penstock.core.errors import Forbidden, RequestError, Unauthenticated
 from penstock.worker.http_protocol import CERTIFICATE_NAMES
-from penstock.worker.routes import PRINCIPAL, failure
+from penstock.worker.routes import PRINCIPAL, REFUSAL, failure
 
 OPEN_ON_LOOPBACK = frozenset({"/health", "/metrics"})
 """Of a worker whose HTTP port only this machine reaches: for probes and monitoring."""
@@ -24,9 +26,12 @@ _PROBE = Principal("probe", Role.READ)
 class HttpAccess:
     """In front of all routes: adds the principal to the scope, or refuses the request."""
 
-    def __init__(self, app: ASGIApp, access: AccessControl, host: str, allowed_hosts: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, access: AccessControl, refusals: Refusals, host: str, allowed_hosts: frozenset[str]
+    ) -> None:
         self._app = app
         self._access = access
+        self._refusals = refusals
         self._hosts = frozenset(map(_normal, {host, *allowed_hosts}))
         self._open = OPEN_ON_LOOPBACK if is_loopback(host) else frozenset()
 
@@ -34,9 +39,11 @@ class HttpAccess:
         try:
             scope[PRINCIPAL] = self._principal(scope)
         except (Unauthenticated, Forbidden) as error:
-            await failure(error)(scope, receive, send)
+            await failure(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+        if (refusal := scope.get(REFUSAL)) is not None:
+            self._refusals.add(Port.HTTP, address_of(scope["client"]), refusal)
 
     def _principal(self, scope: Scope) -> Principal:
         headers = Headers(scope=scope)

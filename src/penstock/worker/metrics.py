@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.access.refusals import Port
 from penstock.coordinator.open_windows import BucketStatus
 from penstock.core.supervisor import TaskState
 from penstock.protocol.api.delivery import EpochStatus, SinkStatus
@@ -188,6 +189,11 @@ def sinks(listed: Callable[[], Sequence[SinkStatus]], epochs: Callable[[str], Se
 
 def _tries(sink: SinkStatus, epochs: Sequence[EpochStatus]) -> int:
     return max((one.attempts for epoch in epochs for one in epoch.waiting if one.sink == sink.sink), default=0)
+
+
+def refusals(listed: Callable[[], Sequence[tuple[Port, int]]]) -> Collector:
+    line = Line[tuple[Port, int]](COUNTER, "requests", "Requests refused for lack of access", lambda one: one[1])
+    return Table("refused", {"port": lambda one: one[0].value}, [line], listed)
 
 
 _CONNECTORS: list[Line[ConnectorStatus]] = [

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import starlette.requests
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from penstock.access.principals import Principal, Role
 from penstock.application.runtime import Runtime
@@ -30,6 +31,9 @@ _DECODED_IN_LOOP_BYTES_MAX = 64 << 10
 
 PRINCIPAL = "penstock.principal"
 """The key of a request's principal in its scope."""
+
+REFUSAL = "penstock.refusal"
+"""The key of the error in the scope of a request that was refused for lack of access."""
 
 _STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
     (Unauthenticated, HTTPStatus.UNAUTHORIZED),
@@ -111,7 +115,7 @@ def get(
                 principal_of(request).check(Role.READ, request.path_params.get("name", ""))
             return reply(await handler(request))
         except PenstockError as error:
-            return failure(error)
+            return failure(error, request.scope)
 
     return Route(path, handle, methods=["GET"])
 
@@ -144,7 +148,7 @@ def post(
                 principal.check(role, other, what)
             return reply(await handler(name, body))
         except PenstockError as error:
-            return failure(error)
+            return failure(error, request.scope)
 
     return Route(path, handle, methods=[method])
 
@@ -156,8 +160,10 @@ def reply(value: Any) -> Response:
     return Response(encode(Done() if value is None else value), media_type="application/json")
 
 
-def failure(error: PenstockError) -> Response:
+def failure(error: PenstockError, scope: Scope) -> Response:
     """`kind` is the error's class in `penstock.core.errors`, from which the client makes it again."""
+    if isinstance(error, Unauthenticated | Forbidden):
+        scope[REFUSAL] = error
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     body = {"error": str(error), "hint": error.hint, "kind": type(error).__name__}
     headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 import penstock
 from penstock.access.file import WithConnectors
+from penstock.access.refusals import Refusals
 from penstock.application.runtime import Runtime
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
@@ -70,6 +71,7 @@ class Worker:
         self.supervisor = Supervisor(self.stop)
         self._loop_watch = LoopWatch()
         self.registry = CollectorRegistry()
+        self.refusals = Refusals()
         self.id = uuid4().hex
         """Identifies this process: a client that has the ports from a file can detect another worker on them."""
         self._started_at = time.monotonic()
@@ -117,10 +119,11 @@ class Worker:
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
         durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
-        self._server = SegmentServer(self._store, durability, self.settings.segment, self._own_access, self.supervisor)
+        shared = (self._own_access, self.supervisor, self.refusals)
+        self._server = SegmentServer(self._store, durability, self.settings.segment, *shared)
         self._sources = SourceCatalog(self._store, durability, self.settings.gateway, self.supervisor)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
-        self._gateway = Gateway(self._sources, self.settings.access)
+        self._gateway = Gateway(self._sources, self.settings.access, self.refusals)
         self._source_view = self._gateway.view
         await self._start_coordinator(durability)
         self._register_metrics()
@@ -180,6 +183,7 @@ class Worker:
             return
         await coordinator.start()
         self._coordinator = coordinator
+        self._server.guard_staging(coordinator.merger.check_staging)
         self._sources.clock_marks.demand = coordinator.clock_demand.by_source
         self._start_delivery(coordinator, durability)
 
@@ -397,6 +401,7 @@ class Worker:
         PlatformCollector(registry=self.registry)
         self.registry.register(metrics.store(self._store_status))
         self.registry.register(metrics.loop(self._loop_watch.status))
+        self.registry.register(metrics.refusals(self.refusals.counts))
         self.registry.register(metrics.tasks(self.supervisor.states))
         self.registry.register(metrics.sources(self._source_view.totals))
         self.registry.register(metrics.sessions(self._gateway.session_totals))

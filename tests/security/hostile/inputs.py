@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
 from starlette.routing import Route
 
+from penstock.access.refusals import Refusals
 from penstock.client.segments import QUOTA
 from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer
@@ -125,7 +127,7 @@ class FuzzedRoute:
 @cache
 def routes() -> tuple[FuzzedRoute, ...]:
     """All that the worker has. No request is made here, so that no worker is needed."""
-    found = application(cast("Watched", None), WorkerSettings(data=Path())).routes
+    found = application(cast("Watched", SimpleNamespace(refusals=Refusals())), WorkerSettings(data=Path())).routes
     assert all(isinstance(route, Route) for route in found), f"the fuzzer knows plain routes only: {found}"
     return tuple(
         FuzzedRoute(route.path, tuple(sorted(route.methods or ())), _body_type(route))

@@ -10,6 +10,7 @@ from typing import cast
 
 from penstock.access.certificates import certificate_names
 from penstock.access.file import AccessControl
+from penstock.access.refusals import Refusals
 from penstock.core.connection_limits import address_of
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.keepalive import find_dead_peers
@@ -34,10 +35,10 @@ _IGNORED = bytearray(64 * 1024)
 class Connection(asyncio.BufferedProtocol):
     """The session's Outlet."""
 
-    def __init__(self, sources: SourceCatalog, table: SessionTable, access: AccessControl) -> None:
+    def __init__(self, sources: SourceCatalog, table: SessionTable, access: AccessControl, refusals: Refusals) -> None:
         self._settings = sources.settings
         self._table = table
-        self._access = ProgramAccess(access, self._settings.cookie)
+        self._access = ProgramAccess(access, self._settings.cookie, refusals)
         self._session = SourceSession(sources, table, self._access, self)
         check = HelloCheck(Use.SOURCE, check_cookie=self._access.check_cookie)
         self._receiver = Receiver(hello=check, frame_size_max=self._settings.frame_bytes_max)

@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 
 from penstock.access.file import AccessControl, Open
+from penstock.access.refusals import Refusals
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.ingest.catalog import SourceCatalog
@@ -62,10 +63,13 @@ class Gateway:
     acknowledgements wait for pipelines, completed.
     """
 
-    def __init__(self, sources: SourceCatalog, access: AccessControl | None = None) -> None:
+    def __init__(
+        self, sources: SourceCatalog, access: AccessControl | None = None, refusals: Refusals | None = None
+    ) -> None:
         """Without access control the cookie alone decides who is let in."""
         self.sources = sources
         self._access = access or Open()
+        self._refusals = refusals or Refusals()
         self.view = SourceView(sources)
         self.settings = sources.settings
         self.sessions = SessionTable(self.settings, sources.counters)
@@ -78,7 +82,7 @@ class Gateway:
             await _check_successor(settings.successor)
         self.sources.recover_ended()
         self._listener = await loop.create_server(
-            lambda: Connection(self.sources, self.sessions, self._access),
+            lambda: Connection(self.sources, self.sessions, self._access, self._refusals),
             settings.host,
             settings.port,
             ssl=settings.ssl,

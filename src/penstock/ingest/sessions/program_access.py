@@ -10,14 +10,17 @@ from hmac import compare_digest
 
 from penstock.access.file import AccessControl
 from penstock.access.principals import ANONYMOUS, EVERYONE, Principal, Role
-from penstock.core.errors import ProtocolError, Unauthenticated
+from penstock.access.refusals import Port, Refusals
+from penstock.core.errors import Forbidden, ProtocolError, Unauthenticated
 
 
 class ProgramAccess:
     """Of one session."""
 
-    def __init__(self, access: AccessControl, cookie: bytes) -> None:
+    def __init__(self, access: AccessControl, cookie: bytes, refusals: Refusals) -> None:
+        """Refusals are counted here; the session logs the error that it ends with."""
         self._access = access
+        self._refusals = refusals
         self._cookie = cookie
         self._token = ""
         self.certificate_names: Sequence[str] = ()
@@ -31,6 +34,7 @@ class ProgramAccess:
         found = self._identify()
         if self._cookie and not knows_cookie:
             if found is None:
+                self._refusals.count(Port.CONNECTOR)
                 raise ProtocolError("the cookie is wrong")
             self.principal = found
             return
@@ -41,8 +45,13 @@ class ProgramAccess:
 
     def check_source(self, name: str) -> None:
         """Raises Forbidden."""
-        if self.principal is not None:
+        if self.principal is None:
+            return
+        try:
             self.principal.check(Role.WRITE, name, f"source {name!r}")
+        except Forbidden:
+            self._refusals.count(Port.CONNECTOR)
+            raise
 
     def is_current(self) -> bool:
         """False once the principal was revoked, or its role or prefixes have changed."""
