@@ -23,6 +23,7 @@ from penstock.connectors.api import Host, SegmentPort
 from penstock.connectors.segment import Segment, SegmentOptions
 from penstock.core.errors import (
     Damaged,
+    Fenced,
     Forbidden,
     LimitExceeded,
     NoSuchSegment,
@@ -568,9 +569,10 @@ def test_only_the_running_generation_of_a_pipeline_stages(attacked: Attacked) ->
         client.create(f"staging/demo-staging/{new}/0/0-0/out")
         for wrong in (str(old), str(new + 1), "x", ""):
             name = f"staging/demo-staging/{wrong}/0/0-0/out"
-            with pytest.raises(RequestError, match=f"'demo-staging' runs as generation {new}"):
+            with pytest.raises(Fenced, match=f"'demo-staging' runs as generation {new}$") as caught:
                 client.create(name)
-            with pytest.raises(RequestError, match="Another run of the pipeline has replaced this one"):
+            assert "Another run of the pipeline has replaced this one" in caught.value.hint
+            with pytest.raises(Fenced):
                 client.appender(name, create=True).append(b"1")
         assert client.info(f"staging/demo-staging/{new}/0/0-0/out").length == 0
 

@@ -37,6 +37,7 @@ _CODES: list[tuple[type[errors.PenstockError], ErrorCode]] = [
     (errors.Damaged, ErrorCode.DAMAGED),
     (errors.LimitExceeded, ErrorCode.LIMIT_EXCEEDED),
     (errors.ConditionFailed, ErrorCode.CONDITION_FAILED),
+    (errors.Fenced, ErrorCode.FENCED),
     (errors.RequestError, ErrorCode.ILLEGAL_ARGUMENT),
 ]
 

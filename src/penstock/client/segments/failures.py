@@ -43,6 +43,7 @@ _CODES: dict[int, type[PenstockError]] = {
     ErrorCode.DAMAGED: errors.Damaged,
     ErrorCode.LIMIT_EXCEEDED: errors.LimitExceeded,
     ErrorCode.CONDITION_FAILED: errors.ConditionFailed,
+    ErrorCode.FENCED: errors.Fenced,
 }
 
 

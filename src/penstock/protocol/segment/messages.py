@@ -424,6 +424,7 @@ class ErrorCode(IntEnum):
     DAMAGED = 7004
     LIMIT_EXCEEDED = 7005
     CONDITION_FAILED = 7006
+    FENCED = 7007
 
 
 class AuthCode(IntEnum):
