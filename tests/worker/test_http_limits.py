@@ -17,6 +17,7 @@ from penstock.worker.settings import WorkerSettings
 from tests.support.running_worker import SMALL_STORE, RunningWorker
 
 HEAD = b"POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+MIB = 1 << 20
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 Serve = Callable[[HttpLimits], RunningWorker]
@@ -112,16 +113,77 @@ def test_a_client_connects_again_after_the_worker_has_closed_its_idle_connection
 
 
 def test_bodies_are_limited_each_and_together() -> None:
-    bodies = Bodies(10)
-    with bodies.one(8) as first:
+    bodies = Bodies(20)
+    with bodies.one(8, "a") as first:
         first.add(b"12345")
         first.add(b"678")
         with pytest.raises(LimitExceeded, match="longer than 8 bytes"):
             first.add(b"9")
-        with bodies.one(8) as second:
-            second.add(b"12")
+        with bodies.one(20, "b") as second:
+            second.add(b"1234567890")
+        with bodies.one(20, "b") as second, bodies.one(20, "c") as third:
+            second.add(b"1234567890")
+            third.add(b"12")
             with pytest.raises(Unavailable):
-                second.add(b"3")
+                third.add(b"3")
         assert bodies.bytes == 8
         assert first.joined() == b"12345678"
     assert bodies.bytes == 0
+
+
+def test_one_principal_has_at_most_half_of_the_memory_for_bodies() -> None:
+    bodies = Bodies(10)
+    with bodies.one(8, "a") as first, bodies.one(8, "a") as second, bodies.one(8, "b") as third:
+        first.add(b"1234")
+        with pytest.raises(Unavailable):
+            second.add(b"12")
+        third.add(b"12345")
+
+
+def test_a_body_is_refused_by_its_announced_length() -> None:
+    bodies = Bodies(10)
+    with bodies.one(4, "a") as body:
+        with pytest.raises(LimitExceeded):
+            body.announce(5)
+        body.announce(4)
+        with bodies.one(4, "a") as other:
+            other.add(b"1234")
+            with pytest.raises(Unavailable):
+                body.announce(4)
+    assert bodies.bytes == 0
+
+
+def post(length: int) -> bytes:
+    return b"POST /starting HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + (
+        b"Content-Length: %d\r\n\r\n" % length
+    )
+
+
+def test_a_body_that_is_announced_too_long_is_refused_before_it_is_sent(serve: Serve) -> None:
+    with connected(serve(HttpLimits()), post(2 * MIB)) as one:
+        assert one.recv(65536).startswith(b"HTTP/1.1 400")
+
+
+def test_a_client_that_goes_on_after_a_refusal_is_cut_off(serve: Serve) -> None:
+    """And not read to the end, which may be far away."""
+    with connected(serve(HttpLimits()), post(1000 * MIB)) as one, pytest.raises(ConnectionError):
+        for _ in range(1000):
+            one.sendall(bytes(MIB))
+
+
+def test_a_client_that_sends_a_little_too_much_keeps_its_connection(serve: Serve) -> None:
+    with connected(serve(HttpLimits()), post(3 * MIB // 2)) as one:
+        assert one.recv(65536).startswith(b"HTTP/1.1 400")
+        one.sendall(bytes(MIB))
+        one.sendall(bytes(MIB // 2))
+        one.sendall(HEALTH)
+        assert one.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_gets_the_reason_although_it_is_cut_off(serve: Serve) -> None:
+    worker = serve(HttpLimits())
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
+        for _ in range(5):
+            with pytest.raises(LimitExceeded, match="longer than 1048576 bytes"):
+                client._ask("POST", "/starting", bytes(30 * MIB))
+        client.status()

@@ -1,6 +1,7 @@
 """The limits of the HTTP port: time for a head and for a body, connections, and the memory of bodies."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,12 @@ class HttpLimits:
     still get in."""
 
     bodies_bytes_max: int = 128 * MIB
-    """Bodies that are being received, together: two of the largest merges, or many small requests."""
+    """Bodies that are being received, together: two of the largest merges, or many small requests. One principal may
+    have half of it, so that its unfinished bodies do not lock out the others."""
+
+    unwanted_bytes_max: int = 2 * MIB
+    """Of a body that arrive after the reply: they are read so that the client gets the reply, which it may only look
+    for when all is sent. Beyond it the connection is closed."""
 
     @property
     def address_max(self) -> int:
@@ -62,6 +68,7 @@ class _LimitedProtocol(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
     _owed: object = None
     _idle_since: float | None = None
+    _unwanted_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -74,6 +81,10 @@ class _LimitedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._unwanted_bytes = self._unwanted_bytes + len(data) if self._has_replied_early() else 0
+        if self._unwanted_bytes > self.shared.limits.unwanted_bytes_max:
+            self.transport.abort()
+            return
         self._look()
 
     def on_response_complete(self) -> None:
@@ -84,6 +95,10 @@ class _LimitedProtocol(H11Protocol):
         self._cancel()
         self.shared.open.leave(self)
         super().connection_lost(exc)
+
+    def _has_replied_early(self) -> bool:
+        """The reply is sent, and the body still arrives."""
+        return self.conn.their_state is h11.SEND_BODY and self.cycle.response_complete
 
     def _look(self) -> None:
         """Set the time limit for what the peer is sending now, unless it runs already."""
@@ -127,38 +142,62 @@ class Bodies:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        self._owner_bytes_max = bytes_max // 2
+        self._owners: Counter[str] = Counter()
         self.bytes = 0
 
     @contextmanager
-    def one(self, bytes_max: int) -> Iterator["Body"]:
-        """A body of at most so many bytes."""
-        body = Body(self, bytes_max)
+    def one(self, bytes_max: int, owner: str) -> Iterator["Body"]:
+        """A body of at most so many bytes, sent by this principal."""
+        body = Body(self, bytes_max, owner)
         try:
             yield body
         finally:
-            self.bytes -= body.size
+            self._remove(body)
 
-    def add(self, size: int) -> None:
-        """Raises Unavailable if there are too many: clients try again."""
-        if self.bytes + size > self._bytes_max:
+    def check(self, size: int, owner: str) -> None:
+        """Raises Unavailable if there is no room for so many bytes more: clients try again."""
+        if self.bytes + size > self._bytes_max or self._owners[owner] + size > self._owner_bytes_max:
             raise Unavailable("too many large requests are being received at once", "Try again in a moment.")
+
+    def add(self, size: int, owner: str) -> None:
+        """Raises Unavailable."""
+        self.check(size, owner)
         self.bytes += size
+        self._owners[owner] += size
+
+    def _remove(self, body: "Body") -> None:
+        self.bytes -= body.size
+        self._owners[body.owner] -= body.size
+        if not self._owners[body.owner]:
+            del self._owners[body.owner]
 
 
 class Body:
-    def __init__(self, all_bodies: Bodies, bytes_max: int) -> None:
+    def __init__(self, all_bodies: Bodies, bytes_max: int, owner: str) -> None:
         self._all = all_bodies
         self._bytes_max = bytes_max
         self._parts: list[bytes] = []
+        self.owner = owner
         self.size = 0
+
+    def announce(self, size: int) -> None:
+        """So many bytes will come: what would be refused in the end is refused at once. Nothing is reserved, because an
+        announcement costs nothing. Raises LimitExceeded, Unavailable.
+        """
+        self._check_length(size)
+        self._all.check(size, self.owner)
 
     def add(self, part: bytes) -> None:
         """Raises LimitExceeded, Unavailable."""
-        if self.size + len(part) > self._bytes_max:
-            raise LimitExceeded(f"the body is longer than {self._bytes_max} bytes", "Send less in one request.")
-        self._all.add(len(part))
+        self._check_length(self.size + len(part))
+        self._all.add(len(part), self.owner)
         self.size += len(part)
         self._parts.append(part)
+
+    def _check_length(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise LimitExceeded(f"the body is longer than {self._bytes_max} bytes", "Send less in one request.")
 
     def joined(self) -> bytes:
         parts, self._parts = self._parts, []

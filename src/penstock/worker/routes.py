@@ -184,7 +184,8 @@ def _check_path(path: str, request: starlette.requests.Request) -> None:
 
 async def _body(request: starlette.requests.Request, kind: type[R], bytes_max: int) -> R:
     _check_type(request)
-    with request.app.state.bodies.one(bytes_max) as one:
+    with request.app.state.bodies.one(bytes_max, principal_of(request).name) as one:
+        one.announce(int(request.headers.get("content-length", 0)))  # h11 accepts numbers alone
         async for part in request.stream():
             one.add(part)
         data = one.joined()

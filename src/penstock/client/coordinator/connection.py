@@ -104,12 +104,17 @@ class Connection:
             self._http.connect()
         self._http.timeout = seconds
         self._http.sock.settimeout(seconds)
-        self._http.request(method, path, body, (_JSON if body is not None else {}) | self._authorization())
+        headers = (_JSON if body is not None else {}) | self._authorization()
+        was_cut_off = False
+        try:
+            self._http.request(method, path, body, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            was_cut_off = True  # the worker reads no more of a body that it refuses: its reply is here already
         response = self._http.getresponse()
         data = response.read(_BODY_BYTES_MAX)
         if response.length and len(data) < _BODY_BYTES_MAX:  # it died in the middle: `read` does not mind
             raise http.client.IncompleteRead(data, response.length)
-        if response.will_close or not response.isclosed():
+        if was_cut_off or response.will_close or not response.isclosed():
             self.close()
         return response.status, data
 
