@@ -103,6 +103,25 @@ def test_a_connection_stays_open_between_requests_until_it_is_idle_for_too_long(
     client.close()
 
 
+@pytest.mark.parametrize("path", [b"/none", b"/drain", b"/health"])
+def test_a_malformed_body_gets_one_reply_and_leaves_no_traceback(
+    serve: Serve, path: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the reply does not wait for the body."""
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n"
+    worker = serve(HttpLimits())
+    with connected(worker, head + chunked + b"not a chunk\r\n") as at_once:
+        assert until_closed(at_once).count(b"HTTP/1.1 400") == 1
+    with connected(worker, head + chunked + b"1\r\nx\r\n") as later:
+        if path != b"/drain":
+            assert later.recv(65536).startswith(b"HTTP/1.1 40")
+        later.sendall(b"not a chunk\r\n")
+        until_closed(later)
+    asks(worker)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_a_client_connects_again_after_the_worker_has_closed_its_idle_connection(serve: Serve) -> None:
     worker = serve(HttpLimits(address_connections_max=1))
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
@@ -153,6 +172,11 @@ def test_a_body_is_refused_by_its_announced_length() -> None:
     assert bodies.bytes == 0
 
 
+def send_mebibytes(one: socket.socket, count: int) -> None:
+    for _ in range(count):
+        one.sendall(bytes(MIB))
+
+
 def post(length: int) -> bytes:
     return b"POST /starting HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + (
         b"Content-Length: %d\r\n\r\n" % length
@@ -167,8 +191,7 @@ def test_a_body_that_is_announced_too_long_is_refused_before_it_is_sent(serve: S
 def test_a_client_that_goes_on_after_a_refusal_is_cut_off(serve: Serve) -> None:
     """And not read to the end, which may be far away."""
     with connected(serve(HttpLimits()), post(1000 * MIB)) as one, pytest.raises(ConnectionError):
-        for _ in range(1000):
-            one.sendall(bytes(MIB))
+        send_mebibytes(one, 1000)
 
 
 def test_a_client_that_sends_a_little_too_much_keeps_its_connection(serve: Serve) -> None:

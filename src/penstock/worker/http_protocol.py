@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.access.certificates import certificate_names
@@ -22,6 +23,18 @@ class HttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app = _with_names(self.app, certificate_names(transport.get_extra_info("peercert")))
+
+    def send_400_response(self, msg: str) -> None:
+        """Instead of the reply to the request that is malformed, if that has begun already: nobody would read it, and
+        h11 raises for a second reply.
+        """
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        super().send_400_response(msg)
 
 
 def _with_names(app: "ASGI3Application", names: tuple[str, ...]) -> "ASGI3Application":
