@@ -8,6 +8,7 @@ from penstock.core.connection_limits import ConnectionLimits, address_of
 @dataclass(eq=False)
 class Guest:
     idle_since: float | None
+    is_authenticated: bool = False
     is_evicted: bool = False
 
     def evict(self) -> None:
@@ -33,6 +34,17 @@ def test_when_all_places_are_taken_the_address_with_most_makes_room() -> None:
     assert all(limits.admit(each, "a") for each in greedy)
     assert limits.admit(Guest(3.0), "c")
     assert [greedy[0].is_evicted, greedy[1].is_evicted, modest.is_evicted] == [True, False, False]
+
+
+def test_strangers_make_room_before_peers_that_have_proved_who_they_are() -> None:
+    limits = ConnectionLimits(2, 2)
+    known, stranger = Guest(0.0, is_authenticated=True), Guest(1.0)
+    assert limits.admit(known, "a")
+    assert limits.admit(stranger, "a")
+    assert limits.admit(Guest(2.0, is_authenticated=True), "a")
+    assert (known.is_evicted, stranger.is_evicted) == (False, True)
+    assert limits.admit(Guest(3.0), "a")
+    assert known.is_evicted
 
 
 def test_nobody_who_is_busy_is_closed() -> None:

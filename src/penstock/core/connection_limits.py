@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Protocol
 
 
@@ -13,6 +14,11 @@ class Guest(Protocol):
         """Since when its peer has had nothing to wait for, on a monotonic clock; None while it has."""
         ...
 
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether its peer has proved who it is, and keeps its place while there is a stranger to close instead."""
+        ...
+
     def evict(self) -> None:
         """Close it at once: another one needs its place."""
         ...
@@ -21,7 +27,8 @@ class Guest(Protocol):
 class ConnectionLimits:
     """A newcomer takes the place of the connection that has been idle for longest: of its own address if that has too
     many, otherwise of the address with most. So connections that do nothing lock nobody out, and an address that opens
-    many closes its own first. Where all are busy, the newcomer is refused.
+    many closes its own first. Strangers go before peers that have proved who they are. Where all are busy, the newcomer
+    is refused.
     """
 
     def __init__(self, total_max: int, address_max: int) -> None:
@@ -59,12 +66,12 @@ class ConnectionLimits:
         return max(self._guests.values(), key=len, default={})
 
     def _evict(self, guests: Iterable[Guest]) -> bool:
-        idle = [(since, guest) for guest in guests if (since := guest.idle_since) is not None]
+        idle = [(guest.is_authenticated, since, guest) for guest in guests if (since := guest.idle_since) is not None]
         if not idle:
             return False
-        _, longest = min(idle, key=lambda each: each[0])
-        self.leave(longest)
-        longest.evict()
+        _, _, first = min(idle, key=itemgetter(0, 1))
+        self.leave(first)
+        first.evict()
         return True
 
 

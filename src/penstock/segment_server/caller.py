@@ -78,6 +78,10 @@ class Caller:
     def __str__(self) -> str:
         return "nobody" if self._principal is None else repr(self._principal.name)
 
+    @property
+    def is_authenticated(self) -> bool:
+        return self._principal is not None
+
     def check(self, request: Message) -> None:
         """Raises Unauthenticated, Forbidden, Fenced, and RequestError for a change of a segment that belongs to the
         system.

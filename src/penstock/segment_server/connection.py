@@ -465,6 +465,10 @@ class SegmentConnection(asyncio.BufferedProtocol):
         is_busy = self._outbox or self._tail_reads or self._fetching or self._unacknowledged
         return None if is_busy else self._received_at
 
+    @property
+    def is_authenticated(self) -> bool:
+        return self._caller.is_authenticated
+
     def evict(self) -> None:
         self._server.counters.connections_evicted += 1
         self._transport.abort()

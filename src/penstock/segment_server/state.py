@@ -36,6 +36,10 @@ class Connection(Protocol):
     def idle_since(self) -> float | None:
         """As `Guest` of `core.connection_limits`."""
 
+    @property
+    def is_authenticated(self) -> bool:
+        """As `Guest`."""
+
     def evict(self) -> None:
         """As `Guest`."""
 

@@ -133,6 +133,10 @@ class _LimitedProtocol(H11Protocol):
     def idle_since(self) -> float | None:
         return self._idle_since
 
+    @property
+    def is_authenticated(self) -> bool:
+        return False  # every request proves it again, so whoever is closed between two of them loses nothing
+
     def evict(self) -> None:
         self.transport.abort()
 

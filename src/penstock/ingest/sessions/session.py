@@ -403,6 +403,10 @@ class SourceSession:
         """As `Guest` of `core.connection_limits`, where it is only until its HELLO."""
         return self._opened_at
 
+    @property
+    def is_authenticated(self) -> bool:
+        return False  # its HELLO proves it, and then it is no longer one of those that are joining
+
     def evict(self) -> None:
         """Silently: the program connects again."""
         self._counters.sessions_refused += 1
