@@ -1,10 +1,14 @@
-"""The attacks, each a number of clients that repeat one thing for as long as it is allowed. They run in a process of
-their own, with the lowest priority: what they cost is what they make the worker do, not the processor they use.
+"""The attacks, each a number of clients that repeat one thing for as long as it is allowed.
+
+They run in a process of their own, with the lowest priority, and pause between two attempts: on a machine with two
+processors, one more process at full speed would take time from the worker and from the good client whatever the worker
+does with its requests. So a loss of throughput is the worker's own time, spent on the attack. The attempts are counted,
+because an attack that hardly gets to run shows nothing.
 
     python -m tests.security.hostile.attacks
 
-reads a line of ports and tokens (JSON), then the name of an attack; it answers when the attack is in full swing. An
-empty line ends the attack.
+reads a line of ports and tokens (JSON), then the name of an attack; it replies when the attack is in full swing. An
+empty line ends the attack; the reply is how many attempts it made in a second.
 """
 
 import asyncio
@@ -13,6 +17,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -47,13 +52,16 @@ class Peer:
 
 
 class Attackers:
-    """What an attack's clients have in common. `all_connected`: each of them was connected, once at least."""
+    """What an attack's clients have in common. `all_connected`: each of them was connected, once at least. `attempts`:
+    connections, and further requests in one.
+    """
 
     def __init__(self, ports: Ports, tokens: dict[str, str], clients: int) -> None:
         self.ports = ports
         self.tokens = tokens
         self.numbers = count()
         self.all_connected = asyncio.Event()
+        self.attempts = 0
         self._unconnected = clients
 
     async def repeat(
@@ -65,6 +73,7 @@ class Attackers:
             writer = None
             with suppress(OSError, EOFError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                self.attempts += 1
                 self._connected(is_first=is_first)
                 is_first = False
                 await act(self, Peer(reader, writer))
@@ -85,9 +94,12 @@ def _request(method: str, path: str, token: str, length: int) -> bytes:
 
 
 async def unfinished_body(attackers: Attackers, peer: Peer) -> None:
-    """As long as a merge may be, without its last byte. To read is enough to send it."""
+    """As long as a merge may be, without its last byte: of a merge, or of a request that is never so long."""
     length = 32 * MIB
-    await peer.send(_request("POST", "/splits", attackers.tokens["reader"], length))
+    if next(attackers.numbers) % 2:
+        await peer.send(_request("POST", "/splits", attackers.tokens["reader"], length))
+    else:
+        await peer.send(_request("POST", "/pipelines/fuzz/merge", attackers.tokens["tenant"], length))
     for _ in range(length // MIB):
         await peer.send(b" " * (MIB - 1))
     await peer.ended()
@@ -98,13 +110,18 @@ async def half_sent_head(_: Attackers, peer: Peer) -> None:
     await peer.ended()
 
 
-_LARGE = json.dumps({"pipelines": {f"fuzz-{n}": ["fuzz"] for n in range(110_000)}}).encode()
-"""2.4 MiB that are valid, and that a tenant may send: it announces pipelines."""
+def _pipelines(count: int) -> bytes:
+    return json.dumps({"pipelines": {f"fuzz-{n}": ["fuzz"] for n in range(count)}}).encode()
+
+
+_LARGE = _pipelines(110_000), _pipelines(40_000)
+"""What a tenant may send, which announces pipelines: 2.4 MiB, which is too much, and 0.9 MiB, which is decoded."""
 
 
 async def large_body(attackers: Attackers, peer: Peer) -> None:
-    await peer.send(_request("POST", "/starting", attackers.tokens["tenant"], len(_LARGE)))
-    await peer.send(_LARGE)
+    body = _LARGE[next(attackers.numbers) % len(_LARGE)]
+    await peer.send(_request("POST", "/starting", attackers.tokens["tenant"], len(body)))
+    await peer.send(body)
     await peer.reader.read(1)
 
 
@@ -130,6 +147,7 @@ async def notify_spin(attackers: Attackers, peer: Peer) -> None:
     while data := await peer.reader.read(1 << 16):
         for frame in decoder.feed(data):
             if isinstance(frame, connector.Ack):
+                attackers.attempts += 1
                 await peer.send(notify)
 
 
@@ -145,17 +163,19 @@ async def logged_text(attackers: Attackers, peer: Peer) -> None:
     await peer.ended()
 
 
-async def unauthenticated_http(_: Attackers, peer: Peer) -> None:
+async def unauthenticated_http(attackers: Attackers, peer: Peer) -> None:
     """One after the other in one connection."""
     while True:
+        attackers.attempts += 1
         await peer.send(_request("GET", "/status", "", 0))
         if not await peer.reader.read(1 << 16):
             return
 
 
-async def unauthenticated_segment(_: Attackers, peer: Peer) -> None:
+async def unauthenticated_segment(attackers: Attackers, peer: Peer) -> None:
     await peer.send(VERSIONED.encode(Hello(17, 5)))
     while await peer.reader.read(1 << 16):
+        attackers.attempts += 1
         await peer.send(VERSIONED.encode(CreateSegment("fuzz/a")) + VERSIONED.encode(GetSegmentInfo("fuzz/a", "wrong")))
 
 
@@ -165,6 +185,7 @@ async def fuzzed(attackers: Attackers, _: Peer) -> None:
 
     fuzzer = Fuzzer(attackers.ports, attackers.tokens, Random().getrandbits(32))
     while True:
+        attackers.attempts += 1
         await fuzzer.send_one(PRINCIPALS[next(attackers.numbers) % (len(PRINCIPALS) - 1)])
 
 
@@ -205,28 +226,33 @@ class AttackProcess:
         self._say(as_json(target))
 
     @contextmanager
-    def running(self, attack: str) -> Iterator[None]:
-        """Begins when all its clients have begun, or wait for a place."""
+    def running(self, attack: str) -> Iterator[list[float]]:
+        """Begins when all its clients have begun, or wait for a place. At its end the list has its attempts per
+        second.
+        """
+        rates: list[float] = []
         self._say(attack)
         try:
-            yield
+            yield rates
         finally:
-            self._say("")
+            rates.append(float(self._say("")))
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer == "done\n", f"the process of the attacks has ended: {answer!r}"
+        assert answer.endswith("\n"), f"the process of the attacks has ended: {answer!r}"
+        return answer.strip()
 
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
 
 
-async def _attack(ports: Ports, tokens: dict[str, str], clients: tuple[Clients, ...]) -> None:
+async def _attack(ports: Ports, tokens: dict[str, str], clients: tuple[Clients, ...]) -> float:
+    """Until there is a line to read. Returns the attempts per second in full swing."""
     acts = [one for one in clients for _ in range(one.count)]
     attackers, ended = Attackers(ports, tokens, len(acts)), asyncio.Event()
     tasks = [
@@ -234,16 +260,19 @@ async def _attack(ports: Ports, tokens: dict[str, str], clients: tuple[Clients, 
     ]
     with suppress(TimeoutError):
         await asyncio.wait_for(attackers.all_connected.wait(), READY_SECONDS_MAX)
-    _answer()
+    before, start = attackers.attempts, time.monotonic()
+    _answer("ready")
     asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
     await ended.wait()
+    rate = (attackers.attempts - before) / (time.monotonic() - start)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    return rate
 
 
-def _answer() -> None:
-    print("done", flush=True)
+def _answer(text: str) -> None:
+    print(text, flush=True)
 
 
 def main() -> None:
@@ -251,11 +280,11 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     settings = json.loads(sys.stdin.readline())
-    _answer()
+    _answer("ready")
     while attack := sys.stdin.readline().strip():
-        asyncio.run(_attack(Ports(*settings["ports"]), settings["tokens"], ATTACKS[attack]))
+        rate = asyncio.run(_attack(Ports(*settings["ports"]), settings["tokens"], ATTACKS[attack]))
         sys.stdin.readline()
-        _answer()
+        _answer(f"{rate:.1f}")
 
 
 if __name__ == "__main__":

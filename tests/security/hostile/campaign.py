@@ -1,6 +1,6 @@
-"""`script/test --campaign hostile [--seconds S] [--seed N] [--part fuzz|table]`: fuzzing of all ports, then the table
-of attacks. The exit status is 1 if an invariant does not hold, or if a good client loses more than half of its
-throughput.
+"""`script/test --campaign hostile [--seconds S] [--seed N] [--part fuzz|table] [--attack NAME]`: fuzzing of all ports,
+then the table of attacks. The exit status is 1 if an invariant does not hold, or if a good client loses more than half
+of its throughput.
 """
 
 import argparse
@@ -54,17 +54,19 @@ def _fuzz(target: Target, options: argparse.Namespace, console: Console) -> bool
             console.print(f"[bold red]Seed {options.seed} fails.[/] Run it again: {again}")
             return False
     console.print(f"[bold green]{fuzzer.sent:,} requests with seed {options.seed}, no failure.[/]")
+    console.print(target.stalls(), markup=False, highlight=False)
     return True
 
 
 def _table(target: Target, options: argparse.Namespace, console: Console) -> bool:
     with Progress(*_COLUMNS, console=console) as progress:
-        task = progress.add_task("attacks", total=len(ATTACKS))
+        attacks = options.attack or [*ATTACKS]
+        task = progress.add_task("attacks", total=len(attacks))
 
         def on_row(row: Row) -> None:
             progress.update(task, advance=1, description=f"{row.attack}: {row.ratio:.2f}")
 
-        rows = measure(target, ATTACKS, options.rounds, on_row)
+        rows = measure(target, attacks, options.rounds, on_row)
     console.print(as_table(rows))
     slow = [row.attack for row in rows if row.ratio < RATIO_MIN]
     if slow:
@@ -74,6 +76,7 @@ def _table(target: Target, options: argparse.Namespace, console: Console) -> boo
     except AssertionError as error:
         console.print(f"After the attacks: {error}", style="red", markup=False, highlight=False)
         return False
+    console.print(target.stalls(), markup=False, highlight=False)
     return not slow
 
 
@@ -84,5 +87,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--part", choices=("fuzz", "table"), help="this part alone")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of fuzzing (default: %(default)g)")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**9, help="of the fuzzer (default: a new one)")
+    parser.add_argument("--attack", action="append", choices=[*ATTACKS], help="this row of the table alone")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each attack (default: %(default)s)")
     return parser.parse_args(arguments)

@@ -47,6 +47,7 @@ _GRANTS = {
     "good": StoredGrant("good", "write", ["good"]),
 }
 _RESET_PEAK = "5"
+_TRACEBACK = b"Traceback (most recent call last)"
 _SECONDS_MAX = 60.0
 
 
@@ -177,10 +178,19 @@ class Target:
             assert not secret or secret.encode() not in text, f"the log contains a secret: {name}"
         forged = re.findall(rb"^.*\n" + FORGED.encode() + rb".*$", text, re.MULTILINE)
         assert not forged, f"the log has a line that a client has written: {forged[0][-500:]!r}"
+        traceback = text.find(_TRACEBACK)
+        assert traceback < 0, f"the log has a traceback: {text[max(traceback - 1000, 0) :][:6000].decode()}"
         most = LOG_BYTES_MAX + seconds * LOG_BYTES_PER_SECOND_MAX
         assert len(text) <= most, f"{len(text):,} bytes were logged in {seconds:.0f} s, of which the last are:\n" + (
             text[-2000:].decode(errors="replace")
         )
+
+    def stalls(self) -> str:
+        """Of the event loop, as the worker reports them. The machine can be their cause as well as the worker."""
+        loop = self._get("/status")["loop"]
+        lines = [line for line in self._log().decode(errors="replace").splitlines() if "event loop" in line]
+        counted = f"{loop['stalls']} stalls of the event loop, the longest {loop['longest_stall_seconds']:.2f} s"
+        return "\n".join([counted, *lines])
 
     def _log(self) -> bytes:
         return self._worker.log.read_bytes()
