@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -17,11 +18,12 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
+from penstock.core.connection_limits import REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.protocol.api.codec import encode
 from penstock.protocol.connector import Hello
 from penstock.protocol.connector import encode as encode_frame
-from penstock.protocol.segment import VERSIONED
+from penstock.protocol.segment import VERSIONED, AuthTokenCheckFailed, Decoder, GetSegmentInfo, Role
 from penstock.protocol.segment import Hello as SegmentHello
 from tests.support.waiting import until
 from tests.support.worker_process import WorkerProcess
@@ -229,6 +231,30 @@ def test_a_deployment_has_a_limited_number_of_artefacts(worker: WorkerProcess) -
         pytest.raises(RequestError, match="5000 connectors; the limit is 1000"),
     ):
         client._ask("PUT", "/application", body)
+
+
+REFUSED = 2 * REFUSALS_AT_ONCE
+REFUSED_SECONDS_MIN = (REFUSED - 1 - REFUSALS_AT_ONCE) / REFUSALS_PER_SECOND
+
+
+def test_strangers_ask_the_http_port_no_faster_than_they_are_refused(worker: WorkerProcess) -> None:
+    request = b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with a_good_client(worker), closing(socket.create_connection(("127.0.0.1", worker.http_port), 60)) as stranger:
+        start, refused = time.monotonic(), 0
+        while refused < REFUSED:
+            stranger.sendall(request)
+            refused += stranger.recv(65536).count(b"HTTP/1.1 401")
+    assert time.monotonic() - start > REFUSED_SECONDS_MIN
+
+
+def test_strangers_ask_the_segment_port_no_faster_than_they_are_refused(worker: WorkerProcess) -> None:
+    requests = VERSIONED.encode(SegmentHello(17, 5)) + VERSIONED.encode(GetSegmentInfo("good", "wrong")) * REFUSED
+    with a_good_client(worker), closing(socket.create_connection(("127.0.0.1", worker.segment_port), 60)) as stranger:
+        start, decoder, refused = time.monotonic(), Decoder(Role.CLIENT), 0
+        stranger.sendall(requests)
+        while refused < REFUSED:
+            refused += sum(isinstance(one, AuthTokenCheckFailed) for one in decoder.feed(stranger.recv(65536)))
+    assert time.monotonic() - start > REFUSED_SECONDS_MIN
 
 
 def test_unfinished_bodies_occupy_bounded_memory(worker: WorkerProcess) -> None:

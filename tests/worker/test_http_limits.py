@@ -1,9 +1,13 @@
 """The HTTP port gives a peer limited time for a head and a body, and keeps limited bodies in memory."""
 
+import asyncio
 import http.client
+import itertools
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
-from penstock.worker.http_limits import Bodies, HttpLimits
+from penstock.worker.http_limits import DECODING_REST, Bodies, Decoding, HttpLimits
 from penstock.worker.settings import WorkerSettings
 from tests.support.running_worker import SMALL_STORE, RunningWorker
 
@@ -172,6 +176,29 @@ def test_a_body_is_refused_by_its_announced_length() -> None:
     assert bodies.bytes == 0
 
 
+def test_a_principal_has_large_bodies_decoded_for_a_quarter_of_the_time() -> None:
+    """And others do not wait for it."""
+    seconds = 0.05
+    started: list[tuple[str, float]] = []
+
+    def decode(owner: str) -> None:
+        start = time.thread_time()
+        started.append((owner, time.monotonic()))
+        while time.thread_time() - start < seconds:
+            pass
+        raise LimitExceeded("the rest is for failures, too", "")
+
+    async def all_decoded() -> None:
+        decoding = Decoding()
+        owners = ["a", "a", "b", "a"]
+        await asyncio.gather(*(decoding.run(owner, partial(decode, owner)) for owner in owners), return_exceptions=True)
+
+    asyncio.run(all_decoded())
+    times = [at for owner, at in started if owner == "a"]
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= (1 + DECODING_REST) * seconds
+    assert [owner for owner, _ in started].index("b") < 2
+
+
 def send_mebibytes(one: socket.socket, count: int) -> None:
     for _ in range(count):
         one.sendall(bytes(MIB))
@@ -195,12 +222,11 @@ def test_a_client_that_goes_on_after_a_refusal_is_cut_off(serve: Serve) -> None:
 
 
 def test_a_client_that_sends_a_little_too_much_keeps_its_connection(serve: Serve) -> None:
-    with connected(serve(HttpLimits()), post(3 * MIB // 2)) as one:
-        assert one.recv(65536).startswith(b"HTTP/1.1 400")
-        one.sendall(bytes(MIB))
-        one.sendall(bytes(MIB // 2))
-        one.sendall(HEALTH)
-        assert one.recv(65536).startswith(b"HTTP/1.1 200")
+    with connected(serve(HttpLimits()), post(3 * MIB // 2), bytes(3 * MIB // 2), HEALTH) as one:
+        replies = b""
+        while not replies.endswith(b"ok\n"):
+            replies += one.recv(65536)
+        assert replies.count(b"HTTP/1.1 400") == 1
 
 
 def test_a_client_gets_the_reason_although_it_is_cut_off(serve: Serve) -> None:

@@ -206,6 +206,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._has_more = False
         self._peer_is_done = False
         self._was_refused = False
+        self._is_delayed = False
 
     # The transport calls these.
 
@@ -314,18 +315,27 @@ class SegmentConnection(asyncio.BufferedProtocol):
         except ProtocolError:
             raise
         except PenstockError as error:
-            self._note_refusal(error)
+            self._refused(error)
             self._answer(failure(error, segment, request_id), Position(0))
             return
         self._answer(reply, position)
         for name in _changed(request):
             self._server.durability.after(position, partial(self._server.tail.wake, name))
 
-    def _note_refusal(self, error: PenstockError) -> None:
-        """All are counted; the first of a connection is logged."""
-        if isinstance(error, Unauthenticated | Forbidden):
-            is_first, self._was_refused = not self._was_refused, True
-            self._server.refusals.add(Port.SEGMENT, address_of(self._peer), error, is_logged=is_first)
+    def _refused(self, error: PenstockError) -> None:
+        """Every refusal is counted, the first of a connection logged. A stranger's next request waits."""
+        if not isinstance(error, Unauthenticated | Forbidden):
+            return
+        is_first, self._was_refused = not self._was_refused, True
+        self._server.refusals.add(Port.SEGMENT, address_of(self._peer), error, is_logged=is_first)
+        if not self._caller.is_authenticated and (delay := self._server.refusal_pace.delay(self._server.loop.time())):
+            self._is_delayed = True
+            self._server.loop.call_later(delay, self._end_delay)
+
+    def _end_delay(self) -> None:
+        self._is_delayed = False
+        if not self._transport.is_closing():
+            self.throttle()
 
     def _answer(self, reply: Message, position: int, size: int = 0) -> None:
         """Send the reply, in its turn, once the journal is durable up to `position`."""
@@ -350,7 +360,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._caller.check(request)
             located = self._store.locate(request.segment, request.offset, length)
         except PenstockError as error:
-            self._note_refusal(error)
+            self._refused(error)
             self._refuse_read(request, slot, error)
             return
         if located.pieces:
@@ -426,6 +436,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
     def _is_full(self) -> bool:
         return (
             self._write_blocked
+            or self._is_delayed
             or self._unacknowledged > self._settings.unacknowledged_bytes_max
             or self._server.is_full
             or len(self._outbox) > self._settings.replies_max

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from penstock.access.file import AccessControl
 from penstock.access.refusals import Refusals
-from penstock.core.connection_limits import ConnectionLimits
+from penstock.core.connection_limits import ConnectionLimits, RefusalPace
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.settings import Counters, ServerSettings
@@ -131,6 +131,7 @@ class ServerState:
         self.read_pool = ThreadPoolExecutor(settings.read_threads, "penstock-read")
         self.connections: set[Connection] = set()
         self._limits = ConnectionLimits(settings.connections_max, settings.address_max)
+        self.refusal_pace = RefusalPace()
         self.paused: set[Connection] = set()
         self.to_flush: set[Connection] = set()
         self._unacknowledged = 0

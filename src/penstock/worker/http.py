@@ -37,7 +37,7 @@ from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, pipeline_routes
 from penstock.worker.http_access import HttpAccess
-from penstock.worker.http_limits import Bodies, HttpConnections
+from penstock.worker.http_limits import Bodies, Decoding, HttpConnections
 from penstock.worker.http_protocol import HttpProtocol
 from penstock.worker.routes import Routed, get, principal_of
 from penstock.worker.settings import WorkerSettings
@@ -114,6 +114,7 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
         ],
     )
     app.state.bodies = Bodies(settings.http.bodies_bytes_max)
+    app.state.decoding = Decoding()
     return app
 
 

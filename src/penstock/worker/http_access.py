@@ -5,6 +5,8 @@ rebinding). Requests of web pages, which have an Origin, are refused: the API is
 or certificate identifies it. What it may do is checked by each route.
 """
 
+import asyncio
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -12,9 +14,9 @@ from penstock.access.file import AccessControl
 from penstock.access.principals import Principal, Role
 from penstock.access.refusals import Port, Refusals
 from penstock.core.address import Address, is_loopback
-from penstock.core.connection_limits import address_of
+from penstock.core.connection_limits import RefusalPace, address_of
 from penstock.core.errors import Forbidden, RequestError, Unauthenticated
-from penstock.worker.http_protocol import CERTIFICATE_NAMES
+from penstock.worker.http_protocol import CERTIFICATE_NAMES, IS_REFUSED
 from penstock.worker.routes import PRINCIPAL, REFUSAL, failure
 
 OPEN_ON_LOOPBACK = frozenset({"/health", "/metrics"})
@@ -33,12 +35,15 @@ class HttpAccess:
         self._access = access
         self._refusals = refusals
         self._hosts = frozenset(map(_normal, {host, *allowed_hosts}))
+        self._pace = RefusalPace()
         self._open = OPEN_ON_LOOPBACK if is_loopback(host) else frozenset()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             scope[PRINCIPAL] = self._principal(scope)
         except (Unauthenticated, Forbidden) as error:
+            scope[IS_REFUSED] = True
+            await asyncio.sleep(self._pace.delay(asyncio.get_running_loop().time()))
             await failure(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)

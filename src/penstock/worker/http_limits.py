@@ -1,18 +1,23 @@
-"""The limits of the HTTP port: time for a head and for a body, connections, and the memory of bodies."""
+"""The limits of the HTTP port: time for a head and for a body, connections, and memory and decoding of bodies."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.core.connection_limits import ConnectionLimits, address_of
 from penstock.core.errors import LimitExceeded, Unavailable
+from penstock.worker.http_protocol import IS_REFUSED
 
 MIB = 1 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +72,13 @@ class _LimitedProtocol(H11Protocol):
     shared: HttpConnections
     _timer: asyncio.TimerHandle | None = None
     _owed: object = None
+    _opened_at = 0.0
     _idle_since: float | None = None
     _unwanted_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._idle_since = self.loop.time()
+        self._idle_since = self._opened_at = self.loop.time()
         if not self.shared.open.admit(self, address_of(transport.get_extra_info("peername"))):
             self.shared.refused += 1
             transport.abort()
@@ -131,7 +137,8 @@ class _LimitedProtocol(H11Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        return self._idle_since
+        """A stranger that waits for a refusal can lose its place, too."""
+        return self._opened_at if self.scope and IS_REFUSED in self.scope else self._idle_since
 
     @property
     def is_authenticated(self) -> bool:
@@ -206,3 +213,40 @@ class Body:
     def joined(self) -> bytes:
         parts, self._parts = self._parts, []
         return b"".join(parts)
+
+
+DECODING_REST = 3.0
+"""A principal whose body took so long to decode waits this many times as long for the next one."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    free_at: float = 0.0
+    used_seconds: float = 0.0
+
+
+class Decoding:
+    """Large bodies are decoded in threads, so that the event loop can go on. But Python runs one thread at a time: so
+    each principal has one body decoded at a time, and for at most a quarter of the time.
+    """
+
+    def __init__(self) -> None:
+        self._turns: defaultdict[str, _Turn] = defaultdict(_Turn)
+
+    async def run(self, owner: str, decode: Callable[[], T]) -> T:
+        turn, loop = self._turns[owner], asyncio.get_running_loop()
+        async with turn.lock:
+            await asyncio.sleep(turn.free_at - loop.time())
+            try:
+                return await asyncio.to_thread(_timed, decode, turn)
+            finally:
+                turn.free_at = loop.time() + DECODING_REST * turn.used_seconds
+
+
+def _timed(decode: Callable[[], T], turn: _Turn) -> T:
+    start = time.thread_time()
+    try:
+        return decode()
+    finally:
+        turn.used_seconds = time.thread_time() - start

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 CERTIFICATE_NAMES = "penstock.certificate_names"
 """The key of these names in a request's scope."""
 
+IS_REFUSED = "penstock.is_refused"
+"""The key of a flag in a request's scope: its peer is a stranger, and waits for the refusal."""
+
 
 class HttpProtocol(H11Protocol):
     """Every request's scope has the names in the certificate with which the client has proved its identity (mutual

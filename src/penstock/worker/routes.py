@@ -1,7 +1,7 @@
 """What all routes of the worker share: bodies read within a limit into typed requests, replies and errors as JSON."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
@@ -184,14 +184,16 @@ def _check_path(path: str, request: starlette.requests.Request) -> None:
 
 async def _body(request: starlette.requests.Request, kind: type[R], bytes_max: int) -> R:
     _check_type(request)
-    with request.app.state.bodies.one(bytes_max, principal_of(request).name) as one:
+    owner = principal_of(request).name
+    with request.app.state.bodies.one(bytes_max, owner) as one:
         one.announce(int(request.headers.get("content-length", 0)))  # h11 accepts numbers alone
         async for part in request.stream():
             one.add(part)
         data = one.joined()
         if len(data) <= _DECODED_IN_LOOP_BYTES_MAX:
             return decode_request(data, kind)
-        return await asyncio.to_thread(decode_request, data, kind)
+        decoded: R = await request.app.state.decoding.run(owner, partial(decode_request, data, kind))
+        return decoded
 
 
 def _check_type(request: starlette.requests.Request) -> None:
