@@ -176,7 +176,7 @@ def test_a_body_is_refused_by_its_announced_length() -> None:
     assert bodies.bytes == 0
 
 
-def test_a_principal_has_large_bodies_decoded_for_a_quarter_of_the_time() -> None:
+def test_a_principal_has_large_bodies_decoded_for_an_eighth_of_the_time() -> None:
     """And others do not wait for it."""
     seconds = 0.05
     started: list[tuple[str, float]] = []

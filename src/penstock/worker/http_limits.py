@@ -215,7 +215,7 @@ class Body:
         return b"".join(parts)
 
 
-DECODING_REST = 3.0
+DECODING_REST = 7.0
 """A principal whose body took so long to decode waits this many times as long for the next one."""
 
 
@@ -228,7 +228,7 @@ class _Turn:
 
 class Decoding:
     """Large bodies are decoded in threads, so that the event loop can go on. But Python runs one thread at a time: so
-    each principal has one body decoded at a time, and for at most a quarter of the time.
+    each principal has one body decoded at a time, and for at most an eighth of the time.
     """
 
     def __init__(self) -> None:
