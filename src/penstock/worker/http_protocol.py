@@ -28,16 +28,16 @@ class HttpProtocol(H11Protocol):
         self.app = _with_names(self.app, certificate_names(transport.get_extra_info("peercert")))
 
     def send_400_response(self, msg: str) -> None:
-        """Instead of the reply to the request that is malformed, if that has begun already: nobody would read it, and
-        h11 raises for a second reply.
+        """Instead of the application's reply, if there is one to come. h11 raises for a second reply, and for text in a
+        reply to HEAD: then the connection is closed without another word.
         """
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.abort()
-            return
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        super().send_400_response(msg)
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
 
 
 def _with_names(app: "ASGI3Application", names: tuple[str, ...]) -> "ASGI3Application":
