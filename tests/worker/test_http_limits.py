@@ -116,7 +116,7 @@ def test_a_malformed_body_gets_at_most_one_reply_and_leaves_no_traceback(
     chunked = b"Transfer-Encoding: chunked\r\n\r\n"
     worker = serve(HttpLimits())
     with connected(worker, head + chunked + b"not a chunk\r\n") as at_once:
-        assert until_closed(at_once).count(b"HTTP/1.1") == (not request_.startswith(b"HEAD"))
+        assert until_closed(at_once).count(b"HTTP/1.1") <= 1
     with connected(worker, head + chunked + b"1\r\nx\r\n") as later:
         if request_ != b"POST /drain":
             assert later.recv(65536).startswith(b"HTTP/1.1 ")

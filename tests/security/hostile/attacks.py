@@ -252,7 +252,8 @@ class AttackProcess:
 
 
 async def _attack(ports: Ports, tokens: dict[str, str], clients: tuple[Clients, ...]) -> float:
-    """Until there is a line to read. Returns the attempts per second in full swing."""
+    """Until there is a line to read. Returns the attempts per second."""
+    start = time.monotonic()
     acts = [one for one in clients for _ in range(one.count)]
     attackers, ended = Attackers(ports, tokens, len(acts)), asyncio.Event()
     tasks = [
@@ -260,11 +261,10 @@ async def _attack(ports: Ports, tokens: dict[str, str], clients: tuple[Clients, 
     ]
     with suppress(TimeoutError):
         await asyncio.wait_for(attackers.all_connected.wait(), READY_SECONDS_MAX)
-    before, start = attackers.attempts, time.monotonic()
     _answer("ready")
     asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
     await ended.wait()
-    rate = (attackers.attempts - before) / (time.monotonic() - start)
+    rate = attackers.attempts / (time.monotonic() - start)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -32,9 +32,10 @@ CANARY = "canary"
 FORGED = "0000-forged"
 """Hostile texts contain line breaks followed by this: no line of the log may start with it."""
 
-GROWTH_BYTES_MAX = 512 * MIB
-"""Of the worker's resident memory over what it has when the attacks begin: its budget for events in flight (256 MiB),
-and as much again for connections and requests.
+GROWTH_BYTES_MAX = 768 * MIB
+"""Of the worker's resident memory over what it has when the attacks begin: its budgets for events of sources in flight
+(256 MiB), for appends that are not durable (128 MiB) and for HTTP bodies (128 MiB), which a slow disk can fill all at
+once, and half as much again for connections and for what bodies are decoded to.
 """
 LOG_BYTES_MAX = MIB
 LOG_BYTES_PER_SECOND_MAX = 64 << 10
