@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,6 +14,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.core.connection_limits import ConnectionLimits, address_of
 from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.worker.http_protocol import IS_REFUSED
+
+if TYPE_CHECKING:
+    from uvicorn._types import HTTPScope
 
 MIB = 1 << 20
 
@@ -138,7 +141,8 @@ class _LimitedProtocol(H11Protocol):
     @property
     def idle_since(self) -> float | None:
         """A stranger that waits for a refusal can lose its place, too."""
-        return self._opened_at if self.scope and IS_REFUSED in self.scope else self._idle_since
+        scope = cast("HTTPScope | None", self.scope)  # None before the first request
+        return self._opened_at if scope is not None and IS_REFUSED in scope else self._idle_since
 
     @property
     def is_authenticated(self) -> bool:

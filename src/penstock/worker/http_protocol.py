@@ -1,7 +1,7 @@
 """The server side of one HTTP connection: uvicorn's protocol, with the names in the client's certificate."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -10,6 +10,7 @@ from penstock.access.certificates import certificate_names
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 CERTIFICATE_NAMES = "penstock.certificate_names"
 """The key of these names in a request's scope."""
@@ -31,9 +32,10 @@ class HttpProtocol(H11Protocol):
         """Instead of the application's reply, if there is one to come. h11 raises for a second reply, and for text in a
         reply to HEAD: then the connection is closed without another word.
         """
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
         try:
             super().send_400_response(msg)
         except h11.LocalProtocolError:
