@@ -1,12 +1,20 @@
-"""One segment in memory, and the runs that map its bytes to chapters."""
+"""One segment in memory, and the runs that map its bytes to chapters.
 
-from array import array
+There may be a million of them, and a full garbage collection looks at every object that the collector tracks: so it
+tracks nothing here (`gc=False`, and bytes instead of an array). None of it can be part of a reference cycle.
+"""
+
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from struct import Struct as Layout
+from typing import NamedTuple, Self
+
+import msgspec
 
 from penstock.core.types import Offset, Position, SegmentId
 
+_RUN = Layout("=4Q")
+_START = Layout("=Q")
 _WIDTH = 4
 
 
@@ -19,19 +27,22 @@ class Run(NamedTuple):
     key_start: Offset
 
 
-class Runs:
+class Runs(msgspec.Struct, gc=False, eq=False):
     """A segment's runs in ascending order. Flat, because there are many segments and most have one run."""
 
-    __slots__ = ("_flat",)
+    _packed: bytearray = msgspec.field(default_factory=bytearray)
 
-    def __init__(self, runs: Iterable[int] = ()) -> None:
-        self._flat = array("Q", runs)
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Self:
+        """What `flat` returned."""
+        values = [*numbers]
+        return cls(bytearray(Layout(f"={len(values)}Q").pack(*values)))
 
     def __len__(self) -> int:
-        return len(self._flat) // _WIDTH
+        return len(self._packed) // _RUN.size
 
     def __getitem__(self, number: int) -> Run:
-        start, chapter, key, key_start = self._flat[number * _WIDTH : (number + 1) * _WIDTH]
+        start, chapter, key, key_start = _RUN.unpack_from(self._packed, number * _RUN.size)
         return Run(Offset(start), Position(chapter), SegmentId(key), Offset(key_start))
 
     def __iter__(self) -> Iterator[Run]:
@@ -39,51 +50,48 @@ class Runs:
 
     def touch(self, chapter: Position) -> bool:
         """Whether some of them are in the chapter."""
-        return chapter in self._flat[1::_WIDTH]
+        return chapter in self.flat()[1::_WIDTH]
 
     def flat(self) -> list[int]:
-        return self._flat.tolist()
+        return memoryview(self._packed).cast("Q").tolist()
 
     def find(self, offset: Offset) -> int:
         """The number of the run that holds `offset`; -1 where none does: its bytes were lost."""
-        return bisect_right(range(len(self)), int(offset), key=lambda n: self._flat[n * _WIDTH]) - 1
+        return bisect_right(range(len(self)), int(offset), key=self._start) - 1
 
     def end(self, number: int, length: Offset) -> Offset:
         """Where the run ends, in a segment of this length."""
-        after = (number + 1) * _WIDTH
-        return Offset(self._flat[after]) if after < len(self._flat) else length
+        return Offset(self._start(number + 1)) if number + 1 < len(self) else length
+
+    def _start(self, number: int) -> int:
+        start: int = _START.unpack_from(self._packed, number * _RUN.size)[0]
+        return start
 
     def add(self, run: Run) -> None:
         """Add a run at the end, unless the last run already covers it."""
-        flat = self._flat
-        if not (
-            flat
-            and run.key == flat[-2]
-            and run.chapter == flat[-3]
-            and run.key_start - flat[-1] == run.start - flat[-4]
-        ):
-            flat.extend(run)
+        if not (self._packed and _continues(self[len(self) - 1], run)):
+            self._packed += _RUN.pack(*run)
 
     def drop_before(self, offset: Offset) -> None:
         """Forget the runs that lie wholly below `offset`."""
         if (first := self.find(offset)) > 0:
-            del self._flat[: first * _WIDTH]
+            del self._packed[: first * _RUN.size]
 
     def replace(self, start: Offset, end: Offset, run: Run, length: Offset) -> None:
         """Let `run` hold [start, end), in a segment of this length."""
         first, last = max(self.find(start), 0), self.find(Offset(end - 1))
         after = self[last]
-        new: list[int] = []
+        new: list[Run] = []
         if self[first].start < start:
-            new.extend(self[first])
+            new.append(self[first])
             before: Run | None = self[first]
         else:
             before = self[first - 1] if first else None
         if before is None or not _continues(before, run):
-            new.extend(run)
+            new.append(run)
         if end < self.end(last, length):
-            new.extend((end, after.chapter, after.key, after.key_start + end - after.start))
-        self._flat[first * _WIDTH : (last + 1) * _WIDTH] = array("Q", new)
+            new.append(Run(end, after.chapter, after.key, Offset(after.key_start + end - after.start)))
+        self._packed[first * _RUN.size : (last + 1) * _RUN.size] = b"".join(_RUN.pack(*each) for each in new)
 
 
 def _continues(last: Run, run: Run) -> bool:
@@ -101,34 +109,20 @@ class Damage(NamedTuple):
     """Bytes before `end` are lost, and none after it; otherwise it is unknown whether some after it are."""
 
 
-class Segment:
+class Segment(msgspec.Struct, gc=False, eq=False):
     """`length` counts every byte that was accepted, `durable` those an fsync has covered: readers see only these."""
 
-    __slots__ = (
-        "attributes",
-        "damage",
-        "durable",
-        "id",
-        "length",
-        "name",
-        "runs",
-        "sealed",
-        "start",
-        "writers",
-    )
-
-    def __init__(self, segment_id: SegmentId, name: str) -> None:
-        self.id = segment_id
-        self.name = name
-        self.start = Offset(0)
-        self.length = Offset(0)
-        self.durable = Offset(0)
-        self.sealed = False
-        self.runs = Runs()
-        # Most segments have none of these: None costs nothing, an empty dict 64 bytes.
-        self.writers: dict[bytes, int] | None = None
-        self.attributes: dict[bytes, int] | None = None
-        self.damage: Damage | None = None
+    id: SegmentId
+    name: str
+    start: Offset = Offset(0)
+    length: Offset = Offset(0)
+    durable: Offset = Offset(0)
+    sealed: bool = False
+    runs: Runs = msgspec.field(default_factory=Runs)
+    # Most segments have none of these: None costs nothing, an empty dict 64 bytes.
+    writers: dict[bytes, int] | None = None
+    attributes: dict[bytes, int] | None = None
+    damage: Damage | None = None
 
     def last_number(self, writer: bytes) -> int | None:
         """The number of the writer's last append; None if the writer is new."""

@@ -291,7 +291,7 @@ def _from_row(row: Sequence[Any]) -> Segment:
     segment = Segment(SegmentId(row[0]), row[1])
     segment.start, segment.length, segment.durable = row[2], row[3], row[3]
     segment.sealed = row[4]
-    segment.runs = Runs(row[5])
+    segment.runs = Runs.of(row[5])
     segment.writers = dict(row[6]) if row[6] else None
     segment.attributes = row[7]
     segment.damage = Damage(*row[8]) if row[8] else None
