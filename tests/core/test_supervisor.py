@@ -130,3 +130,22 @@ async def test_a_failed_store_restarts_nothing(caplog: pytest.LogCaptureFixture)
     task = supervisor.run("work", work)
     await asyncio.wait_for(task.finished.wait(), 60)
     assert (supervisor.states(), caplog.text) == ([], "")
+
+
+async def test_a_failing_task_is_reported_while_another_one_of_its_name_runs_and_ends() -> None:
+    supervisor, broken = Supervisor(), [True]
+
+    async def work() -> None:
+        if broken[0]:
+            raise ValueError("broken")
+
+    async def nothing() -> None:
+        pass
+
+    first = supervisor.run("work", work)
+    await eventually(lambda: supervisor.deaths["work"] > 0)
+    await supervisor.run("work", nothing).finished.wait()
+    assert supervisor.problems()
+    broken[0] = False
+    await first.finished.wait()
+    assert supervisor.problems() == []

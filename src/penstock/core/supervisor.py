@@ -170,7 +170,8 @@ class Supervisor:
     def __init__(self, end_process: Callable[[], None] = _nothing) -> None:
         """`end_process` is called when a task dies that the process cannot run without."""
         self._end_process = end_process
-        self._tasks: dict[str, Supervised] = {}
+        self._tasks: dict[Supervised, None] = {}
+        """Several may have the same name: one that failed and waits is still known when the next one starts."""
         self.deaths: Counter[str] = Counter()
         """By the task's name, also of tasks that have ended for good."""
         self.fatal = ""
@@ -198,29 +199,30 @@ class Supervisor:
         return self._add(Supervised(self, name, repeat, OnDeath.RESTART, STEADY_SECONDS + seconds, _nothing))
 
     def _add(self, task: Supervised) -> Supervised:
-        self._tasks[task.name] = task
+        self._tasks[task] = None
         return task
 
     async def stop(self) -> None:
         """End all that still run; returns when they have ended."""
-        for task in list(self._tasks.values()):
+        for task in list(self._tasks):
             await task.stop()
 
     def forget(self, task: Supervised) -> None:
-        if self._tasks.get(task.name) is task:
-            del self._tasks[task.name]
+        self._tasks.pop(task, None)
 
     def end(self, task: Supervised) -> None:
         self.fatal = f"background task {task.name!r} failed: {task.reason}"
         self._end_process()
 
     def __getitem__(self, name: str) -> Supervised:
-        return self._tasks[name]
+        """The oldest of this name."""
+        return next(one for one in self._tasks if one.name == name)
 
     def states(self) -> list[TaskState]:
         """Of all tasks that run, or have died."""
         failing = {one.name for one in self._failing()}
-        return [TaskState(name, self.deaths[name], name in failing) for name in sorted({*self._tasks, *self.deaths})]
+        names = {*(one.name for one in self._tasks), *self.deaths}
+        return [TaskState(name, self.deaths[name], name in failing) for name in sorted(names)]
 
     def problems(self) -> list[str]:
         problems = [self.fatal] if self.fatal else []
@@ -228,7 +230,7 @@ class Supervisor:
         return problems + [f"background task {one.name!r} has failed {n}: {one.reason}" for one, n in times.items()]
 
     def _failing(self) -> list[Supervised]:
-        return [one for one in self._tasks.values() if one.is_failing]
+        return [one for one in self._tasks if one.is_failing]
 
 
 def _times(count: int) -> str:
