@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+
+import pytest
 
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import (
@@ -18,14 +21,33 @@ from penstock.protocol.connector import (
     announce_window,
     encode,
 )
+from penstock.protocol.connector.credits import WINDOW_BYTES
 from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.support.waiting import eventually
 
 STREAM = 7
 MESSAGES = 5000
 
 
-def payload(number: int) -> bytes:
-    return number.to_bytes(4, "big") * 1000
+ETHERNET_SEGMENT_BYTES = 1448
+"""Of an MTU of 1,500."""
+SEND_BUFFER_BYTES = 64 * 1024
+
+
+def payload(number: int, size: int) -> bytes:
+    return number.to_bytes(4, "big") * (size // 4)
+
+
+def loopback() -> socket.socket:
+    return socket.socket()
+
+
+def ethernet() -> socket.socket:
+    """Small TCP segments, of which each is accounted for in a small buffer."""
+    sock = socket.socket()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, ETHERNET_SEGMENT_BYTES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    return sock
 
 
 class NaiveProgram:
@@ -33,9 +55,12 @@ class NaiveProgram:
     into the buffers of the socket is lost for certain.
     """
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setblocking(False)
+    def __init__(self, port: int, size: int, sock: socket.socket) -> None:
+        sock.connect(("127.0.0.1", port))
+        sock.setblocking(False)
+        self._socket = sock
+        self._size = size
+        self.lost_bytes = 0
         self._decoder = Decoder(Use.SOURCE)
         self._credits = 0
         self._sent = 0
@@ -68,18 +93,43 @@ class NaiveProgram:
         while self._credits and self._sent < MESSAGES:
             self._credits -= 1
             self._sent += 1
-            self._send(encode(Message(STREAM, self._sent, 0, b"", payload(self._sent))))
+            self._send(encode(Message(STREAM, self._sent, 0, b"", payload(self._sent, self._size))))
 
     def _send(self, data: bytes) -> None:
+        taken = 0
         with suppress(BlockingIOError):
-            self._socket.send(data)
+            taken = self._socket.send(data)
+        self.lost_bytes += len(data) - taken
 
 
-async def test_what_a_naive_program_sends_is_stored_exactly(running: RunningGateway) -> None:
+@pytest.mark.parametrize(("size", "connection"), [(4000, loopback), (1000, ethernet)])
+async def test_what_a_naive_program_sends_is_stored_exactly(
+    running: RunningGateway, size: int, connection: Callable[[], socket.socket]
+) -> None:
+    program = NaiveProgram(running.port, size, connection())
     async with asyncio.timeout(120):
-        await NaiveProgram(running.port).run()
+        await program.run()
     stored = {event.event_id: bytes(event.payload) for event in running.events()}
-    assert stored == {number: payload(number) for number in range(1, MESSAGES + 1)}
+    assert stored == {number: payload(number, size) for number in range(1, MESSAGES + 1)}
+    assert program.lost_bytes == 0
+
+
+@pytest.mark.parametrize(("size", "connection"), [(4000, loopback), (1000, ethernet)])
+async def test_with_the_window_of_our_own_clients_the_same_program_stores_a_corrupt_event(
+    serve: Serve, size: int, connection: Callable[[], socket.socket]
+) -> None:
+    """So it has not announced this window, and does not get it."""
+    running = await serve(source=SourceSettings(window_bytes=WINDOW_BYTES))
+    program = NaiveProgram(running.port, size, connection())
+    task = asyncio.create_task(program.run())
+
+    def is_corrupt() -> bool:
+        return any(bytes(event.payload) != payload(event.event_id, size) for event in running.events())
+
+    await eventually(is_corrupt, lambda: task)
+    assert program.lost_bytes > 0
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def credits_of(connect: Connect, running: RunningGateway, program: str, source: str = "source") -> int:
