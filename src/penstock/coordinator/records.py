@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.core.errors import NoSuchSegment, RequestError
+from penstock.core.errors import Damaged, NoSuchSegment, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.api.pipelines import AtSegments, AtTime, Segments, Starting
 from penstock.protocol.stored.event import HEAD, LENGTH_MIN, NO_TIME
@@ -109,6 +109,9 @@ class Records:
                     found = await asyncio.to_thread(self._store.fetch_heads, located)
             except LookupError:  # moved meanwhile
                 continue
+            except Damaged as error:
+                self._store.note_damage(name, error)
+                raise
             return [(int(at), head) for at, head in found]
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
 
@@ -151,6 +154,9 @@ class Records:
                 return b"".join(await asyncio.to_thread(self._store.fetch, located))
             except LookupError:
                 continue
+            except Damaged as error:
+                self._store.note_damage(name, error)
+                raise
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
 
     def _counted(self, located: Located, *, stored: bool) -> list[Record]:
