@@ -1,10 +1,12 @@
 """TLS on all ports of a worker: its clients, certificates in place of tokens, and certificates that are renewed."""
 
 import json
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import trustme
 from penstock.access.file import AccessFile, StoredGrant
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError, Unauthenticated, Unavailable
+from penstock.core.tls_handshakes import HandshakeLimits
 from penstock.worker.certificates import ReloadedContext, TlsFiles
 from tests.support.waiting import until
 from tests.support.worker_process import WorkerProcess
@@ -20,6 +23,7 @@ from tests.support.worker_process import WorkerProcess
 pytestmark = pytest.mark.process
 
 CA = trustme.CA()
+UNFINISHED = 200
 
 
 def write(certificate: trustme.LeafCert, folder: Path, name: str) -> tuple[Path, Path]:
@@ -116,6 +120,28 @@ def test_a_renewed_certificate_is_used_on_all_ports_without_a_restart(tmp_path: 
         new = cert.read_text()
         assert new != old
         until(lambda: {one.strip() for one in shown()} == {new.strip()})
+
+
+def test_unfinished_handshakes_are_limited_on_every_port(worker: WorkerProcess, address: str) -> None:
+    for port in (worker.http_port, worker.segment_port, worker.connector_port):
+        unfinished = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(UNFINISHED)]
+        with suppress(OSError):  # it has no certificate of its own, which it may learn now or later
+            assert ssl.get_server_certificate(("127.0.0.1", port), timeout=60)
+        with CoordinatorClient(address, 60) as client:
+            assert client.status().tls
+        assert sum(map(_is_open, unfinished)) <= HandshakeLimits().address_max
+        for one in unfinished:
+            one.close()
+
+
+def _is_open(one: socket.socket) -> bool:
+    one.settimeout(0)
+    try:
+        return bool(one.recv(1))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def test_files_that_cannot_be_used_leave_the_certificate_as_it_was(

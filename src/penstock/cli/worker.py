@@ -41,6 +41,7 @@ from penstock.core import sizes
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError, StoreFailed, WorkerFailed
 from penstock.core.logs import log_line, set_up_logging
+from penstock.core.tls_handshakes import HandshakeLimits
 from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, WINDOW_BYTES
@@ -307,13 +308,15 @@ def _allow_many_files() -> int:
 
 _FILES_RESERVED = 256
 """Files for the journal, connectors, sinks and the worker itself, which connections must not take."""
+_PORTS = 3
 
 
 def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
     """With fewer connections, where the system does not allow files for all of them."""
     segment, gateway, http = settings.segment, settings.gateway, settings.http
     wanted = segment.connections_max + gateway.sessions_max + http.connections_max
-    available = max(files - _FILES_RESERVED, files // 2)
+    handshakes = 0 if segment.ssl is None else _PORTS * HandshakeLimits().total_max
+    available = max(files - _FILES_RESERVED - handshakes, files // 2)
     if wanted <= available:
         return settings
     part = available / wanted

@@ -6,6 +6,7 @@ from contextlib import suppress
 from penstock.access.file import AccessControl, Open
 from penstock.access.refusals import Refusals
 from penstock.core.supervisor import Supervisor
+from penstock.core.tls_handshakes import with_tls
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.connection import SegmentConnection
@@ -46,11 +47,9 @@ class SegmentServer:
         """Listen; returns the port."""
         settings, loop = self._settings, self._state.loop
         self._listener = await loop.create_server(
-            lambda: SegmentConnection(self._state),
+            with_tls(lambda: SegmentConnection(self._state), settings.ssl, settings.handshake_seconds),
             settings.host,
             settings.port,
-            ssl=settings.ssl,
-            ssl_handshake_timeout=settings.handshake_seconds if settings.ssl else None,
             backlog=1024,
         )
         self._sweep = self._supervisor.every("sweep of silent connections", _SWEEP_SECONDS, self._sweep_silent)

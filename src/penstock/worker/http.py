@@ -202,12 +202,12 @@ class _Server(uvicorn.Server):
 
 class HttpServer:
     def __init__(self, worker: Watched, settings: WorkerSettings, supervisor: Supervisor) -> None:
-        self.connections = HttpConnections(settings.http, HttpProtocol)
+        self.connections = HttpConnections(settings.http, HttpProtocol, settings.http_ssl)
         config = uvicorn.Config(
             application(worker, settings),
             host=settings.http_host,
             port=settings.http_port,
-            http=self.connections.protocol,
+            http=self.connections.protocol,  # type: ignore[arg-type] # it is only called
             ws="none",
             log_config=None,  # as all the worker's
             log_level="warning",
@@ -217,7 +217,6 @@ class HttpServer:
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
         config.load()
-        config.ssl = settings.http_ssl
         self._server = _Server(config)
         self._supervisor = supervisor
         self._task: Supervised | None = None

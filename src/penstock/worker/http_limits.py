@@ -6,13 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from functools import partial
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.core.connection_limits import ConnectionLimits, address_of
 from penstock.core.errors import LimitExceeded, Unavailable
+from penstock.core.tls_handshakes import HandshakeLimits, TlsHandshakes
 from penstock.worker.http_protocol import IS_REFUSED
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
     head_seconds: float = 10.0
-    """From the connection, or the first byte of a request, to the end of its head."""
+    """From the connection, or the first byte of a request, to the end of its head. As long for a TLS handshake."""
 
     body_seconds: float = 60.0
     """From the head to the end of the body: a whole merge in a minute is a megabyte a second."""
@@ -57,7 +60,10 @@ class HttpLimits:
 class HttpConnections:
     """All connections of the port; creates the protocol of each for uvicorn."""
 
-    def __init__(self, limits: HttpLimits, base: type[H11Protocol] = H11Protocol) -> None:
+    def __init__(
+        self, limits: HttpLimits, base: type[H11Protocol] = H11Protocol, context: SSLContext | None = None
+    ) -> None:
+        """With TLS if there is a context; uvicorn itself is to have none."""
         self.limits = limits
         self.open = ConnectionLimits(limits.connections_max, limits.address_max)
         self.refused = 0
@@ -66,7 +72,14 @@ class HttpConnections:
         class _Protocol(_LimitedProtocol, base):  # type: ignore[misc,valid-type]
             shared = connections
 
-        self.protocol: type[asyncio.Protocol] = _Protocol
+        handshakes = None if context is None else TlsHandshakes(context, HandshakeLimits(seconds=limits.head_seconds))
+
+        def protocol(**given: Any) -> asyncio.Protocol:
+            """What uvicorn calls for each connection."""
+            created = partial(_Protocol, **given)
+            return created() if handshakes is None else handshakes.protocol(created)
+
+        self.protocol = protocol
 
 
 class _LimitedProtocol(H11Protocol):

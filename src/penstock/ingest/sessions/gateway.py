@@ -9,6 +9,7 @@ from penstock.access.file import AccessControl, Open
 from penstock.access.refusals import Refusals
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
+from penstock.core.tls_handshakes import with_tls
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.connection import Connection
 from penstock.ingest.sessions.session import SessionTable
@@ -81,14 +82,12 @@ class Gateway:
         if settings.successor:
             await _check_successor(settings.successor)
         self.sources.recover_ended()
-        self._listener = await loop.create_server(
-            lambda: Connection(self.sources, self.sessions, self._access, self._refusals),
-            settings.host,
-            settings.port,
-            ssl=settings.ssl,
-            ssl_handshake_timeout=settings.handshake_seconds if settings.ssl else None,
-            backlog=_BACKLOG,
-        )
+
+        def connection() -> Connection:
+            return Connection(self.sources, self.sessions, self._access, self._refusals)
+
+        factory = with_tls(connection, settings.ssl, settings.handshake_seconds)
+        self._listener = await loop.create_server(factory, settings.host, settings.port, backlog=_BACKLOG)
         self._ticking = self.sources.supervisor.every("credits and marks of time", _TICK_SECONDS, self._tick)
         if not settings.cookie:
             log.warning("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
