@@ -79,6 +79,27 @@ def test_a_turn_leaves_little_to_encode(monkeypatch: pytest.MonkeyPatch) -> None
     assert max(rows) <= 21
 
 
+def test_one_large_write_encodes_a_limited_number_of_rows_and_the_rest_is_encoded_between_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.store.snapshot.WRITE_ROWS_MAX", 50)
+    monkeypatch.setattr("penstock.store.snapshot.STEP_ROWS", 30)
+    store = open_store(MemoryFiles(), chapter_bytes=1 * MIB, snapshot_rows_max=20)
+    for number in range(1000):
+        store.create(f"s{number}")
+    assert not store.encode_ahead(), "the chapter is nearly empty"
+    store.append("s0", [bytes(800 * 1024)])
+    store.append("s1", [bytes(150 * 1024)])
+    assert store.table._ahead is not None
+    left = [len(store.table._ahead._to_do)]
+    assert left[0] == 950
+    while store.encode_ahead():
+        left.append(len(store.table._ahead._to_do))
+        assert left[-2] - left[-1] <= 30
+    assert left[-1] == 0
+    assert store.table.encode() == at_once(store)
+
+
 def test_a_turn_without_room_loses_nothing() -> None:
     files = FaultyFiles(space=200 * 1024)
     store = open_store(files, reserve_bytes=0)

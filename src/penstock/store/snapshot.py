@@ -2,7 +2,8 @@
 
 A snapshot of 300,000 segments takes seconds to encode. The rows of all segments are encoded little by little while the
 chapter fills up, those that change after that are encoded again, and when the chapter turns only the last changes are
-left. The bytes are the same as if everything were encoded at the turn.
+left. Each write does its part, and between writes a background task does more, so that one large write need not do much
+at once. The bytes are the same as if everything were encoded at the turn.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,6 +17,10 @@ BEGIN_AT = 0.5
 """The share of a chapter that is filled when encoding begins: before that, rows would change again."""
 DONE_AT = 0.9
 """The share at which all rows are encoded, but for the last changes."""
+STEP_ROWS = 1000
+"""Encoded at once in the background: some 5 ms."""
+WRITE_ROWS_MAX = 5000
+"""Encoded in one write, however large it is: some 25 ms."""
 
 
 class EncodedRows:
@@ -41,11 +46,21 @@ class EncodedRows:
         self._changed.pop(segment, None)
 
     def step(self, filled: float, left_max: int) -> None:
-        """The chapter is filled to this share: encode so many rows that all but `left_max` are done in time."""
+        """The chapter is filled to this share: encode so many rows that all but `left_max` are done in time, within the
+        limit of one write.
+        """
         before, self._filled = self._filled, max(filled, self._filled)
         share = 1.0 if self._filled >= DONE_AT else (self._filled - before) / (DONE_AT - before)
-        rows = len(self._to_do) + max(0, len(self._changed) - left_max)
-        self._encode(ceil(rows * share))
+        self._encode(min(ceil(self._due(left_max) * share), WRITE_ROWS_MAX))
+
+    def step_ahead(self, left_max: int) -> bool:
+        """Encode some rows, whatever the chapter is filled to; False if all but `left_max` are done."""
+        rows = min(self._due(left_max), STEP_ROWS)
+        self._encode(rows)
+        return rows > 0
+
+    def _due(self, left_max: int) -> int:
+        return len(self._to_do) + max(0, len(self._changed) - left_max)
 
     def finish(self) -> list[bytes]:
         """All rows as they are now, in the order in which the segments were created."""

@@ -236,6 +236,15 @@ class SegmentStore:
         self.table.apply(operations, data, journal.chapter, self.indexes.open)
         return journal.end
 
+    def encode_ahead(self) -> bool:
+        """Encode a little of the next snapshot, if it is due soon; False if there is nothing to do now. To be called
+        again and again between the store's other calls.
+        """
+        if len(self.table) <= self.settings.snapshot_rows_max:
+            return False
+        filled = self.journal.filled(self.indexes.open.encoded_bytes)
+        return self.table.encode_step(filled, self.settings.snapshot_rows_max)
+
     def _turn(self, room: int, *, draining: bool) -> None:
         encoded = self.indexes.open.encode()
         self.journal.turn(encoded, self.table.encode(), room=room, draining=draining)

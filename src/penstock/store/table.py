@@ -233,13 +233,20 @@ class SegmentTable:
 
     def encode_ahead(self, filled: float, left_max: int) -> None:
         """Encode a part of it, if it is time: the chapter is filled to this share. `encode` will find no more than
-        `left_max` rows left to do.
+        `left_max` rows left to do, unless writes are so large and fast that `encode_step` does not keep up.
         """
-        if filled <= BEGIN_AT:
-            return
-        if self._ahead is None:
+        if ahead := self._rows_ahead(filled):
+            ahead.step(filled, left_max)
+
+    def encode_step(self, filled: float, left_max: int) -> bool:
+        """The same between writes; False if there is nothing to do now."""
+        ahead = self._rows_ahead(filled)
+        return ahead is not None and ahead.step_ahead(left_max)
+
+    def _rows_ahead(self, filled: float) -> EncodedRows | None:
+        if self._ahead is None and filled > BEGIN_AT:
             self._ahead = self._encoded_rows()
-        self._ahead.step(filled, left_max)
+        return self._ahead
 
     def forget_encoded(self) -> None:
         """What `encode` returned is the snapshot of the next chapter."""

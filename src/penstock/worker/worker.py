@@ -84,7 +84,6 @@ class Worker:
         WorkerFailed when a task has died that the worker cannot run without.
         """
         self._open()
-        self._loop_watch.start()
         self.supervisor.run("compaction", self._compact)
         try:
             await self._serve(ready)
@@ -130,6 +129,7 @@ class Worker:
         self._rates = Rates(self._counts, time.monotonic)
         sampling = self.supervisor.every("rates", SAMPLE_SECONDS, self._rates.sample)
         http = HttpServer(self, self.settings, self.supervisor)
+        self._loop_watch.start()  # before that nobody waits
         self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self.ports |= {"http": await http.start()}
         if self._runtime is not None:
@@ -270,7 +270,7 @@ class Worker:
 
     async def _compact(self) -> None:
         while True:
-            busy = self._compactor.step()
+            busy = self._compactor.step() | self._store.encode_ahead()
             await asyncio.sleep(0 if busy else _COMPACTION_IDLE_SECONDS)
 
     def _counts(self) -> dict[Key, int]:
