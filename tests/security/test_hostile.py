@@ -1,8 +1,9 @@
-"""A short form of `script/test --campaign hostile`: some seconds of fuzzing with a fixed seed, and each attack for a
-moment, while a good client works.
+"""A short form of `script/test --campaign hostile`: some seconds of fuzzing with a fixed seed, each attack for a moment
+while a good client works, and some thousand segments.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.security.hostile.attacks import ATTACKS, AttackProcess
 from tests.security.hostile.fuzz import PRINCIPALS, fuzz
 from tests.security.hostile.inputs import routes
+from tests.security.hostile.segments import SNAPSHOTS, measure_stalls
 from tests.security.hostile.table import GoodClient
 from tests.security.hostile.target import Target, running_target
 
@@ -54,3 +56,12 @@ def test_a_good_client_makes_progress_during(attack: str, target: Target, attack
         client.send(EVENTS)
         target.check_alive()
     target.check()
+
+
+def test_the_worker_serves_clients_while_it_makes_snapshots_of_many_segments(tmp_path: Path) -> None:
+    """Whether anything stalls is measured by the campaign: a busy machine stalls everything."""
+    found = measure_stalls(tmp_path, segments=5000, new_segments=500)
+    assert found.segments >= 5500
+    assert found.snapshots >= SNAPSHOTS
+    assert found.health_requests > 0
+    assert "snapshot.py" not in found.log

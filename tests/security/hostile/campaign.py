@@ -1,6 +1,6 @@
-"""`script/test --campaign hostile [--seconds S] [--seed N] [--part fuzz|table] [--attack NAME]`: fuzzing of all ports,
-then the table of attacks. The exit status is 1 if an invariant does not hold, or if a good client loses more than half
-of its throughput.
+"""`script/test --campaign hostile [--seconds S] [--seed N] [--part fuzz|table|segments] [--attack NAME]`: fuzzing of
+all ports, then the table of attacks, then very many segments. The exit status is 1 if an invariant does not hold, if a
+good client loses more than half of its throughput, or if the event loop stalls.
 """
 
 import argparse
@@ -13,10 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from tests.security.hostile.attacks import ATTACKS
 from tests.security.hostile.fuzz import fuzz
+from tests.security.hostile.segments import SEGMENTS, measure_stalls
 from tests.security.hostile.table import RATIO_MIN, ROUNDS, Row, as_table, measure
 from tests.security.hostile.target import Target, running_target
 
-ABOUT = "every HTTP route and port fuzzed under authentication, then a good client's throughput under each attack"
+ABOUT = "every route and port fuzzed under authentication, a good client's throughput under each attack, many segments"
 SECONDS = 600.0
 SLICE_SECONDS = 5.0
 """As one principal; then the invariants are checked."""
@@ -36,7 +37,18 @@ def main(arguments: list[str]) -> int:
             ):
                 if not part(target, options, console):
                     return 1
+    if options.part in (None, "segments") and not _segments(options, console):
+        return 1
     return 0
+
+
+def _segments(options: argparse.Namespace, console: Console) -> bool:
+    with tempfile.TemporaryDirectory(prefix="penstock-hostile-") as directory:
+        stalls = measure_stalls(Path(directory), options.segments)
+    console.print(str(stalls), style="red" if stalls.stalls else "green", highlight=False)
+    if stalls.stalls:
+        console.print(stalls.log, markup=False, highlight=False)
+    return not stalls.stalls
 
 
 def _fuzz(target: Target, options: argparse.Namespace, console: Console) -> bool:
@@ -84,9 +96,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/test --campaign hostile", description=f"{ABOUT[0].upper()}{ABOUT[1:]}."
     )
-    parser.add_argument("--part", choices=("fuzz", "table"), help="this part alone")
+    parser.add_argument("--part", choices=("fuzz", "table", "segments"), help="this part alone")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of fuzzing (default: %(default)g)")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**9, help="of the fuzzer (default: a new one)")
     parser.add_argument("--attack", action="append", choices=[*ATTACKS], help="this row of the table alone")
+    parser.add_argument("--segments", type=int, default=SEGMENTS, help="of the last part (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each attack (default: %(default)s)")
     return parser.parse_args(arguments)

@@ -52,7 +52,7 @@ _TRACEBACK = b"Traceback (most recent call last)"
 _SECONDS_MAX = 60.0
 
 
-class _Process(WorkerProcess):
+class Process(WorkerProcess):
     """Its log goes into a file, and relative paths lead into its directory."""
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -80,7 +80,7 @@ class Ports:
 class Target:
     """`tokens`: of each principal by its name; `nobody` has none."""
 
-    def __init__(self, worker: _Process, tokens: dict[str, str]) -> None:
+    def __init__(self, worker: Process, tokens: dict[str, str]) -> None:
         self.tokens = tokens
         self.ports = Ports(worker.http_port, worker.segment_port, worker.connector_port)
         self._worker = worker
@@ -230,7 +230,7 @@ def _lasting(pipeline: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def running_target(directory: Path) -> Iterator[Target]:
     """Whoever reads its canaries, the data must still be there: they are kept."""
-    worker = _Process(directory, "--cookie", COOKIE, "--retention", "keep")
+    worker = Process(directory, "--cookie", COOKIE, "--retention", "keep")
     create_private_directory(worker.data)
     access = AccessFile(worker.data)
     tokens = {"nobody": "", **{name: access.add(grant) for name, grant in _GRANTS.items()}, "owner": TOKEN}
