@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -117,8 +119,16 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     silence_spark()
-    SparkContext(conf=_conf(settings), gateway=gateway)
+    context = SparkContext(conf=_conf(settings), gateway=gateway)
+    # A thread of it reads from the JVM: if the JVM ends first, as after a signal to all our processes, that is no error.
+    context._accumulatorServer.handle_error = _ignore_end  # type: ignore[method-assign]  # noqa: SLF001
     return SparkSession.builder.getOrCreate()
+
+
+def _ignore_end(request: Any, client_address: Any) -> None:  # noqa: ARG001  the parameters of socketserver
+    error = sys.exception()
+    if not isinstance(error, EOFError | ConnectionError):
+        logging.getLogger(__name__).error("PySpark's accumulators: %r", error)
 
 
 def _end(gateway: Any) -> None:
