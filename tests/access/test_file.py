@@ -97,6 +97,7 @@ def test_a_certificate_or_nothing_needs_no_token(tmp_path: Path) -> None:
     StoredGrant("shop", "read"),
     StoredGrant("owner", "read"),
     StoredGrant("other", "king"),
+    StoredGrant("other", "write", quota_bytes=1000),
     StoredGrant("", "read"),
     StoredGrant("two\nlines", "read"),
     StoredGrant("other", "read", certificate="c"),
