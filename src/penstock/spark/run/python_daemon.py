@@ -8,22 +8,15 @@ import sys
 
 from pyspark import daemon
 
-_NEEDED = {
-    "pyspark.worker": ("pandas", "penstock.spark.source.arrow", "penstock.spark.sink.rows", "penstock.windows.stages"),
-    "pyspark.sql.worker.plan_data_source_read": ("penstock.spark.source.stream",),
-    "pyspark.sql.worker.write_into_data_source": ("penstock.spark.sink.writer",),
-}
-"""By the module that a forked process runs."""
+_TASKS = "pyspark.worker"
+"""The module that a forked process runs for a task. For other modules there is nothing to prepare."""
 
-
-def _import(worker_module: str) -> None:
-    """None of these starts a thread that a fork would have to take along."""
-    importlib.import_module(worker_module)
-    for name in _NEEDED.get(worker_module, ()):
-        importlib.import_module(name)
-
+_NEEDED = ("pandas", "penstock.spark.source.arrow", "penstock.spark.sink.rows", "penstock.windows.stages")
+"""By tasks. None of these starts a thread that a forked process would miss."""
 
 if __name__ == "__main__":
-    _import(sys.argv[1])
-    gc.freeze()  # a collection in a forked process would copy the pages of all these modules
+    if sys.argv[1] == _TASKS:
+        for name in (_TASKS, *_NEEDED):
+            importlib.import_module(name)
+        gc.freeze()  # a collection in a forked process would copy the pages of all these modules
     daemon.manager()
