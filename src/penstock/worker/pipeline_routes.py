@@ -8,9 +8,10 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from penstock.access.principals import WHOLE_WORKER, Role
+from penstock.connectors.api import paths_in
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.segment import SegmentOptions
-from penstock.connectors.urls import is_url, parse_sink
+from penstock.connectors.urls import ParsedSink, is_url, parse_sink
 from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api
 from penstock.protocol.api.codec import Empty
@@ -106,10 +107,23 @@ def _used_by_sinks(body: Bind) -> dict[str, str]:
             names[spec.url] = f"connector {spec.url!r}"
         else:
             with suppress(RequestError):  # reported with all other mistakes, when they are bound
-                options = parse_sink(spec.url).connector.options
-                if isinstance(options, SegmentOptions) and options.worker is None:
-                    names[access_name(options.segment)] = f"segment {options.segment!r}"
+                names |= _used_by(parse_sink(spec.url))
     return names
+
+
+_OWN_MACHINE = frozenset({"callback", "file", "postgres", "sqlite", "stdio"})
+"""Types of sinks that use what belongs to the worker's owners: files, code, output, and the credentials that the client
+library of PostgreSQL finds by itself.
+"""
+
+
+def _used_by(sink: ParsedSink) -> dict[str, str]:
+    options = sink.options
+    if isinstance(options, SegmentOptions) and options.worker is None:
+        return {access_name(options.segment): f"segment {options.segment!r}"}
+    if sink.kind in _OWN_MACHINE or [*paths_in(options)]:
+        return {WHOLE_WORKER: "the files and credentials of the worker"}
+    return {}
 
 
 class _Pipelines:

@@ -7,18 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from penstock.access.file import AccessFile, StoredGrant
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, EndOfStream, Error, Hello, Message, Ok, announce_window
 from tests.ingest.conftest import Peer, Serve
 from tests.support.tls import CA, client_context, server_context
 from tests.support.worker_process import WorkerProcess
+
+SECONDS_MAX = 60
 
 
 async def hello(port: int, context: ssl.SSLContext | None) -> Peer:
     peer = Peer(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
     peer.send(Hello("0.0.1", b"", announce_window("test"), "source"))
     try:
-        assert isinstance(await peer.frame(), Ok)
-    except (OSError, EOFError):
+        frame = await peer.frame()
+        assert isinstance(frame, Ok), frame
+    except (OSError, EOFError, AssertionError):
         await peer.close()
         raise
     return peer
@@ -81,9 +85,33 @@ async def test_the_worker_takes_certificates_by_option(tmp_path: Path) -> None:
     for part in server.cert_chain_pems:
         part.write_to_path(chain, append=True)
     options = ("--tls-cert", str(chain), "--tls-key", str(key), "--tls-client-ca", str(authority))
+    access, certified = AccessFile(tmp_path / "data"), client_context(certificate=True)
     with WorkerProcess(tmp_path / "data", *options) as worker:
-        peer = await hello(worker.connector_port, client_context(certificate=True))
+        access.add(StoredGrant("program", "write", certificate="client@example.org"))
+        peer = await let_in(worker.connector_port, certified)
         await stream(peer)
         await peer.close()
         with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
             await hello(worker.connector_port, client_context())
+        with pytest.raises(AssertionError, match="the certificate is not listed"):
+            await hello(worker.connector_port, client_context(certificate=True, name="other@example.org"))
+        access.revoke("program")
+        await until_refused(worker.connector_port, certified)
+
+
+async def let_in(port: int, context: ssl.SSLContext) -> Peer:
+    """As soon as the worker has read its access file again."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            with suppress(AssertionError):
+                return await hello(port, context)
+            await asyncio.sleep(0.05)
+
+
+async def until_refused(port: int, context: ssl.SSLContext) -> None:
+    """Who is revoked must not get more than before."""
+    async with asyncio.timeout(SECONDS_MAX):
+        with pytest.raises(AssertionError, match="the certificate is not listed"):
+            while True:
+                await (await hello(port, context)).close()
+                await asyncio.sleep(0.05)

@@ -2,7 +2,8 @@
 
 A HELLO's cookie is the worker's cookie or the token of a principal with the role `write` for the source. A client
 certificate that is listed does without either. The worker's cookie, or a worker without one, admits to every source,
-except for what a principal's token or a listed certificate limits its owner to.
+except for what a principal's token or a listed certificate limits its owner to. A worker without a cookie that checks
+certificates admits listed ones only: whoever is revoked must not get more than before.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class ProgramAccess:
         self._token = "" if knows_cookie else cookie.decode("utf-8", "replace")
         found = self._identify()
         if self._cookie and not knows_cookie:
-            if found is None:
+            if found is None or found is EVERYONE:  # without access control the cookie alone decides
                 self._refusals.count(Port.CONNECTOR)
                 raise ProtocolError("the cookie is wrong")
             self.principal = found
@@ -41,7 +42,10 @@ class ProgramAccess:
         if found is None and self._token:  # a cookie where none is needed: not a token
             self._token = ""
             found = self._identify()
-        self.principal = None if found is None or found.name == ANONYMOUS else found
+        if found is None and self.certificate_names and not self._cookie:
+            self._refusals.count(Port.CONNECTOR)
+            raise ProtocolError("the certificate is not listed: penstock access add NAME --role write --certificate …")
+        self.principal = found if found is not None and found is not EVERYONE and found.name != ANONYMOUS else None
 
     def check_source(self, name: str) -> None:
         """Raises Forbidden."""
@@ -59,7 +63,6 @@ class ProgramAccess:
 
     def _identify(self) -> Principal | None:
         try:
-            found = self._access.principal(self._token, self.certificate_names)
+            return self._access.principal(self._token, self.certificate_names)
         except Unauthenticated:
             return None
-        return None if found is EVERYONE else found  # without access control the cookie alone decides
