@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.coordinator import CoordinatorClient, InputSpec
+from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec
 from penstock.client.source import Source
 from penstock.core import supervisor as supervision
 from penstock.core.retry import RetryPolicy
@@ -67,15 +67,22 @@ class Stage:
         self.send_one(miss)
 
     def send_as_a_program(self) -> None:
-        """Its acknowledgement waits for a pipeline, which completes it."""
+        """Its acknowledgement waits for a pipeline, which completes all of it."""
         self._program.start()
         with CoordinatorClient(self.scene.http) as client:
             generation = client.start("q", {"in": InputSpec(["program"])}, ["out"], fresh=True).generation
-            start = client.initial("q", generation, "in")
-            while (offset := client.cut("q", generation, "in", start, wait_ms=50).offset) == start:
-                pass
-            assert offset.epoch is not None
-            client.merge("q", offset.epoch, [], generation=generation)
+            at = client.initial("q", generation, "in")
+            while not self._has_sent(at):
+                offset = client.cut("q", generation, "in", at, wait_ms=50).offset
+                if offset != at:
+                    assert offset.epoch is not None
+                    client.merge("q", offset.epoch, [], generation=generation)
+                    at = offset
+
+    def _has_sent(self, at: InputOffset) -> bool:
+        """Whether all of its event lies before `at`."""
+        source = self.scene.application.status().sources.get("program")
+        return source is not None and source.messages == 1 and source.retained_bytes == sum(at.segments.values())
 
     def _run_program(self) -> None:
         source = Source(self.scene.programs, source="program")
@@ -94,7 +101,7 @@ class Stage:
             self.scene.application.apply(self.deployment)
         wanted = {str(number) for number in range(1, self._sent + 1)}
         until(lambda: wanted <= {*self.taker.lines}, lambda: self.taker.lines)
-        until(lambda: not self._program.is_alive(), lambda: "the program has no acknowledgement")
+        until(lambda: not self._program.is_alive(), lambda: self.scene.application.status().sources["program"])
 
 
 Cause = Callable[[Stage], None]
