@@ -109,29 +109,27 @@ async def test_a_sink_is_blocked_by_what_cannot_be_read_and_gets_it_later(
 
 
 async def test_sweep_and_retention_go_on_without_the_indexes_that_cannot_be_read(tmp_path: Path) -> None:
-    """Nothing is cached, so that retention reads an index for each segment."""
-    files = FaultyFiles()
-    store = replace(SMALL, index_cache_bytes=1)
+    """Almost nothing is cached, so that retention must read the index of the chapter where it is to truncate."""
+    files, name, staged = FaultyFiles(), "connector/broken/0", "staging/nobody/1/1/0-0/out"
     often = CoordinatorSettings(
-        retention=Retention("size", 1 << 20),
+        retention=Retention("size", 4 << 20),
         retention_seconds=0.01,
         sweep_seconds=0.01,
         truncate_bytes=1,
         orphan_seconds=0.01,
     )
-    async with running(tmp_path, files, store, often) as worker:
-        await fill(worker, "connector/broken/0", 3072)
-        await fill(worker, "connector/broken/0", 64)
-        await eventually(lambda: worker._store.info("connector/broken/0").start > 0)
-        start = worker._store.info("connector/broken/0").start
+    async with running(tmp_path, files, replace(SMALL, index_cache_bytes=1), often) as worker:
         fail_all_reads(files)
-        await fill(worker, "connector/broken/0", 3072)
-        worker._store.create("staging/nobody/1/1/0-0/out")
-        await eventually(lambda: not worker._store.exists("staging/nobody/1/1/0-0/out"), worker.problems)
-        await eventually(lambda: worker._store.is_damaged("connector/broken/0"), worker.problems)
+        await fill(worker, name, 12 << 10)
+        # When the next chapter is closed, the indexes of those that are durable leave the cache.
+        await fill(worker, name, 3 << 9)
+        await eventually(lambda: worker._store.is_damaged(name), worker.problems)
+        worker._store.create(staged)
+        await eventually(lambda: not worker._store.exists(staged), worker.problems)
         code, health = await get(worker, "/health")
         assert code == 503
-        assert "segment 'connector/broken/0'" in health
+        assert f"segment {name!r}" in health
         assert "background task" not in health
+        start = worker._store.info(name).start
         mend(files)
-        await eventually(lambda: worker._store.info("connector/broken/0").start > start, worker.problems)
+        await eventually(lambda: worker._store.info(name).start > start, worker.problems)
