@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -199,6 +200,54 @@ def test_a_secret_is_in_no_file_no_status_and_no_log(place: Place, tmp_path: Pat
         assert client.application().deployment == deployment, "the references are as they were sent"
         assert SECRET not in f"{client.application()} {client.status()}"
         client.apply(Deployment())
+    for file in [*place.worker.data.rglob("*"), place.worker.log]:
+        assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "the host of a server": (
+        "tcp-server",
+        {"host": "${DEPLOYED_SECRET}", "port": 0},
+        "on host ${DEPLOYED_SECRET} other",
+    ),
+    "a path outside": ("file", {"mode": "read", "path": "/x/${DEPLOYED_SECRET}"}, "/x/${DEPLOYED_SECRET} is outside"),
+    "a segment": ("segment", {"segment": "x-${DEPLOYED_SECRET}"}, "a segment's name cannot have a reference"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refusal_has_references_and_no_secret(place: Place, what: str) -> None:
+    kind, config, told = REFUSED[what]
+    refusal = place.refusal(source_of(connector("c", kind, config=config, codec="binary")))
+    assert told in str(refusal)
+    assert SECRET not in f"{refusal} {refusal.hint}"
+    assert_no_secret_is_stored_or_logged(place)
+
+
+SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "the host of a client": ("tcp-client", {"host": "${DEPLOYED_SECRET}", "port": 1}),
+    "a URL's path": ("ws-client", {"url": "ws://127.0.0.1:1/${DEPLOYED_SECRET}"}),
+    "a URL's host": ("ws-client", {"url": "ws://${DEPLOYED_SECRET}:1/"}),
+    "a file": ("file", {"mode": "read", "path": "ROOT/${DEPLOYED_SECRET}/x"}),
+    "a server's path": ("http-server", {"port": 0, "path": "/${DEPLOYED_SECRET}"}),
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_a_status_and_the_log_have_references_and_no_secret(place: Place, what: str) -> None:
+    kind, config = SHOWN[what]
+    config = {key: str(value).replace("ROOT", str(place.allowed)) for key, value in config.items()}
+    place.apply(source_of(connector("c", kind, config=config, codec="binary")))
+    with place.application() as client:
+        until(lambda: any(one.reason or one.reached_at for one in client.status().connectors))
+        status = str(client.status())
+        client.apply(Deployment())
+    assert SECRET not in status
+    assert "${DEPLOYED_SECRET}" in status or what == "a URL's path", "which is not shown at all"
+    assert_no_secret_is_stored_or_logged(place)
+
+
+def assert_no_secret_is_stored_or_logged(place: Place) -> None:
     for file in [*place.worker.data.rglob("*"), place.worker.log]:
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
 

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.connectors.api import Capabilities, Connector, Downstream, NoPipelines, SegmentPort
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.registry import Chains, make_chains, make_connector
+from penstock.connectors.secrets import Mask
 from penstock.core.errors import PenstockError, RequestError
 from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.outbox.in_port import InPort
@@ -49,10 +50,12 @@ class BuiltConnector:
 
 def build(spec: ConnectorSpec, permissions: Permissions = UNLIMITED) -> BuiltConnector:
     """Resolves its secrets as they are now. Raises RequestError."""
+    mask = Mask()
     try:
-        connector = make_connector(spec.type, spec.config, permissions)
-        chains = make_chains(spec.interceptors_in, spec.interceptors_out, permissions)
-        connector.capabilities(connector.options)
+        with mask.errors():
+            connector = make_connector(spec.type, spec.config, permissions, mask)
+            chains = make_chains(spec.interceptors_in, spec.interceptors_out, permissions, mask)
+            connector.capabilities(connector.options)
     except RequestError as error:
         raise RequestError(f"connector {spec.name}: {error}", error.hint) from None
     except Exception as error:  # a type of another package can raise anything

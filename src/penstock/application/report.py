@@ -46,7 +46,7 @@ def report(instance: Instance, signals: Signals, sources: SourceView) -> Connect
         dead_letters=status.dead_letters + (0 if sink is None else sink.dead_letters),
         outbox_bytes=0 if sink is None else sink.outbox_bytes,
         guarantee=instance.built.guarantee,
-        reached_at=instance.built.connector.reached_at,
+        reached_at=instance.built.connector.mask.text(instance.built.connector.reached_at),
         counts=status.counts,
     )
 

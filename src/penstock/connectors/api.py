@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from penstock.connectors.permissions import UNLIMITED, Permissions
+from penstock.connectors.secrets import Mask
 from penstock.connectors.url_forms import UrlForm
 from penstock.connectors.values import refuse_truths
 from penstock.coordinator.readiness import NotReady
@@ -392,6 +393,9 @@ class Connector(Generic[O]):
 
     permissions: Permissions = UNLIMITED
     """What the worker allows; set by the frame before anything else is called."""
+
+    mask: Mask = Mask()
+    """Of the references in its options; set by the frame, like the permissions."""
 
     def __init__(self, options: O) -> None:
         self.options = options

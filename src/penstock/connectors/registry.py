@@ -21,7 +21,7 @@ from penstock.connectors.api import Connector, Options, paths_in
 from penstock.connectors.interceptors.api import Incoming, Interceptor, OutgoingInterceptor
 from penstock.connectors.interceptors.chain import IncomingChain, OutgoingChain
 from penstock.connectors.permissions import UNLIMITED, Permissions
-from penstock.connectors.secrets import resolve
+from penstock.connectors.secrets import Mask, PlainOnly, resolve
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import InterceptorSpec
@@ -150,9 +150,17 @@ def require(type_: type[Connector[Any]]) -> None:
 O = TypeVar("O", bound=Options)  # noqa: E741  options
 
 
-def parse_options(model: type[O], config: Mapping[str, Any], of: str, permissions: Permissions = UNLIMITED) -> O:
-    """With all references resolved. Raises RequestError with all mistakes, never with a value, which may be secret."""
-    given = resolve(dict(config), permissions=permissions)
+def parse_options(
+    model: type[O],
+    config: Mapping[str, Any],
+    of: str,
+    permissions: Permissions = UNLIMITED,
+    mask: Mask | None = None,
+) -> O:
+    """With all references resolved; `mask` gets their values. Raises RequestError with all mistakes, never
+    with a value, which may be secret.
+    """
+    given = resolve(dict(config), permissions=permissions, mask=mask)
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -161,25 +169,31 @@ def parse_options(model: type[O], config: Mapping[str, Any], of: str, permission
 
 
 def _mistakes(error: ValidationError, *, has_secrets: bool) -> Iterator[str]:
-    for one in error.errors(include_input=False, include_url=False, include_context=False):
-        hidden = has_secrets and one["type"] in ("value_error", "assertion_error")  # its message may contain the value
+    for one in error.errors(include_input=False, include_url=False):
+        own = one["type"] in ("value_error", "assertion_error")  # its message may contain the value
+        hidden = has_secrets and own and not isinstance(one.get("ctx", {}).get("error"), PlainOnly)
         yield f"{'.'.join(map(str, one['loc'])) or 'config'}: {'cannot be this' if hidden else one['msg']}"
 
 
-def make_connector(type_name: str, config: Mapping[str, Any], permissions: Permissions = UNLIMITED) -> Connector[Any]:
+def make_connector(
+    type_name: str, config: Mapping[str, Any], permissions: Permissions = UNLIMITED, mask: Mask | None = None
+) -> Connector[Any]:
     """Raises RequestError if the type is unknown, something is not installed, the options are invalid, or they need
     what is not permitted.
     """
     type_ = CONNECTORS.get(type_name)
     require(type_)
-    return permitted(type_, parse_options(type_.about.options, config, type_name, permissions), permissions)
+    mask = Mask() if mask is None else mask
+    options = parse_options(type_.about.options, config, type_name, permissions, mask)
+    return permitted(type_, options, permissions, mask)
 
 
-def permitted(type_: type[Connector[Any]], options: Options, permissions: Permissions) -> Connector[Any]:
+def permitted(type_: type[Connector[Any]], options: Options, permissions: Permissions, mask: Mask) -> Connector[Any]:
     """A connector within these permissions. Raises NotPermitted, a RequestError."""
-    type_.check_permitted(options, permissions)
-    connector = type_(options)
-    connector.permissions = permissions
+    with mask.errors():
+        type_.check_permitted(options, permissions)
+        connector = type_(options)
+    connector.permissions, connector.mask = permissions, mask
     return connector
 
 
@@ -202,20 +216,21 @@ def make_chains(
     interceptors_in: Sequence[InterceptorSpec],
     interceptors_out: Sequence[InterceptorSpec],
     permissions: Permissions = UNLIMITED,
+    mask: Mask | None = None,
 ) -> Chains:
     """Raises RequestError if an interceptor is unknown, does not support this direction, or has invalid options."""
     chains = Chains(
-        tuple(_interceptor(spec, permissions) for spec in interceptors_in),
-        tuple(_interceptor(spec, permissions) for spec in interceptors_out),
+        tuple(_interceptor(spec, permissions, mask) for spec in interceptors_in),
+        tuple(_interceptor(spec, permissions, mask) for spec in interceptors_out),
     )
     chains.incoming()
     chains.outgoing()
     return chains
 
 
-def _interceptor(spec: InterceptorSpec, permissions: Permissions) -> Interceptor[Any]:
+def _interceptor(spec: InterceptorSpec, permissions: Permissions, mask: Mask | None) -> Interceptor[Any]:
     type_ = INTERCEPTORS.get(spec.type)
-    options = parse_options(type_.about.options, spec.config, spec.type, permissions)
+    options = parse_options(type_.about.options, spec.config, spec.type, permissions, mask)
     for path in paths_in(options):
         permissions.check_path(path)
     return type_(options)

@@ -5,15 +5,21 @@ and its own files, and stores nothing of what they refer to. `$${` is a literal 
 No such value is in any text that Penstock prints, logs or raises: those show the reference as written.
 """
 
+import logging
 import os
 import re
 import stat
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from penstock.connectors.permissions import UNLIMITED, Permissions
-from penstock.core.errors import RequestError
+from penstock.core.errors import PenstockError, RequestError
+
+log = logging.getLogger(__name__)
 
 SECRET_BYTES_MAX = 1 << 20
 """A password, a token, a certificate with its chain: a larger file was named by mistake."""
@@ -27,6 +33,9 @@ _OWN_PREFIX = "PENSTOCK_"
 _EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${."
 _HIDDEN = "…"
 
+MASKED_CHARS_MIN = 4
+"""A shorter value is no secret, and to replace it would garble texts."""
+
 
 class Secret(str):
     """A text that `repr`, and so logs and errors of any object that contains it, do not show."""
@@ -35,6 +44,64 @@ class Secret(str):
 
     def __repr__(self) -> str:
         return repr(_HIDDEN)
+
+
+class PlainOnly(ValueError):
+    """For validators: the option cannot have a reference. Its text has no value in it, and is shown."""
+
+
+class Mask:
+    """The values that the references of one connector stand for: in a text, the references replace them."""
+
+    def __init__(self) -> None:
+        self._references: dict[str, str] = {}
+        """By what may be seen of a value, in lower case: names of hosts are shown so."""
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, value: str, reference: str) -> None:
+        for form in _forms(value):
+            if len(form) >= MASKED_CHARS_MIN:
+                self._references.setdefault(form.lower(), reference)
+        longest_first = sorted(self._references, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if longest_first else None
+
+    def text(self, text: str) -> str:
+        """The same text with references in place of values."""
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda found: self._references.get(found[0].lower(), _HIDDEN), text)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Around a call of the connector: what it raises has no value in its text. An error that is not Penstock's own
+        becomes one, if it has.
+        """
+        try:
+            yield
+        except PenstockError as error:
+            error.args = (self.text(str(error)), *error.args[1:])
+            error.hint = self.text(error.hint)
+            raise
+        except Exception as error:
+            whole = "".join(traceback.format_exception(error))
+            shown = self.text(whole)
+            if shown == whole:
+                raise
+            if not isinstance(error, OSError):
+                log.error("a connector failed: %s", shown)
+            raise PenstockError(self.text(str(error)) or type(error).__name__) from None
+
+
+def _forms(value: str) -> Iterator[str]:
+    """The value as errors show it: as it is, quoted, escaped; of a URL also its parts."""
+    yield from (value, value.strip(), quote(value), quote(value, safe=""), repr(value)[1:-1])
+    if "://" not in value:
+        return
+    try:
+        url = urlsplit(value)
+    except ValueError:
+        return
+    yield from (url.netloc, url.hostname or "", url.path, url.query, url.username or "", url.password or "")
 
 
 class NoSecret(RequestError):
@@ -60,22 +127,27 @@ def has_references(config: Any) -> bool:
     return any(map(has_references, inner))
 
 
-def resolve(config: Any, environ: Mapping[str, str] | None = None, permissions: Permissions = UNLIMITED) -> Any:
+def resolve(
+    config: Any,
+    environ: Mapping[str, str] | None = None,
+    permissions: Permissions = UNLIMITED,
+    mask: Mask | None = None,
+) -> Any:
     """The same value with references replaced by what they refer to, as Secret; files without the newline at the end.
-    `environ` is this process's own unless another is passed. Raises NoSecret, and RequestError for a file that
-    `permissions` do not allow.
+    `environ` is this process's own unless another is passed; `mask` gets the values. Raises
+    NoSecret, and RequestError for a file that `permissions` do not allow.
     """
     known = os.environ if environ is None else environ
     if isinstance(config, str):
-        return _resolved(config, known, permissions)
+        return _resolved(config, known, permissions, mask or Mask())
     if isinstance(config, Mapping):
-        return {key: resolve(value, known, permissions) for key, value in config.items()}
+        return {key: resolve(value, known, permissions, mask) for key, value in config.items()}
     if isinstance(config, list | tuple):
-        return [resolve(value, known, permissions) for value in config]
+        return [resolve(value, known, permissions, mask) for value in config]
     return config
 
 
-def _resolved(text: str, environ: Mapping[str, str], permissions: Permissions) -> str:
+def _resolved(text: str, environ: Mapping[str, str], permissions: Permissions, mask: Mask) -> str:
     if "${" not in text:
         return text
 
@@ -83,8 +155,12 @@ def _resolved(text: str, environ: Mapping[str, str], permissions: Permissions) -
         if match[1]:
             return match[0][1:]
         if match[2].startswith(FILE):
-            return _content(Path(match[2].removeprefix(FILE)), permissions)
-        return variable(match[2], environ)
+            value = _content(Path(match[2].removeprefix(FILE)), permissions)
+        else:
+            value = variable(match[2], environ)
+        if value != match[2].partition(":-")[2]:  # a default is not secret: everybody sees it in the reference
+            mask.add(value, match[0])
+        return value
 
     resolved = REFERENCE.sub(put, text)
     return Secret(resolved) if has_references(text) else resolved

@@ -10,10 +10,10 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 from uuid import UUID, uuid4, uuid5
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from penstock.client.segments import AsyncAppender, AsyncSegmentClient
 from penstock.client.segments.appenders import batches
@@ -28,6 +28,7 @@ from penstock.connectors.api import (
     SegmentPort,
     StreamGone,
 )
+from penstock.connectors.secrets import PlainOnly, Secret
 from penstock.connectors.url_forms import UrlForm, segment
 from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.address import Address
@@ -70,6 +71,13 @@ class SegmentOptions(Options):
     """Connect with TLS. For `in`."""
     ca: Path | None = None
     """Authorities to trust, instead of the system's."""
+
+    @field_validator("segment", mode="before")
+    @classmethod
+    def _refuse_references(cls, given: Any) -> Any:
+        if isinstance(given, Secret):
+            raise PlainOnly("a segment's name cannot have a reference: everybody sees it. Write the name itself")
+        return given
 
     @model_validator(mode="after")
     def _check(self) -> Self:

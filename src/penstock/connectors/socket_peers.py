@@ -318,7 +318,7 @@ class PeerServer(Connector[S], ABC):
         with listening_at(self.options.host, self.options.port):
             listening = await self.listen(host)
         self.addresses = [address_of(sock.getsockname()) for sock in listening.sockets]
-        log.info("%s listens on %s", host.name, ", ".join(self.addresses))
+        log.info("%s listens on %s", host.name, self.mask.text(", ".join(self.addresses)))
         try:
             host.connected()
             await host.draining()

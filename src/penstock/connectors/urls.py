@@ -13,7 +13,7 @@ from penstock.connectors.api import About, Capabilities, Connector
 from penstock.connectors.mistakes import complaints, dotted, is_secret, keys_of
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.registry import CONNECTORS, SCHEMES, permitted, require
-from penstock.connectors.secrets import resolve
+from penstock.connectors.secrets import Mask, resolve
 from penstock.connectors.url_forms import UrlForm
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
@@ -77,15 +77,16 @@ def parse_sink(url: str, permissions: Permissions = UNLIMITED) -> ParsedSink:
         raise RequestError(f"{named(url)}: everybody can see a password in a URL", form.credentials)
     if parts.fragment:
         raise RequestError(f"{named(url)}: '#' ends a URL", "Write it as %23.")
+    mask = Mask()
     try:
         _check_sink(type_.about.name, type_.about.capabilities)
         place = form.place(parts)
         _check_secrets(type_.about.options, place.query)
-        options = _options(type_.about, place.fields, place.query, permissions)
-        sink = ParsedSink(permitted(type_, options, permissions), place.shown or url)
+        options = _options(type_.about, place.fields, place.query, permissions, mask)
+        sink = ParsedSink(permitted(type_, options, permissions, mask), place.shown or url)
         _check_sink(sink.kind, sink.capabilities, " with these options")
     except RequestError as error:
-        raise RequestError(f"{named(url)}: {error}", error.hint) from None
+        raise RequestError(f"{named(url)}: {mask.text(str(error))}", mask.text(error.hint)) from None
     return sink
 
 
@@ -131,7 +132,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _options(
-    about: About, fields: Mapping[str, Any], query: Sequence[tuple[str, str]], permissions: Permissions
+    about: About, fields: Mapping[str, Any], query: Sequence[tuple[str, str]], permissions: Permissions, mask: Mask
 ) -> Any:
     form, model = about.url, about.options
     mistakes = [*_wrong_query(form, query)]
@@ -140,7 +141,7 @@ def _options(
         _put(given, name.split("."), _value(model, name.split("."), text))
     implied = {name: value for name, value in form.implied.items() if name not in given}
     try:
-        options = model.model_validate(resolve({**implied, **given, **fields}, permissions=permissions))
+        options = model.model_validate(resolve({**implied, **given, **fields}, permissions=permissions, mask=mask))
     except ValidationError as error:
         mistakes += _wrong_options(form, model, error)
     if mistakes:

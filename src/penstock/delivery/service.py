@@ -233,7 +233,8 @@ class Delivery:
         if schema is None and connector.needs_schema:
             raise _unknown_rows(name, sink.port, pipeline)
         try:
-            return await OneThread(f"{name}/{key} ddl").call(connector.describe_table, schema or ())
+            with connector.mask.errors():
+                return await OneThread(f"{name}/{key} ddl").call(connector.describe_table, schema or ())
         except PenstockError:
             raise
         except Exception as error:  # the database's own

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from penstock.connectors.api import Connector, Host, Lost, NoPipelines, Outgoing, SegmentPort, StreamRef
 from penstock.connectors.permissions import UNLIMITED, Permissions
+from penstock.connectors.secrets import Mask
 from penstock.connectors.sink_api import (
     Block,
     Epoch,
@@ -171,12 +172,20 @@ class _Current:
             raise SinkLost(f"connector {self._name} is not deployed", _APPLY)
         if not self.is_current:
             await self.close()
-            self._connector, self.sink = connector, self._make(connector)
+            with connector.mask.errors():
+                self._connector, self.sink = connector, self._make(connector)
         return self.sink
+
+    @property
+    def mask(self) -> Mask:
+        """Of the connector whose sink this is, or will be."""
+        connector = self._connector or self.wanted()
+        return Mask() if connector is None else connector.mask
 
     async def close(self) -> None:
         if self.sink is not None:
-            await self.sink.close()
+            with self.mask.errors():
+                await self.sink.close()
 
 
 def _key(connector: Connector[Any]) -> tuple[object, object]:
@@ -198,19 +207,27 @@ class DeployedVoter:
         connector = self._current.wanted()
         if connector is not None and not connector.capabilities(connector.options).votes:
             raise SinkLost(f"connector {self._name} no longer votes", "Bind it again.")
-        await (await self._current.get()).open(decided)
+        sink = await self._current.get()
+        with self._current.mask.errors():
+            await sink.open(decided)
 
     async def prepare(self, epoch: Epoch) -> Vote:
-        return await self._opened().prepare(epoch)
+        mask = self._current.mask
+        with mask.errors():
+            vote = await self._opened().prepare(epoch)
+        return vote._replace(reason=mask.text(vote.reason))
 
     async def commit(self, transaction: Transaction) -> None:
-        await self._opened().commit(transaction)
+        with self._current.mask.errors():
+            await self._opened().commit(transaction)
 
     async def abort(self, transaction_id: bytes) -> None:
-        await self._opened().abort(transaction_id)
+        with self._current.mask.errors():
+            await self._opened().abort(transaction_id)
 
     async def end(self) -> None:
-        await self._opened().end()
+        with self._current.mask.errors():
+            await self._opened().end()
 
     async def close(self) -> None:
         await self._current.close()
@@ -237,7 +254,8 @@ class DeployedNonVotingSink:
         if connector is None or not connector.capabilities(connector.options).takes_epochs:
             return await self._outbox_sink.deliver(epoch)
         sink: NonVotingSink = await self._current.get()
-        return await sink.deliver(epoch)
+        with self._current.mask.errors():
+            return await sink.deliver(epoch)
 
     async def close(self) -> None:
         await self._current.close()
@@ -260,8 +278,9 @@ class UrlNonVotingSink:
 
     async def _take(self, name: str, block: Block) -> None:
         try:
-            await self._connect()
-            await self._connector.deliver(_outgoing(name, block), cast("Host", self._host))
+            with self._connector.mask.errors():
+                await self._connect()
+                await self._connector.deliver(_outgoing(name, block), cast("Host", self._host))
         except (PenstockError, OSError) as error:
             raise SinkLost(str(error) or type(error).__name__, getattr(error, "hint", None)) from error
 

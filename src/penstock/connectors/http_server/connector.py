@@ -382,7 +382,7 @@ class HttpServer(Connector[HttpServerOptions]):
         with listening_at(options.host, options.port):
             server = await loop.create_server(factory, options.host, options.port, ssl=context, backlog=_BACKLOG)
         self.addresses = [address_of(sock.getsockname()) for sock in server.sockets]
-        log.info("%s listens on %s", host.name, ", ".join(self.addresses))
+        log.info("%s listens on %s", host.name, self.mask.text(", ".join(self.addresses)))
         try:
             host.connected()
             await host.draining()

@@ -226,7 +226,8 @@ class Signals:
         if closing is not None:  # the stream has ended before and starts again
             await asyncio.wait([closing])
         try:
-            await sink.connector.stream_started(stream, sink.host)
+            with sink.connector.mask.errors():
+                await sink.connector.stream_started(stream, sink.host)
             sink.failed.discard(stream)
         except Exception as error:
             if not isinstance(error, PenstockError | OSError):
@@ -260,7 +261,8 @@ class Signals:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         try:
-            await sink.connector.stream_closed(stream, sink.host)
+            with sink.connector.mask.errors():
+                await sink.connector.stream_closed(stream, sink.host)
         except Exception as error:  # the stream has ended in any case
             log.warning("connector %s failed on stream-closed: %r", sink.name, error)
 

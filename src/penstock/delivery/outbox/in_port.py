@@ -126,7 +126,8 @@ class InPort:
         assert self.host is not None, "it is attached"
         try:
             async with asyncio.timeout(None) as self._call:
-                await self.connector.deliver(outgoing, self.host)
+                with self.connector.mask.errors():
+                    await self.connector.deliver(outgoing, self.host)
         except TimeoutError:
             if self._call is None or not self._call.expired():
                 raise

@@ -346,7 +346,8 @@ class SourceHost:
         if self._port is not None:
             await self._port.end_abandoned()
         try:
-            await self._connector.run(self)
+            with self._connector.mask.errors():
+                await self._connector.run(self)
         finally:
             if self._port is not None:
                 await self._port.close_streams()
@@ -385,6 +386,7 @@ class SourceHost:
         self.contraflow.connected()
 
     def disconnected(self, reason: str) -> None:
+        reason = self._connector.mask.text(reason)
         if not self.is_draining:
             self._state, self._reason = State.DISCONNECTED, reason
         self.contraflow.disconnected(reason)
@@ -393,7 +395,7 @@ class SourceHost:
         self.contraflow.opened(stream)
 
     def closed(self, stream: StreamRef, reason: str) -> None:
-        self.contraflow.closed(stream, reason)
+        self.contraflow.closed(stream, self._connector.mask.text(reason))
 
     def outgoing_chain(self) -> OutgoingChain:
         return self.chains.outgoing()
