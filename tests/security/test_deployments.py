@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from penstock.application import validation
 from penstock.application.deployments import FILE
 from penstock.cli.app import app
 from penstock.client.coordinator.client import ApplicationClient, CoordinatorClient
+from penstock.connectors.permissions import Permissions
 from penstock.core.errors import RequestError
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
@@ -208,7 +210,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "the host of a server": (
         "tcp-server",
         {"host": "${DEPLOYED_SECRET}", "port": 0},
-        "on host ${DEPLOYED_SECRET} other",
+        "a server on host ${DEPLOYED_SECRET} is reachable",
     ),
     "a path outside": ("file", {"mode": "read", "path": "/x/${DEPLOYED_SECRET}"}, "/x/${DEPLOYED_SECRET} is outside"),
     "a segment": ("segment", {"segment": "x-${DEPLOYED_SECRET}"}, "a segment's name cannot have a reference"),
@@ -369,14 +371,14 @@ def test_two_servers_on_one_port_are_refused(place: Place) -> None:
         link("connector/a/out", "pipeline/p/in"),
         link("connector/b/out", "pipeline/p/in"),
     )
-    assert "the connectors a and b cannot both have the same place" in str(place.refusal(two))
+    assert "connectors a and b use the same port or file" in str(place.refusal(two))
 
 
 @pytest.mark.parametrize("kind", ["tcp-server", "ws-server", "http-server"])
 def test_a_worker_opens_no_server_to_other_machines_unless_it_was_told_so(place: Place, kind: str) -> None:
     spec = connector("c", kind, config={"host": "0.0.0.0", "port": 0}, codec="binary")
     refusal = place.refusal(source_of(spec))
-    assert "on host 0.0.0.0 other machines reach this server" in str(refusal)
+    assert "a server on host 0.0.0.0 is reachable from other machines" in str(refusal)
     assert "--insecure" in refusal.hint
 
 
@@ -423,3 +425,18 @@ def test_a_worker_starts_on_a_file_that_is_not_json(stored: LoggedWorker) -> Non
         assert (shown.state, status.application.state) == ("failed", "failed")
         assert FILE in shown.reason
     stored.stop()
+
+
+INSTALLED = {
+    "a command": Path(sys.executable).parent / "penstock",
+    "a module": Path(pytest.__file__),
+    "a module of Penstock": Path(validation.__file__),
+    "the virtual environment": Path(sys.prefix) / "pyvenv.cfg",
+}
+
+
+@pytest.mark.parametrize("what", INSTALLED)
+def test_no_connector_writes_what_the_next_start_runs(what: str, tmp_path: Path) -> None:
+    permissions = Permissions.of(tmp_path / "data", (Path("/"),), callbacks=False, exposed=False)
+    assert permissions.allows(tmp_path / "elsewhere")
+    assert not permissions.allows(INSTALLED[what])

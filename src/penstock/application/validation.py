@@ -149,7 +149,7 @@ def _conflicts(capabilities: Mapping[str, Capabilities]) -> Iterator[str]:
     for name, found in sorted(capabilities.items()):
         for claim in sorted(found.claims):
             if (first := owners.setdefault(claim, name)) != name:
-                yield f"the connectors {first} and {name} cannot both have the same place"
+                yield f"connectors {first} and {name} use the same port or file"
 
 
 def _shown(end: End) -> str:

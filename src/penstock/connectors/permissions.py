@@ -2,14 +2,26 @@
 they open it to the network.
 """
 
+import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.address import is_loopback
 from penstock.core.errors import RequestError
 
-_INSTALLED = ("purelib", "platlib", "stdlib", "platstdlib")
+_INSTALLED = ("purelib", "platlib", "stdlib", "platstdlib", "scripts")
+
+
+def _installed() -> Iterator[Path]:
+    """Where the next start would run or import a file: Python's modules and commands, a virtual environment, and this
+    package, which need not be among the modules.
+    """
+    yield from (Path(sysconfig.get_path(name)) for name in _INSTALLED)
+    yield Path(__file__).parents[1]
+    if sys.prefix != sys.base_prefix:
+        yield Path(sys.prefix)
 
 
 class NotPermitted(RequestError):
@@ -45,8 +57,7 @@ class Permissions:
         for root in roots:
             if not root.is_dir():
                 raise RequestError(f"--file-root {root} is not a directory", "Create it, or name another one.")
-        # A file written among installed modules would be imported by the next start.
-        installed = tuple(Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED)
+        installed = tuple(path.resolve() for path in _installed())
         own = [path.resolve() for path in (data, *own_files) if path is not None]
         denied = tuple(dict.fromkeys([*own, *installed]))
         return cls(callbacks, tuple(root.resolve() for root in roots), denied, exposed)
@@ -84,7 +95,7 @@ class Permissions:
             return
         missing = [*([] if has_tls else ["`tls`"]), *([] if has_auth else ["`auth`"])]
         raise NotPermitted(
-            f"on host {host} other machines reach this server, and it has no {' and no '.join(missing)}",
+            f"a server on host {host} is reachable from other machines and needs {' and '.join(missing)}",
             f"Add {' and '.join(missing)}, use host 127.0.0.1, or start the worker with --insecure if everybody on the "
             "network is trusted.",
         )

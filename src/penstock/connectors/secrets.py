@@ -174,7 +174,7 @@ def variable(inside: str, environ: Mapping[str, str]) -> str:
     if "${" in default:
         raise NoSecret(f'"${{{inside}}}" has a variable in its default', "A default is a plain text.")
     if name.startswith(_OWN_PREFIX):
-        raise NoSecret(f'"${{{name}}}" is one of Penstock itself', "Choose a name without PENSTOCK_.")
+        raise NoSecret(f'"${{{name}}}" is reserved for Penstock', "Choose a name without PENSTOCK_.")
     if environ.get(name) or (name in environ and not has_default):
         return environ[name]
     if has_default:

@@ -109,7 +109,7 @@ class NoRoom(PenstockError):
 
 
 class QuotaReached(NoRoom):
-    hint = "Let readers complete and truncate the segment, or raise its quota."
+    hint = "Delete or truncate what is no longer needed, let readers complete, or raise the quota."
 
 
 class DiskFull(NoRoom):

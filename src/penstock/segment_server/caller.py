@@ -45,7 +45,7 @@ from penstock.store.store import SegmentStore
 _OWNED = {
     CONNECTOR_PREFIX: "its source writes it, and retention truncates it",
     OUTPUT_PREFIX: "its pipeline writes it, and retention truncates it",
-    COORDINATOR_PREFIX: "the coordinator keeps its books in it",
+    COORDINATOR_PREFIX: "it is the coordinator's ledger",
 }
 _Read: TypeAlias = ReadSegment | GetSegmentInfo | GetAttribute
 _Change: TypeAlias = (

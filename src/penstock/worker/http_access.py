@@ -54,7 +54,7 @@ class HttpAccess:
         headers = Headers(scope=scope)
         self._check_host(headers.get("host", ""), scope["server"])
         if "origin" in headers:
-            raise Forbidden("requests of web pages are refused", "Send the request without an Origin header.")
+            raise Forbidden("requests from web pages are refused", "Send the request without an Origin header.")
         if scope["path"] in self._open:
             return _PROBE
         return self._access.principal(_bearer_token(headers), scope.get(CERTIFICATE_NAMES, ()))

@@ -31,7 +31,7 @@ def refusal(address: str, first: Hello) -> str:
 def test_another_version_is_refused(serve: Serve, version: str) -> None:
     with serve(Recorder()) as address:
         text = refusal(address, hello(version=version))
-    assert text == f"HELLO: version {version!r} is not spoken here, only v0.0.1 (state Connected)"
+    assert text == f"HELLO: version {version!r} is not supported, only v0.0.1 (state Connected)"
 
 
 def test_the_cookie_must_be_right_and_is_never_repeated(serve: Serve) -> None:

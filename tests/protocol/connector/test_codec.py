@@ -184,7 +184,7 @@ def test_a_version_is_one_of_exactly_these(use: Use, versions: list[str]) -> Non
         if version in versions:
             assert decode(0, hello(version), hello=check) == Hello(version, b"", "p", "i")
             continue
-        with pytest.raises(ProtocolError, match=r"^HELLO: version .* is not spoken here"):
+        with pytest.raises(ProtocolError, match=r"^HELLO: version .* is not supported"):
             decode(0, hello(version), hello=check)
 
 

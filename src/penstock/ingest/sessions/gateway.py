@@ -44,8 +44,8 @@ async def _check_successor(text: str) -> None:
 
 def _other_data(successor: str) -> str:
     return (
-        f"the worker at {successor} is running, so it has other data than this one, not the positions of this one's "
-        "sources: they would send everything again."
+        f"the worker at {successor} is running, so it cannot have this worker's data: sources would send everything "
+        "again."
     )
 
 

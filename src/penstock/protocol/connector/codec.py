@@ -267,7 +267,7 @@ class HelloCheck:
     def _check_version(self, body: Buffer) -> int:
         version, at = _VERSION.read(body, 0)
         if version not in VERSIONS[self.use]:
-            raise ProtocolError(f"version {version[:32]!r} is not spoken here, only {' and '.join(VERSIONS[self.use])}")
+            raise ProtocolError(f"version {version[:32]!r} is not supported, only {' and '.join(VERSIONS[self.use])}")
         return at
 
     def _check_cookie(self, body: Buffer, at: int) -> None:
