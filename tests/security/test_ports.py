@@ -374,6 +374,21 @@ def at_once(attacked: Attacked, principal: str) -> SegmentClient:
     return SegmentClient(attacked.worker.address, token=attacked.tokens[principal], retry_seconds=0)
 
 
+def test_a_quota_also_limits_what_is_staged(attacked: Attacked) -> None:
+    """Also for a pipeline that does not exist, whose staged segments nobody merges."""
+    token = attacked.added(StoredGrant("stager", "deploy", ["stager"], quota_bytes=QUOTA_BYTES))
+    with SegmentClient(attacked.worker.address, token=token, retry_seconds=0) as client:
+        for number, size in enumerate((3000, 1000)):
+            with client.appender(f"staging/stager-none/1/0/{number}-0/out", create=True) as appender:
+                appender.append(b"x" * (size - 8))
+        appender = client.appender("staging/stager-none/1/0/2-0/out", create=True)
+        with (
+            pytest.raises(QuotaReached, match="'stager' has staged 4000 of 4096 bytes: no room for 100 more"),
+            appender,
+        ):
+            appender.append(b"x" * 92)
+
+
 def test_a_quota_is_for_all_that_a_principal_stores(attacked: Attacked) -> None:
     """However many segments and sources it divides it into. Others, and what others have, do not count."""
     names = [f"lodger/{number}" for number in range(4)]

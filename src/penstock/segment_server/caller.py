@@ -117,17 +117,20 @@ class Caller:
 
     def check_room(self, segment: str, size: int) -> None:
         """Raises QuotaReached if all that the principal's names contain would exceed its quota, LimitExceeded for an
-        append that exceeds it alone.
+        append that exceeds it alone. What its tasks have staged is measured apart, by the same quota.
         """
         principal = self._principal
-        if principal is None or principal.quota_bytes is None or segment.startswith(STAGING_PREFIX):
+        if principal is None or principal.quota_bytes is None:
             return
         quota, prefixes = principal.quota_bytes, principal.prefixes
-        stored = self._store.table.measure(prefixes, lambda name: is_input_of(name, prefixes)).size
+        if segment.startswith(STAGING_PREFIX):
+            verb, stored = "staged", self._store.table.measure(("staged", prefixes), _staged_for(prefixes)).size
+        else:
+            verb, stored = "stored", self._store.table.measure(prefixes, lambda name: is_input_of(name, prefixes)).size
         if size > quota:
             raise LimitExceeded(f"an append of {size} bytes can never fit: {principal.name!r} may store {quota}")
         if stored + size > quota:
-            raise QuotaReached(f"{principal.name!r} has stored {stored} of {quota} bytes: no room for {size} more")
+            raise QuotaReached(f"{principal.name!r} has {verb} {stored} of {quota} bytes: no room for {size} more")
 
     def check_merge(self, target: str, source: str) -> None:
         """Raises QuotaReached if a principal with a quota would pass it; the store itself does not limit merges."""
@@ -181,3 +184,7 @@ def _changes_quota(request: _Change) -> bool:
             return any(update.attribute_id == QUOTA for update in request.updates)
         case _:
             return False
+
+
+def _staged_for(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda name: name.startswith(STAGING_PREFIX) and access_name(name).startswith(prefixes)
