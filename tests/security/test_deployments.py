@@ -18,6 +18,7 @@ from penstock.application.deployments import FILE
 from penstock.cli.app import app
 from penstock.client.coordinator.client import ApplicationClient, CoordinatorClient
 from penstock.connectors.permissions import Permissions
+from penstock.connectors.secrets import Mask
 from penstock.core.errors import RequestError
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
@@ -247,6 +248,13 @@ def test_a_status_and_the_log_have_references_and_no_secret(place: Place, what: 
     assert SECRET not in status
     assert "${DEPLOYED_SECRET}" in status or what == "a URL's path", "which is not shown at all"
     assert_no_secret_is_stored_or_logged(place)
+
+
+def test_where_a_server_is_reached_is_shown_though_variables_set_it() -> None:
+    mask = Mask()
+    for name, value in (("PORT", "9000"), ("HOST", "127.0.0.1"), ("SECRET", "hunter2")):
+        mask.add(value, f"${{{name}}}")
+    assert mask.text("tcp 127.0.0.1:9000/hunter2") == "tcp 127.0.0.1:9000/${SECRET}"
 
 
 def assert_no_secret_is_stored_or_logged(place: Place) -> None:

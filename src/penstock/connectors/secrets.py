@@ -12,6 +12,7 @@ import stat
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -59,6 +60,8 @@ class Mask:
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, value: str, reference: str) -> None:
+        if _is_address(value):
+            return
         for form in _forms(value):
             if len(form) >= MASKED_CHARS_MIN:
                 self._references.setdefault(form.lower(), reference)
@@ -90,6 +93,17 @@ class Mask:
             if not isinstance(error, OSError):
                 log.error("a connector failed: %s", shown)
             raise PenstockError(self.text(str(error)) or type(error).__name__) from None
+
+
+def _is_address(value: str) -> bool:
+    """A number, such as a port, or an IP address: no secret, and people need them to reach a server."""
+    if value.isdecimal():
+        return True
+    try:
+        ip_address(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _forms(value: str) -> Iterator[str]:
