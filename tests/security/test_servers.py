@@ -204,8 +204,8 @@ def test_a_server_that_other_machines_reach_needs_tls_and_auth(kind: str, tls: d
     encrypted: dict[str, Any] = {"tls": {"cert": str(tls["server"])}}
     proved: dict[str, Any] = {"auth": AUTH}
     for host in OTHERS:
-        for config, missing in [({}, "`tls` and no `auth`"), (encrypted, "`auth`"), (proved, "`tls`")]:
-            with pytest.raises(NotPermitted, match=f"it has no {missing}$") as caught:
+        for config, missing in [({}, "`tls` and `auth`"), (encrypted, "`auth`"), (proved, "`tls`")]:
+            with pytest.raises(NotPermitted, match=f"from other machines and needs {missing}$") as caught:
                 make_connector(kind, {"host": host, "port": 0, **config}, SAFE)
             assert "--insecure" in caught.value.hint
         make_connector(kind, {"host": host, "port": 0, **encrypted, **proved}, SAFE)

@@ -344,7 +344,7 @@ binding:
     assert loaded(text.replace("PORT", "10"), types=KnownTypes()).deployment.connectors.keys() == {"s.eu", "s.us"}
     with pytest.raises(ConfigErrors, match=r'"s.eu" and "s.us" cannot both have 127.0.0.1:9. Use a separate one'):
         loaded(text.replace("PORT", "9"), types=KnownTypes())
-    with pytest.raises(ConfigErrors, match="use the same port or file"):
+    with pytest.raises(ConfigErrors, match="cannot both have the same place"):
         loaded(text.replace("PORT", '"${PORT}"'), types=KnownTypes(), PORT="9")
 
 
