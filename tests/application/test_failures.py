@@ -10,10 +10,12 @@ from penstock.connectors.api import Capabilities
 from penstock.connectors.metronome import Metronome, MetronomeOptions
 from penstock.connectors.registry import CONNECTORS
 from penstock.core.errors import RequestError
+from penstock.protocol.api.deployment import ReconnectSpec
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
+from tests.support.worker_process import free_port
 
 
 def client_of(worker: RunningWorker) -> ApplicationClient:
@@ -43,7 +45,7 @@ def test_a_connector_whose_secret_is_gone_leaves_the_others_and_starts_when_it_i
             until(lambda: state("beats") == "connected")
             assert state("sink") == "failed"
             (problem,) = client.status().problems
-            assert f"connector sink does not run: connector sink: {secret} cannot be read" in problem
+            assert f"connector sink does not run: {secret} cannot be read" in problem
             secret.write_text("127.0.0.1\n")
             assert client.apply(deployment)["started"] == ["sink"]
             until(lambda: state("sink") == "connected")
@@ -93,3 +95,15 @@ def test_what_a_file_holds_is_nowhere_in_what_is_kept_or_shown(tmp_path: Path) -
         client.apply(deployed(sink, pipeline("p"), link("pipeline/p/out", "connector/sink/in")))
         assert "secret.invalid" not in str(client.application())
     assert "secret.invalid" not in (tmp_path / "data" / "application.json").read_text()
+
+
+def test_a_connector_that_has_used_up_its_tries_is_a_problem_of_the_worker(tmp_path: Path) -> None:
+    twice = ReconnectSpec(first_seconds=0.01, tries=2)
+    nobody = {"host": "127.0.0.1", "port": free_port()}
+    reader = connector("reader", "tcp-client", config=nobody, codec="binary", reconnect=twice)
+    with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
+        client.apply(deployed(reader, pipeline("p"), link("connector/reader/out", "pipeline/p/in")))
+        until(lambda: client.status().connectors[0].state == "failed")
+        (problem,) = client.status().problems
+        assert problem.startswith("connector reader does not run: "), problem
+        assert problem.count("connector reader") == 1

@@ -23,6 +23,25 @@ def test_a_warning_has_a_time_a_level_and_who_logs_it() -> None:
     assert "WARNING penstock.store: x" in line
 
 
+def test_a_line_has_no_secret_whoever_logs_it() -> None:
+    """Nor a traceback, nor a line of a secret that has several."""
+    program = """
+from penstock.connectors.secrets import Mask
+mask = Mask()
+mask.add("hunter2", "${PASSWORD}")
+mask.add("first-of-two\\nsecond-of-two", "${file:KEY}")
+logging.getLogger("library").warning("no access for %s: first-of-two", "hunter2")
+try:
+    raise ValueError("hunter2 and second-of-two")
+except ValueError:
+    logging.getLogger("library").exception("it failed")
+"""
+    text = "\n".join(logged(program))
+    assert "no access for ${PASSWORD}: ${file:KEY}" in text
+    assert "ValueError: ${PASSWORD} and ${file:KEY}" in text
+    assert "hunter2" not in text
+
+
 def test_users_who_set_up_logging_have_their_way() -> None:
     program = "logging.basicConfig(format='mine: %(message)s'); logging.getLogger('penstock').error('x')"
     assert logged(program) == ["mine: x", ""]

@@ -29,6 +29,7 @@ from penstock.core.errors import (
     NoSuchSegment,
     QuotaReached,
     RequestError,
+    SegmentExists,
     Unauthenticated,
 )
 from penstock.protocol import connector as programs
@@ -431,6 +432,26 @@ def test_a_quota_is_for_all_that_a_principal_stores(attacked: Attacked) -> None:
         owner.truncate(names[3], QUOTA_BYTES)
         sending.join(60)
         assert not sending.is_alive(), "there is room again"
+
+
+def test_a_quota_also_limits_the_number_of_segments(attacked: Attacked) -> None:
+    """Empty ones take memory, too. A source counts as the segments that it has."""
+    token = attacked.added(StoredGrant("hoarder", "deploy", ["hoarder"], quota_bytes=QUOTA_BYTES))
+    limit = 100 + QUOTA_BYTES // 1024
+    refusal = f"'hoarder' has {limit} segments: its quota of {QUOTA_BYTES} bytes allows {limit}"
+    with SegmentClient(attacked.worker.address, token=token, retry_seconds=0) as client:
+        for number in range(limit):
+            client.create(f"hoarder/{number}")
+            client.create(f"staging/hoarder/1/0/{number}-0/out")
+        for one_more in ("hoarder/one-more", "staging/hoarder/1/0/one-more-0/out"):
+            with pytest.raises(QuotaReached, match=refusal):
+                client.create(one_more)
+        with pytest.raises(SegmentExists):
+            client.create("hoarder/0")
+        with pytest.raises(RequestError, match="'hoarder-source' would be one too many"):
+            run_source(attacked, "hoarder-source", token.encode())
+        client.delete("hoarder/0")
+        client.create("hoarder/one-more")
 
 
 # The worker's own connectors.

@@ -169,6 +169,30 @@ async def test_health_names_a_write_that_waits_for_the_disk(tmp_path: Path) -> N
         assert (await get(worker, "/health"))[0] == 200
 
 
+async def test_the_worker_answers_while_the_disk_removes_a_dropped_chapter(tmp_path: Path) -> None:
+    files, removing, answers = FaultyFiles(), threading.Event(), threading.Event()
+
+    def before(operation: str) -> None:
+        if operation.startswith("remove 0"):
+            removing.set()
+            answers.wait()
+
+    async with running(tmp_path, files) as worker:
+        files.before_each = before
+        try:
+            for _ in range(6):
+                await fill(worker, "s", 1024)
+                worker._store.truncate("s", worker._store.length("s"))
+            await eventually(removing.is_set)
+            assert (await get(worker, "/health"))[0] == 200
+            await fill(worker, "s", 64)
+            chapters = [name for name in files.list() if name.endswith(".journal")]
+            assert len(worker._journal.chapters) < len(chapters)
+        finally:
+            answers.set()
+        await eventually(lambda: not worker._journal.has_dropped)
+
+
 # An event loop that stands still.
 
 

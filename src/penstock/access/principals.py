@@ -38,6 +38,9 @@ class Role(Enum):
 _RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
+_SEGMENTS_MIN, _SEGMENT_BYTES = 100, 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     name: str
@@ -45,6 +48,11 @@ class Principal:
     prefixes: tuple[str, ...] = ("",)
     quota_bytes: int | None = None
     """What its sources and segments may store together, and each of them; None: the worker's default for each."""
+
+    @property
+    def segments_max(self) -> int | None:
+        """How many segments its quota is enough for, however empty they are: each takes memory of the worker."""
+        return None if self.quota_bytes is None else _SEGMENTS_MIN + self.quota_bytes // _SEGMENT_BYTES
 
     def may(self, role: Role, name: str = "") -> bool:
         """`name`: of a source, pipeline or segment; without one, the worker as a whole."""
@@ -54,7 +62,7 @@ class Principal:
         """Raises Forbidden. `what` names the thing in the message, as in "pipeline 'counts'"."""
         if not self.may(role, name):
             limit = "" if self.prefixes == ("",) else f" for names that start with {' or '.join(self.prefixes)}"
-            about = f" on {what or repr(name)}" if what or name else ""
+            about = f" on {what or repr(name)}" if what or name else " without a prefix" if limit else ""
             raise Forbidden(f"{self.name!r} has the role {self.role.value}{limit}; this needs {role.value}{about}")
 
 

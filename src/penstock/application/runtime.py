@@ -37,6 +37,7 @@ from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.known_streams import KnownStream, Standing
+from penstock.ingest.out_ports.host import State
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment, End
@@ -307,7 +308,7 @@ class Runtime:
         return self._instances[name]
 
     def _fail(self, name: str, error: PenstockError) -> None:
-        log.error("connector %s does not run: %s", name, error)
+        log.error("%s", _not_running(name, str(error)))
         self._failures[name] = f"{error} {error.hint}".strip()
 
     def _fail_whole(self, reason: str) -> None:
@@ -445,7 +446,9 @@ class Runtime:
 
     def problems(self) -> list[str]:
         whole = [f"the application does not run: {self._failure} {_APPLY_AGAIN}"] if self._failure else []
-        return whole + [f"connector {name} does not run: {why}" for name, why in sorted(self._failures.items())]
+        hosts = {name: one.host.status() for name, one in self._instances.items()}
+        failed = {name: status.reason for name, status in hosts.items() if status.state == State.FAILED.value}
+        return whole + [_not_running(name, why) for name, why in sorted((self._failures | failed).items())]
 
     def blockages(self) -> Iterator[str]:
         """Sentences that name what blocks streams."""
@@ -458,3 +461,7 @@ class Runtime:
                 streams = "1 stream" if one.blocked_count == 1 else f"{one.blocked_count} streams"
                 verb = "is" if one.blocked_count == 1 else "are"
                 yield f"{streams} of connector {one.name} {verb} blocked: {one.blocked_streams[0].why}"
+
+
+def _not_running(name: str, why: str) -> str:
+    return f"connector {name} does not run: {why.removeprefix(f'connector {name}: ')}"

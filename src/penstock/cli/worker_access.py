@@ -104,7 +104,7 @@ def check_exposure(settings: WorkerSettings, tls: TlsFiles | None) -> None:
     certificate.
     """
     public = [
-        f"{option} {host}"
+        f"{option} {host or repr(host)}"
         for option, host in (("--host", settings.gateway.host), ("--http-host", settings.http_host))
         if not is_loopback(host)
     ]

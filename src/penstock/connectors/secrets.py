@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.logs import hide_in_logs
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${
 _HIDDEN = "…"
 
 MASKED_CHARS_MIN = 4
-"""A shorter value is no secret, and to replace it would garble texts."""
+"""A shorter value is not a secret, and to replace it would garble texts."""
 
 
 class Secret(str):
@@ -66,7 +67,9 @@ class Mask:
             if len(form) >= MASKED_CHARS_MIN:
                 self._references.setdefault(form.lower(), reference)
         longest_first = sorted(self._references, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if longest_first else None
+        if longest_first:
+            self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE)
+            hide_in_logs(self)
 
     def text(self, text: str) -> str:
         """The same text with references in place of values."""
@@ -107,8 +110,9 @@ def _is_address(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """The value as errors show it: as it is, quoted, escaped; of a URL also its parts."""
+    """The value as errors show it: as it is, by the line, quoted, escaped; of a URL also its parts."""
     yield from (value, value.strip(), quote(value), quote(value, safe=""), repr(value)[1:-1])
+    yield from map(str.strip, value.splitlines())
     if "://" not in value:
         return
     try:

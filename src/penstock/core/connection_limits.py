@@ -1,5 +1,5 @@
 """How many connections a port accepts, in total and from one address, whom it closes to let another one in, and how
-often it refuses the requests of strangers.
+often it refuses unauthenticated requests.
 """
 
 from collections import defaultdict
@@ -82,9 +82,8 @@ REFUSALS_PER_SECOND = 100.0
 
 
 class RefusalPace:
-    """Of one port. Whoever has not proved who it is waits after a refusal before it can ask again: not for the first
-    refusals, but when there are many. Otherwise strangers that ask as fast as they are refused would have most of the
-    worker's time.
+    """Of one port. An unauthenticated peer waits after a refusal before it can ask again: not for the first refusals,
+    but when there are many. Otherwise peers that ask as fast as they are refused would have most of the worker's time.
     """
 
     def __init__(self) -> None:

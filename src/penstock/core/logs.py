@@ -2,7 +2,7 @@
 
 Much of what is logged comes from peers: names, paths, error texts. None of it can forge a line, because control
 characters are escaped and what follows a line is indented; and none can fill the disk, because lines are cut, lines of
-one kind are limited, and files rotate.
+one kind are limited, and files rotate. Values that a configuration refers to as secrets are in no line.
 """
 
 import logging
@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
+from weakref import WeakSet
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -68,8 +70,32 @@ class _Times(logging.Formatter):
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+class HidesSecrets(Protocol):
+    def text(self, text: str) -> str:
+        """The same text without the secrets that this object knows."""
+        ...
+
+
+_hiding: WeakSet[HidesSecrets] = WeakSet()
+_hiding_lock = Lock()
+
+
+def hide_in_logs(secrets: HidesSecrets) -> None:
+    """Pass every line through it, as long as it exists: libraries log errors, too, and know of no secrets."""
+    with _hiding_lock:
+        _hiding.add(secrets)
+
+
 class _Formatter(_Times):
-    """One line for each record, whatever a peer has put into it."""
+    """One line for each record, whatever a peer has put into it, and without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        with _hiding_lock:
+            known = [*_hiding]
+        for secrets in known:
+            text = secrets.text(text)
+        return text
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         return one_line(super().formatMessage(record))

@@ -25,6 +25,7 @@ from penstock.ingest.worker_sources import SystemStreams
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, check_source_name, is_input_of
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
+from penstock.store.table import Measure
 
 log = logging.getLogger(__name__)
 
@@ -193,16 +194,22 @@ class SourceCatalog:
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
         if name in self._reserved:
             raise RequestError(f"source {name!r} belongs to a connector of the application")
+        if principal is None or principal.quota_bytes is None or principal.segments_max is None:
+            return self.log(name)
+        stored = self.store.table.measure(principal.prefixes, lambda name: is_input_of(name, principal.prefixes))
+        if stored.count >= principal.segments_max and self._opened(name) is None:
+            raise RequestError(
+                f"source {name!r} would be one too many: {principal.name!r} has {stored.count} segments, and its "
+                f"quota allows {principal.segments_max}"
+            )
         joined = self.log(name)
-        if principal is not None and principal.quota_bytes is not None:
-            self._limit(joined, principal.prefixes, principal.quota_bytes)
+        self._limit(joined, stored, principal.prefixes, principal.quota_bytes)
         return joined
 
-    def _limit(self, source: SourceLog, prefixes: tuple[str, ...], quota_bytes: int) -> None:
+    def _limit(self, source: SourceLog, stored: Measure, prefixes: tuple[str, ...], quota_bytes: int) -> None:
         if self._quotas.get(source.name) != quota_bytes:
             self._quotas[source.name] = quota_bytes
             source.reconfigure(self.settings_of(source.name))
-        stored = self.store.table.measure(prefixes, lambda name: is_input_of(name, prefixes))
 
         def has_room() -> bool:
             """As for one source, what pipelines have completed does not count: it is looked for only at the quota."""

@@ -41,6 +41,7 @@ from penstock.protocol.stored.names import (
     is_input_of,
 )
 from penstock.store.store import SegmentStore
+from penstock.store.table import Measure
 
 _OWNED = {
     CONNECTOR_PREFIX: "its source writes it, and retention truncates it",
@@ -58,7 +59,7 @@ _AGAINST_DAMAGE = (TruncateSegment, DeleteSegment)
 """What an operator does with a segment that cannot be read, whatever it belongs to."""
 
 _NO_QUOTA = 2**63 - 1
-_HINT = "You can read it, but not change it; use a name without this prefix."
+_HINT = "Write to a segment of your own: any name without this prefix."
 _TWO_PRINCIPALS = "Use a connection for each principal."
 
 
@@ -105,7 +106,13 @@ class Caller:
             return False
 
     def attributes_of_new(self, segment: str) -> dict[bytes, int]:
-        """Of a segment that it creates. Quotas limit input, never output."""
+        """Of a segment that it creates. Quotas limit input, never output. Raises QuotaReached for one too many."""
+        if self._principal is not None and self._principal.segments_max is not None:
+            principal, has, limit = self._principal, self._measure(segment).count, self._principal.segments_max
+            if has >= limit and not self._store.exists(segment):
+                raise QuotaReached(
+                    f"{principal.name!r} has {has} segments: its quota of {principal.quota_bytes} bytes allows {limit}"
+                )
         if segment.startswith(STAGING_PREFIX):
             return {QUOTA: _NO_QUOTA}
         quota = None if self._principal is None else self._principal.quota_bytes
@@ -122,15 +129,19 @@ class Caller:
         principal = self._principal
         if principal is None or principal.quota_bytes is None:
             return
-        quota, prefixes = principal.quota_bytes, principal.prefixes
-        if segment.startswith(STAGING_PREFIX):
-            verb, stored = "staged", self._store.table.measure(("staged", prefixes), _staged_for(prefixes)).size
-        else:
-            verb, stored = "stored", self._store.table.measure(prefixes, lambda name: is_input_of(name, prefixes)).size
+        quota, stored = principal.quota_bytes, self._measure(segment).size
+        verb = "staged" if segment.startswith(STAGING_PREFIX) else "stored"
         if size > quota:
             raise LimitExceeded(f"an append of {size} bytes can never fit: {principal.name!r} may store {quota}")
         if stored + size > quota:
             raise QuotaReached(f"{principal.name!r} has {verb} {stored} of {quota} bytes: no room for {size} more")
+
+    def _measure(self, segment: str) -> Measure:
+        """Of all that the principal has staged, if the segment is staged; otherwise of all that it has stored."""
+        prefixes = () if self._principal is None else self._principal.prefixes
+        if segment.startswith(STAGING_PREFIX):
+            return self._store.table.measure(("staged", prefixes), _staged_for(prefixes))
+        return self._store.table.measure(prefixes, lambda name: is_input_of(name, prefixes))
 
     def check_merge(self, target: str, source: str) -> None:
         """Raises QuotaReached if a principal with a quota would pass it; the store itself does not limit merges."""

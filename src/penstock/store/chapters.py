@@ -90,7 +90,7 @@ class OpenChapters:
     def remove(self, base: Position) -> None:
         with self._lock:
             self._open.pop(base, None)
-            self._files.remove(chapter_name(base))
+        self._files.remove(chapter_name(base))  # without the lock: readers of other chapters do not wait for the disk
 
     def clear(self) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
@@ -110,6 +111,7 @@ class FileJournal:
         self._woken = False
         self._failure = ""
         self._is_full = False
+        self._dropped: deque[Position] = deque()
         files.lock()
         try:
             self._take_over(recover(files, settings.chapter_bytes) or self._begin())
@@ -366,7 +368,15 @@ class FileJournal:
 
     def drop(self, chapter: Position) -> None:
         self.chapters = tuple(base for base in self.chapters if base != chapter)
-        self._open.remove(chapter)
+        self._dropped.append(chapter)
+
+    @property
+    def has_dropped(self) -> bool:
+        return bool(self._dropped)
+
+    def remove_dropped(self) -> None:
+        while self._dropped:  # what cannot be removed is found to be dead again after the next start
+            self._open.remove(self._dropped.popleft())
         self._spares.fill()
 
     def close(self) -> None:

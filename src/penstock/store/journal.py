@@ -101,7 +101,16 @@ class Journal(Protocol):
         ...
 
     def drop(self, chapter: Position) -> None:
-        """Free a closed chapter's space."""
+        """Forget a closed chapter. Its file is left to `remove_dropped`."""
+        ...
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether `remove_dropped` has something to do."""
+        ...
+
+    def remove_dropped(self) -> None:
+        """Free the space of dropped chapters. This may take a second on a busy disk; any thread may call it."""
         ...
 
     def chapter_bytes(self, chapter: Position) -> int: ...

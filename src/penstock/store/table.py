@@ -33,9 +33,10 @@ from penstock.store.snapshot import BEGIN_AT, EncodedRows
 
 @dataclass(slots=True)
 class Measure:
-    """How many bytes the segments have whose names it includes. Always current, without a scan."""
+    """The number and the bytes of the segments whose names it includes. Always current, without a scan."""
 
     includes: Callable[[str], bool]
+    count: int = 0
     size: int = 0
 
 
@@ -79,6 +80,7 @@ class SegmentTable:
         for segment in self._by_id.values():
             if includes(segment.name):
                 self._measured.setdefault(segment.id, []).append(measure)
+                measure.count += 1
                 measure.size += segment.length - segment.start
         return measure
 
@@ -191,6 +193,8 @@ class SegmentTable:
         self._by_id[segment.id] = self._by_name[segment.name] = segment
         if found := [one for one in self._measures.values() if one.includes(segment.name)]:
             self._measured[segment.id] = found
+            for measure in found:
+                measure.count += 1
             self._resize(segment.id, segment.length - segment.start)
         for prefix, names in self._followed.items():
             if segment.name.startswith(prefix):
@@ -198,7 +202,8 @@ class SegmentTable:
 
     def _forget(self, segment: Segment) -> None:
         self._resize(segment.id, segment.start - segment.length)
-        self._measured.pop(segment.id, None)
+        for measure in self._measured.pop(segment.id, ()):
+            measure.count -= 1
         del self._by_id[segment.id]
         del self._by_name[segment.name]
         for names in self._followed.values():
@@ -268,7 +273,7 @@ class SegmentTable:
         self.live.clear()
         self._measured.clear()
         for measure in self._measures.values():
-            measure.size = 0
+            measure.count = measure.size = 0
         if not data:  # the snapshot of a new journal
             return
         unpacked: dict[str, Any] = msgpack.unpackb(data)

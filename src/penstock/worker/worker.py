@@ -270,7 +270,9 @@ class Worker:
 
     async def _compact(self) -> None:
         while True:
-            busy = self._compactor.step() | self._store.encode_ahead()
+            busy = self._compactor.step_without_files() | self._store.encode_ahead()
+            if self._journal.has_dropped:
+                await asyncio.to_thread(self._journal.remove_dropped)
             await asyncio.sleep(0 if busy else _COMPACTION_IDLE_SECONDS)
 
     def _counts(self) -> dict[Key, int]:

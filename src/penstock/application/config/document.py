@@ -143,7 +143,7 @@ for _name, (_pattern, _first) in _PLAIN.items():
 
 def parse(text: str, file: str, references: References, *, leaves_unset: bool = False) -> Document:
     """Raises ConfigErrors if it is not YAML; any other mistake is added to the document's. `leaves_unset`: a variable
-    that is not set here is no mistake where the worker resolves it.
+    that is not set here is not a mistake where the worker resolves it.
     """
     document = Document(file, references)
     if len(text.encode(errors="replace")) > FILE_BYTES_MAX:

@@ -21,7 +21,7 @@ UNCOMMITTED_BYTES_MAX = 2**30
 
 CONNECTIONS_MAX = 16
 """One has the session; the others are connecting or closing. Beyond the limit, the one that has waited longest without
-a session is closed, so that silent strangers do not keep the worker out."""
+a session is closed, so that silent peers do not keep the worker out."""
 
 HANDSHAKE_SECONDS = 10.0
 """For TLS and HELLO."""

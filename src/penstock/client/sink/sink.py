@@ -21,7 +21,7 @@ class Sink(SinkBase):
     The target is a `Participant`, or storage for bytes (`Data`), to which the messages are written as `encode` encodes
     them. `state` is a separate directory for the log of votes and decisions: it belongs to the target's data, and to
     the first instance that connects. Program and instance are checked if they are set. A cookie, and `ssl`, a server's
-    context with or without client certificates, keep strangers out.
+    context with or without client certificates, keep unauthenticated peers out.
 
     `on_commit(transaction)` is called when a transaction is committed and applied. One worker has the session at a
     time; when it reconnects, its old session ends. A transaction of more than `uncommitted_bytes_max` bytes, and a

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 from contextlib import suppress
+from ssl import CERT_REQUIRED
 
 from penstock.access.file import AccessControl, Open
 from penstock.access.refusals import Refusals
@@ -89,7 +90,7 @@ class Gateway:
         factory = with_tls(connection, settings.ssl, settings.handshake_seconds)
         self._listener = await loop.create_server(factory, settings.host, settings.port, backlog=_BACKLOG)
         self._ticking = self.sources.supervisor.every("credits and marks of time", _TICK_SECONDS, self._tick)
-        if not settings.cookie:
+        if not settings.cookie and not (settings.ssl is not None and settings.ssl.verify_mode is CERT_REQUIRED):
             log.warning("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
         port: int = self._listener.sockets[0].getsockname()[1]
         return port

@@ -193,7 +193,7 @@ def access_name(segment: str) -> str:
 
 def is_input_of(segment: str, prefixes: tuple[str, ...]) -> bool:
     """Whether it contains what was sent under a name with one of these prefixes: a source's events, or a segment of its
-    own. What pipelines write, and the worker's own books, are not input.
+    own. What pipelines write, and the coordinator's ledger, are not input.
     """
     if match := _CONNECTOR_SEGMENT.fullmatch(segment):
         return match[1].startswith(prefixes)

@@ -120,7 +120,7 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
 
     silence_spark()
     context = SparkContext(conf=_conf(settings), gateway=gateway)
-    # A thread of it reads from the JVM. If the JVM ends first, as after a signal to all processes, that is no error.
+    # A thread of it reads from the JVM. If the JVM ends first, as after a signal to all processes, that is no failure.
     context._accumulatorServer.handle_error = _ignore_end  # type: ignore[method-assign]  # noqa: SLF001
     return SparkSession.builder.getOrCreate()
 
