@@ -29,8 +29,9 @@ async def test_a_task_that_raises_is_restarted(caplog: pytest.LogCaptureFixture)
     await eventually(lambda: len(runs) == 3)
     assert supervisor.states() == [TaskState("work", deaths=2, is_failing=True)]
     assert supervisor.problems() == ["background task 'work' has failed 2 times: broken"]
-    assert "background task 'work' failed: broken; it is restarted in" in caplog.text
-    assert "Traceback" in caplog.text
+    first = caplog.records[0]  # not its text: Spark, where it runs in this process, changes how that is formatted
+    assert "background task 'work' failed: broken; it is restarted in" in first.getMessage()
+    assert first.exc_info
     await task.stop()
 
 
@@ -62,7 +63,7 @@ async def test_periodic_work_goes_on_after_an_error(caplog: pytest.LogCaptureFix
     await eventually(lambda: len(rounds) > 5)
     await task.stop()
     assert "a block cannot be read" in caplog.text
-    assert "Traceback" not in caplog.text  # the error explains itself
+    assert not any(record.exc_info for record in caplog.records)  # the error explains itself
 
 
 async def test_a_task_that_has_run_for_a_while_is_no_problem_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,12 @@
 """What a load may say, and what is wrong with it if it may not."""
 
+from pathlib import Path
+
 import pytest
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits
 from penstock.core.errors import RequestError
+from penstock.spark.sink.writer import SinkOptions
 from penstock.spark.source.options import OPTIONS, SourceOptions
 from penstock.spark.source.schema import COLUMNS
 
@@ -31,6 +34,25 @@ def test_the_worker_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PENSTOCK_WORKER", "elsewhere:9")
     assert parse().worker == "elsewhere:9"
     assert parse(worker="here:8").worker == "here:8"
+
+
+def test_the_worker_of_this_directory_is_the_default_whatever_its_ports_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PENSTOCK_WORKER", raising=False)
+    ports = tmp_path / "penstock-data" / "ports.json"
+    ports.parent.mkdir()
+    ports.write_text('{"connector": 1, "segment": 2, "http": 40003, "id": "x", "host": "127.0.0.1"}')
+    assert parse().worker == "127.0.0.1:40003"
+    assert SinkOptions.parse({"pipeline": "counts"}).worker == "127.0.0.1:40003"
+    ports.write_text('{"http": 40003, "host": "::1", "certificate": "worker.pem"}')
+    assert parse().worker == "https://[::1]:40003"
+    for damaged in ("", "[]", "{}"):
+        ports.write_text(damaged)
+        assert parse().worker == "127.0.0.1:7102"
+    monkeypatch.setenv("PENSTOCK_WORKER", "elsewhere:9")
+    assert parse().worker == "elsewhere:9"
 
 
 def test_names_of_options_are_taken_in_any_case() -> None:

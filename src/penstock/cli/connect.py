@@ -13,7 +13,16 @@ import typer
 from rich.console import Console
 
 from penstock.client.coordinator.connection import Connection
-from penstock.client.credentials import OWN_DATA, TLS_VARIABLES, TOKEN_FILE, https_context, parse_worker, tls_context
+from penstock.client.credentials import (
+    DEFAULT_WORKER,
+    OWN_DATA,
+    TLS_VARIABLES,
+    TOKEN_FILE,
+    WORKER_VARIABLE,
+    https_context,
+    parse_worker,
+    tls_context,
+)
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import retrying
 from penstock.core.address import Address
@@ -21,8 +30,6 @@ from penstock.core.errors import ProtocolError, RequestError, Unauthenticated, U
 from penstock.protocol.api.status import WorkerStatus
 
 HTTP_SECONDS_MAX = 10
-
-DEFAULT_WORKER = "127.0.0.1:7102"
 
 _RETRY_SECONDS = 3.0
 """How long to wait for a worker that is just being started: a person is waiting."""
@@ -34,7 +41,7 @@ WorkerOption = Annotated[
     str | None,
     typer.Option(
         "--worker",
-        envvar="PENSTOCK_WORKER",
+        envvar=WORKER_VARIABLE,
         metavar="HOST:PORT",
         help=f"The worker's HTTP address; with TLS, https://HOST:PORT. Default: that of ./{OWN_DATA}, else "
         f"{DEFAULT_WORKER}.",

@@ -1,4 +1,5 @@
-"""How a client and a worker prove to each other who they are: the client's token, and the files of TLS.
+"""Which worker a client talks to by default, and how they prove to each other who they are: the client's token, and the
+files of TLS.
 
 A token is in the file that PENSTOCK_TOKEN_FILE names, or in ./penstock-data for the worker that runs there. It is
 never an option or an argument: those show in Spark's plans and UI, and in lists of processes.
@@ -21,6 +22,23 @@ OWN_DATA = Path("penstock-data")
 
 HTTP_PORT = 7102
 """Of a worker, where an address names none."""
+
+WORKER_VARIABLE = "PENSTOCK_WORKER"
+DEFAULT_WORKER = f"127.0.0.1:{HTTP_PORT}"
+
+
+def default_worker() -> str:
+    """The HTTP address in PENSTOCK_WORKER, else that of the worker on ./penstock-data, which may have other ports, else
+    127.0.0.1:7102.
+    """
+    if named := os.environ.get(WORKER_VARIABLE):
+        return named
+    try:
+        own = json.loads((OWN_DATA / "ports.json").read_text())
+        scheme = "https://" if own.get("certificate") else ""
+        return f"{scheme}{Address(own['host'], int(own['http']))}"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return DEFAULT_WORKER
 
 
 def read_token(address: Address | None = None) -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec, Limits, Starting
+from penstock.client.credentials import default_worker
 from penstock.core.errors import Fenced, PenstockError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
@@ -16,8 +17,6 @@ from penstock.spark.run.checkpoints import Checkpoint, LocalCheckpoint, incarnat
 log = logging.getLogger(__name__)
 
 NO_LIMITS = Limits()
-
-DEFAULT_WORKER = "127.0.0.1:7102"
 
 HEARTBEAT_SECONDS = 3.0
 """A few may be lost before the worker reports the pipeline as failing."""
@@ -159,7 +158,7 @@ def start_generation(
 def begin(
     name: str,
     *,
-    worker: str = DEFAULT_WORKER,
+    worker: str | None = None,
     inputs: Mapping[str, str | Sequence[str]],
     outputs: Sequence[str] = ("out",),
     starting: Start = "earliest",
@@ -169,11 +168,13 @@ def begin(
 ) -> Generation:
     """Start a pipeline in your own Spark session, and fence its older generations.
 
+    `worker` is its HTTP address; by default PENSTOCK_WORKER, else the worker on ./penstock-data, else 127.0.0.1:7102.
     `inputs` names the sources of each load. `outputs`: the ports of the sink; [] for Spark's own sinks, whose epochs
     `penstock.spark.watch` reports as complete. With `checkpoint`, a query that has lost its checkpoint is refused here
     rather than in its first batch, and a local checkpoint from before a reset is moved aside. Raises RequestError, and
     Unavailable when no worker answers.
     """
+    worker = worker or default_worker()
     if checkpoint is not None and (folder := local_path(str(checkpoint))) is not None:
         move_outdated_aside(LocalCheckpoint(folder), name, worker)
     return start_generation(

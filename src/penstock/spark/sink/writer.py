@@ -19,7 +19,7 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.coordinator import CoordinatorClient, Staged
-from penstock.client.credentials import parse_worker
+from penstock.client.credentials import DEFAULT_WORKER, default_worker, parse_worker
 from penstock.core.errors import RequestError, StoreFailed
 from penstock.core.suggestions import nearest
 from penstock.protocol.stored.names import STAGING_PREFIX, check_pipeline_name
@@ -27,7 +27,6 @@ from penstock.spark.python_worker import coordinator, freeze, hinted, link
 from penstock.spark.run.checkpoints import local_path
 from penstock.spark.sink.schema import check_schema
 from penstock.spark.sink.staging import StagedPort, Staging
-from penstock.spark.source.options import DEFAULT_WORKER, WORKER_VARIABLE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +66,7 @@ class SinkOptions:
         generation = given.get("generation")
         return cls(
             pipeline=given["pipeline"],
-            worker=given.get("worker") or os.environ.get(WORKER_VARIABLE) or DEFAULT_WORKER,
+            worker=given.get("worker") or default_worker(),
             generation=None if generation is None else int(generation),
             port=given.get("port", DEFAULT_PORT),
             checkpoint=given.get("checkpointlocation"),

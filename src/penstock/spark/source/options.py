@@ -1,14 +1,13 @@
 """The options of a load, checked in one place."""
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits, Starting
-from penstock.client.credentials import HTTP_PORT, parse_worker
+from penstock.client.credentials import DEFAULT_WORKER, default_worker, parse_worker
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.core.suggestions import suggestion
@@ -19,8 +18,6 @@ from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
 T = TypeVar("T")
 
 DEFAULT_INPUT = "in"
-WORKER_VARIABLE = "PENSTOCK_WORKER"
-DEFAULT_WORKER = f"127.0.0.1:{HTTP_PORT}"
 
 OPTIONS = (
     "worker",
@@ -85,7 +82,7 @@ class SourceOptions:
         buckets = _control_buckets(given)
         return cls(
             sources=given.require("source", _sources),
-            worker=given.get("worker", _address) or os.environ.get(WORKER_VARIABLE) or DEFAULT_WORKER,
+            worker=given.get("worker", _address) or default_worker(),
             starting=given.get("startingOffsets", parse_place) or "earliest",
             ending=given.get("endingOffsets", _ending) or "latest",
             limits=_limits(given.get("maxBytesPerEpoch", _size), given.get("maxRowsPerEpoch", _positive)),
