@@ -31,12 +31,15 @@ settings.load_profile("any machine")
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Many of Spark's JVMs live for seconds: to optimize for a long life takes half of what they take."""
 
+QUICK_SPARK = " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+"""Nor is code generated for plans that see a few rows. The pages in docs/ are followed with Spark's own settings."""
+
 
 def pytest_configure() -> None:
     """What all processes inherit that the tests start. In the background Ctrl-C is ignored, unless we say otherwise."""
     set_token_variables()
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA + java_archive.options())
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA + QUICK_SPARK + java_archive.options())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.conftest import QUICK_SPARK
 from tests.docs.page import Command, File, matches, steps
 from tests.support.worker_process import free_port
 
@@ -20,6 +21,7 @@ COMMAND_SECONDS_MAX = 240
 """For one command on a busy machine: it may start Spark."""
 
 _POLL_SECONDS = 0.25
+_LOOK_AGAIN_SECONDS = 1.0
 _LOG_PREFIX = re.compile(r"^[\d-]+T[\d:.]+Z [A-Z]+ penstock\.run: ", re.MULTILINE)
 _PROGRESS = re.compile(r"^waiting(?:: | for ).*\n", re.MULTILINE)
 """What a command says while it waits: whether it has to depends on how busy the machine is."""
@@ -53,6 +55,7 @@ class Session:
             "COLUMNS": "160",
             "PORT": self._ports["9000"],
         }
+        self._environment["SPARK_SUBMIT_OPTS"] = os.environ.get("SPARK_SUBMIT_OPTS", "").replace(QUICK_SPARK, "")
         self._environment.pop("PENSTOCK_WORKER", None)
         self._running: list[_Running] = []
         self._count = 0
@@ -112,7 +115,7 @@ class Session:
         deadline = time.monotonic() + COMMAND_SECONDS_MAX
         while not matches(output, printed := self._once(text)[0]):
             assert time.monotonic() < deadline, _difference(where, text, output, printed) + self._logs()
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _serve(self, where: str, text: str, output: str) -> None:
         process, log = self._start(text)

@@ -14,17 +14,24 @@ def nothing_more() -> object:
 
 def until(is_so: Callable[[], object], told: Callable[[], object] = nothing_more, seconds: float = SECONDS_MAX) -> None:
     """Fails with what is `told` then if it never is so."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not is_so():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.01)
+        waited = time.monotonic() - began
+        assert waited < seconds, told()
+        time.sleep(_pause(waited))
 
 
 async def eventually(
     is_so: Callable[[], object], told: Callable[[], object] = nothing_more, seconds: float = SECONDS_MAX
 ) -> None:
     """The same in the event loop."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not is_so():
-        assert time.monotonic() < deadline, told()
-        await asyncio.sleep(0.005)
+        waited = time.monotonic() - began
+        assert waited < seconds, told()
+        await asyncio.sleep(_pause(waited))
+
+
+def _pause(waited: float) -> float:
+    """What takes long is looked at less often: to look, most often at a worker's status, takes time of the machine."""
+    return min(max(0.005, waited / 20), 0.2)

@@ -20,7 +20,10 @@ from tests.support.worker_process import WorkerProcess
 PIPELINES = ("copy", "tally", "windowed")
 FILE = Path(__file__).with_name("pipelines.py")
 WAIT_SECONDS_MAX = 180.0
-POLL_SECONDS = 0.002
+POLL_SECONDS = 0.1
+SIGN_SECONDS = 0.002
+"""A place that an epoch has come to is soon behind it."""
+
 RATE = 15.0
 """Messages a second of each stream, for as long as there is something to show."""
 
@@ -108,7 +111,7 @@ class Scene:
         if tripped is not None:
             self._proxy.arm(tripped._replace(tells=self._next_epoch(place)), pulled)
         else:
-            self.wait_until(self._sign(place), str(place))
+            self.wait_until(self._sign(place), str(place), SIGN_SECONDS)
             pulled()
         if not reached.wait(WAIT_SECONDS_MAX):
             raise AssertionError(f"no epoch came to {place}:\n{self.driver_log()}")
@@ -138,12 +141,12 @@ class Scene:
             case _:
                 return lambda: bool(self.get(f"/segments?prefix=staging/{place.pipeline}/")["segments"])
 
-    def wait_until(self, sign: Callable[[], bool], what: str) -> None:
+    def wait_until(self, sign: Callable[[], bool], what: str, poll_seconds: float = POLL_SECONDS) -> None:
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while not sign():
             if time.monotonic() > deadline:
                 raise AssertionError(f"no epoch came to {what}:\n{self.driver_log()}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(poll_seconds)
 
     # Looking.
 
