@@ -22,13 +22,15 @@ from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 
-OPEN = {"/health", "/metrics"}
+OPEN = {"/live", "/ready", "/health", "/metrics"}
 START = {"inputs": {"main": {"sources": ["orders"], "starting": "earliest"}}, "request": "r"}
 
 
 def _routes() -> list[tuple[str, str]]:
     """Every method and path of the port."""
-    app = application(cast("Watched", SimpleNamespace(refusals=Refusals())), WorkerSettings(data=Path()))
+    probed = {"fatal_problems": list, "ingest_problems": list, "problems": list}
+    worker = cast("Watched", SimpleNamespace(refusals=Refusals(), **probed))
+    app = application(worker, WorkerSettings(data=Path()))
     routes = [route for route in app.routes if isinstance(route, Route)]
     return [
         (method, route.path.format(name="x", sink="x", port="err", at="0"))

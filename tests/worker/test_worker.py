@@ -75,7 +75,8 @@ async def test_the_chosen_ports_are_in_a_file_while_the_worker_runs(tmp_path: Pa
 
 
 async def test_health_is_ok(worker: Worker) -> None:
-    assert await get(worker, "/health") == (200, "ok\n")
+    for probe in ("/live", "/ready", "/health"):
+        assert await get(worker, probe) == (200, '{"ok":true,"problems":[]}\n')
 
 
 async def test_status_tells_of_every_part(worker: Worker) -> None:
@@ -169,15 +170,18 @@ async def test_what_was_taken_before_a_stop_is_there_after_it(tmp_path: Path) ->
     await task
 
 
-async def test_health_says_that_a_full_disk_refuses_appends(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_on_a_full_disk_a_worker_is_alive_and_not_ready(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RealFiles, "free_bytes", lambda _: 0)
     worker._store.create("s")
     for _ in range(100):
         with suppress(DiskFull):
             worker._store.append("s", [bytes(100_000)])
-    code, text = await get(worker, "/health")
-    assert code == 503
-    assert "room" in text
+    for probe in ("/ready", "/health"):
+        code, text = await get(worker, probe)
+        assert code == 503
+        (problem,) = json.loads(text)["problems"]
+        assert "room" in problem
+    assert (await get(worker, "/live"))[0] == 200, "a restart would not help"
 
 
 async def test_health_names_damage_that_a_reader_has_found(worker: Worker) -> None:

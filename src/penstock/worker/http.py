@@ -1,10 +1,10 @@
-"""The worker's HTTP side: /health, /status, /segments and /metrics, which only look; and the routes of the
-application, of coordinator and delivery.
+"""The worker's HTTP side: probes (/live, /ready and /health), /status, /segments and /metrics, which only look; and the
+routes of the application, of coordinator and delivery.
 """
 
 import asyncio
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
@@ -17,12 +17,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from penstock.access.principals import Principal, Role
 from penstock.access.refusals import Refusals
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
+from penstock.protocol.api.codec import encode
 from penstock.protocol.api.status import (
+    Health,
     LoopStatus,
     Part,
     SegmentServerStatus,
@@ -56,7 +58,17 @@ class Watched(Routed, Protocol):
     registry: CollectorRegistry
     refusals: Refusals
 
-    def problems(self) -> list[str]: ...
+    def fatal_problems(self) -> list[str]:
+        """Those that a restart would solve."""
+        ...
+
+    def ingest_problems(self) -> list[str]:
+        """Why the worker accepts no events now."""
+        ...
+
+    def problems(self) -> list[str]:
+        """All that somebody should look at."""
+        ...
 
     def status(self) -> WorkerStatus: ...
 
@@ -64,11 +76,6 @@ class Watched(Routed, Protocol):
 
 
 def application(worker: Watched, settings: WorkerSettings) -> Starlette:
-    async def health(_: Request) -> Response:
-        problems = worker.problems()
-        text = "\n".join(problems) or "ok"
-        return PlainTextResponse(f"{text}\n", status_code=503 if problems else 200)
-
     async def status(request: Request) -> WorkerStatus:
         return visible(worker.status(), principal_of(request))
 
@@ -96,7 +103,9 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     app = Starlette(
         exception_handlers={ClientDisconnect: disconnected},
         routes=[
-            get("/health", health),
+            get("/live", _probe(worker.fatal_problems)),
+            get("/ready", _probe(worker.ingest_problems)),
+            get("/health", _probe(worker.problems)),
             get("/status", status, is_filtered=True),
             get("/metrics", metrics),
             get("/segments", segments, is_filtered=True),
@@ -116,6 +125,14 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     app.state.bodies = Bodies(settings.http.bodies_bytes_max)
     app.state.decoding = Decoding()
     return app
+
+
+def _probe(problems: Callable[[], list[str]]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_: Request) -> Response:
+        health = Health(ok=not (found := problems()), problems=found)
+        return Response(encode(health) + b"\n", 200 if health.ok else 503, media_type="application/json")
+
+    return answer
 
 
 def _as_json(info: SegmentInfo) -> dict[str, object]:

@@ -19,7 +19,7 @@ from penstock.core.errors import Forbidden, RequestError, Unauthenticated
 from penstock.worker.http_protocol import CERTIFICATE_NAMES, IS_REFUSED
 from penstock.worker.routes import PRINCIPAL, REFUSAL, failure
 
-OPEN_ON_LOOPBACK = frozenset({"/health", "/metrics"})
+OPEN_ON_LOOPBACK = frozenset({"/live", "/ready", "/health", "/metrics"})
 """Of a worker whose HTTP port only this machine reaches: for probes and monitoring."""
 
 _PROBE = Principal("probe", Role.READ)

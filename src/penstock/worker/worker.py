@@ -78,6 +78,7 @@ class Worker:
         self._own_access = WithConnectors(settings.access)
         self._stopping = asyncio.Event()
         self._failed = False
+        self._is_ready = False
 
     async def run(self, ready: Callable[[dict[str, int]], None] = lambda _: None) -> None:
         """Calls `ready` with the ports once everything listens. Raises StoreFailed when the disk fails,
@@ -135,6 +136,7 @@ class Worker:
         if self._runtime is not None:
             await self._runtime.start()
         self._write_ports()
+        self._is_ready = True
         ready(self.ports)
         await self._stopping.wait()
         await sampling.stop()
@@ -282,7 +284,19 @@ class Worker:
     def _flow(self) -> Flow | None:
         return None if self._coordinator is None else self._coordinator.flow
 
-    # What /health, /status, /segments and /metrics show.
+    # What probes, /status, /segments and /metrics show.
+
+    def fatal_problems(self) -> list[str]:
+        try:
+            self._journal.check()
+        except StoreFailed as error:
+            return [str(error)]
+        return []
+
+    def ingest_problems(self) -> list[str]:
+        if self._stopping.is_set():
+            return ["the worker is stopping"]
+        return ["the worker is starting"] if not self._is_ready else [*self._disk_problems()]
 
     def problems(self) -> list[str]:
         problems = [*self.supervisor.problems(), *self._disk_problems(), *self._store.damage]

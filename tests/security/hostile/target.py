@@ -161,7 +161,7 @@ class Target:
 
         def is_healthy() -> bool:
             seen[:] = [self._health()]
-            return seen == [(200, b"ok\n")]
+            return seen == [(200, b'{"ok":true,"problems":[]}\n')]
 
         until(is_healthy, lambda: f"/health answers {seen}", _SECONDS_MAX)
 

@@ -1,4 +1,6 @@
-"""The reply to GET /status: everything that a worker reports about itself, its sources and its pipelines."""
+"""The replies to GET /status, everything that a worker reports about itself, its sources and its pipelines, and to
+probes.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -289,3 +291,10 @@ class WorkerStatus(Part, frozen=True, kw_only=True):
     sinks: Sequence[SinkStatus]
     windows: Sequence[OperatorStatus]
     rates: RatesStatus
+
+
+class Health(Part, frozen=True, kw_only=True):
+    """The reply to /live, /ready and /health; its HTTP status is 503 unless it is `ok`."""
+
+    ok: bool
+    problems: Sequence[str] = ()
