@@ -113,7 +113,7 @@ async def test_the_clock_stands_still_while_the_source_has_no_credit(serve: Serv
     segment = scene.running.sources.log("source").segments[0]
     scene.running.store.truncate(segment, scene.running.store.length(segment))
     session.flush()
-    assert session.has_credit
+    assert session.credits
     scene.pass_time(TIMEOUT - 1)
     assert await scene.idle() == []
     scene.pass_time(2)

@@ -80,12 +80,6 @@ class WindowReports:
             )
         self._forget_gone(operators, pipeline.generation)
 
-    def buckets(self) -> list[BucketStatus]:
-        self._forget()
-        return [
-            one for operators in self._reports.values() for statuses in operators.values() for one in statuses.values()
-        ]
-
     def operators(self) -> list[OperatorStatus]:
         self._forget()
         return [

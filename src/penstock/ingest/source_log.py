@@ -143,6 +143,9 @@ class AttachedStreams(Protocol):
     @property
     def can_send(self) -> bool: ...
 
+    @property
+    def credits(self) -> int: ...
+
     def update_known(self) -> None:
         """Bring `last_id` in the source's table up to what the session has stored."""
         ...

@@ -106,6 +106,8 @@ class SourceView:
             acknowledged=completion.acknowledged,
             waiting_bytes=completion.waiting_bytes,
             segments=log.segments,
+            sessions=len(log.sessions),
+            credits=sum(session.credits for session in log.sessions),
             streams=len(log.streams),
             retained_bytes=log.data_segments.retained_bytes,
             has_room=log.has_room(),

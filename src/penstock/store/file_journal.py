@@ -112,6 +112,8 @@ class FileJournal:
         self._failure = ""
         self._is_full = False
         self._dropped: deque[Position] = deque()
+        self.observe_write: Callable[[float], None] = lambda _: None
+        """Called with the seconds that each group of records took to write and to sync."""
         files.lock()
         try:
             self._take_over(recover(files, settings.chapter_bytes) or self._begin())
@@ -269,7 +271,7 @@ class FileJournal:
         with self._changed:
             steps, self._steps = self._steps, []
         for number, step in enumerate(steps):
-            self._performing = step
+            self._performing, began = step, time.monotonic()
             try:
                 done = step.perform(self._files)
             except OSError as error:
@@ -278,6 +280,7 @@ class FileJournal:
             if not done:
                 self._put_back(steps[number:])
                 return False
+            self.observe_write(time.monotonic() - began)
             self._publish(step.end)
         self._spares.fill()
         return True
@@ -323,6 +326,10 @@ class FileJournal:
             self._changed.notify_all()
 
     # Waiting and reading: any thread.
+
+    def free_bytes(self) -> int:
+        """On the disk, for everybody."""
+        return self._files.free_bytes()
 
     @property
     def oldest_unsynced_seconds(self) -> float:

@@ -3,8 +3,9 @@
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -86,6 +87,41 @@ class ReloadedContext(ssl.SSLContext):
             log.info("the certificates have changed: new connections use %s", self._files.cert)
         except RequestError as error:
             log.error("the certificates stay as they were: %s", error)
+
+
+def expires_at(cert: Path) -> float | None:
+    """When the first certificate in the PEM file expires, in seconds since 1970; None if it cannot be read.
+
+    Python's ssl reports this for the certificates of peers only. In the DER form it is the second time of the first
+    sequence that starts with one: Certificate { TBSCertificate { …, Validity { notBefore, notAfter }, … }, … }.
+    """
+    try:
+        pem = cert.read_text()
+        first = pem[pem.index(ssl.PEM_HEADER) : pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
+        (_, certificate), *_ = _elements(ssl.PEM_cert_to_DER_cert(first))
+        (_, signed), *_ = _elements(certificate)
+        inner = [[*_elements(content)] for tag, content in _elements(signed) if tag == _SEQUENCE]
+        _, (tag, expiry) = next(one for one in inner if one and one[0][0] in _TIMES)
+        at = datetime.strptime(expiry.decode(), _TIMES[tag])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+    return at.replace(tzinfo=UTC).timestamp()
+
+
+_SEQUENCE = 0x30
+_TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and content of each."""
+    at = 0
+    while at < len(der):
+        tag, size, at = der[at], der[at + 1], at + 2
+        if size & 0x80:  # the size of the size
+            length = size & 0x7F
+            size, at = int.from_bytes(der[at : at + length]), at + length
+        yield tag, der[at : at + size]
+        at += size
 
 
 def _state(file: Path) -> tuple[int, int, int] | None:

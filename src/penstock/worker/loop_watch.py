@@ -47,6 +47,7 @@ class LoopWatch:
     def __init__(self) -> None:
         self.stalls = 0
         self.longest_seconds = 0.0
+        self._lag_seconds = 0.0
         self._beat_at = time.monotonic()
         self._sample = ""
         self._warned_at = 0.0
@@ -68,14 +69,18 @@ class LoopWatch:
             self._timer.cancel()
 
     def status(self) -> LoopStatus:
-        return LoopStatus(stalls=self.stalls, longest_stall_seconds=round(self.longest_seconds, 3))
+        return LoopStatus(
+            stalls=self.stalls,
+            longest_stall_seconds=round(self.longest_seconds, 3),
+            lag_seconds=round(self._lag_seconds, 3),
+        )
 
     # In the loop.
 
     def _beat(self) -> None:
         now = time.monotonic()
         late = now - self._beat_at - BEAT_SECONDS
-        self._beat_at = now
+        self._beat_at, self._lag_seconds = now, max(0.0, late)
         sample, self._sample = self._sample, ""
         if late > STALL_SECONDS:
             self._stalled(late, sample, now)

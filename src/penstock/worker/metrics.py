@@ -3,34 +3,41 @@
 Each kind of thing that there are several of has a table: a line for each metric, with its help and where its value is.
 """
 
+import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from penstock.access.refusals import Port
-from penstock.coordinator.open_windows import BucketStatus
 from penstock.core.supervisor import TaskState
 from penstock.protocol.api.delivery import EpochStatus, SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import (
     ConnectorStatus,
     LoopStatus,
+    OperatorStatus,
     Part,
     SegmentServerStatus,
     SessionTotals,
+    SourceStatus,
     SourceTotals,
     StoreStatus,
 )
+from penstock.worker.certificates import expires_at
 
 Families: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 T = TypeVar("T")
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+LISTED_MAX = 1000
 
 
 class Numbered(Collector):
@@ -81,7 +88,9 @@ class Line(NamedTuple, Generic[T]):
 
 
 class Table(Collector, Generic[T]):
-    """Metrics `penstock_<part>_<name>` of things that are listed on request, one for each label."""
+    """Metrics `penstock_<part>_<name>` of things that are listed on request, one for each label: of at most LISTED_MAX
+    things, so that a worker with many sources does not flood its monitoring.
+    """
 
     def __init__(
         self,
@@ -96,7 +105,7 @@ class Table(Collector, Generic[T]):
         self._listed = listed
 
     def collect(self) -> Iterator[Metric]:
-        found = self._listed()
+        found = self._listed()[:LISTED_MAX]
         for line in self._lines:
             family = line.family(self._prefix + line.name, line.text, labels=[*self._labels])
             for one in found:
@@ -112,6 +121,19 @@ def _fields(family: Families, *names: str) -> list[Line[PipelineStatus]]:
 
 def _text(name: str) -> str:
     return name.replace("_", " ").capitalize()
+
+
+_SOURCES: list[Line[tuple[str, SourceStatus]]] = [
+    Line(GAUGE, "lag_bytes", "Durable, and not acknowledged", lambda one: one[1].waiting_bytes),
+    Line(GAUGE, "retained_bytes", "Stored", lambda one: one[1].retained_bytes),
+    Line(GAUGE, "has_room", "0 while it is at its quota or the disk is full", lambda one: one[1].has_room),
+    Line(GAUGE, "sessions", "Programs that are connected", lambda one: one[1].sessions),
+    Line(GAUGE, "credits", "Messages that they may send", lambda one: one[1].credits),
+]
+
+
+def each_source(statuses: Callable[[], Mapping[str, SourceStatus]]) -> Collector:
+    return Table("source", {"source": lambda one: one[0]}, _SOURCES, lambda: [*statuses().items()])
 
 
 _TASKS: list[Line[TaskState]] = [
@@ -131,7 +153,7 @@ _PIPELINES: list[Line[PipelineStatus]] = [
     Line(GAUGE, "committed", "The last epoch whose output is merged; -1: none yet", attrgetter("merged")),
     Line(GAUGE, "delivered", "The last epoch that all sinks have; -1: none yet", attrgetter("delivered")),
     Line(GAUGE, "complete", "The last epoch completed; -1: none yet", attrgetter("complete")),
-    *_fields(GAUGE, "lag_bytes", "undelivered_bytes", "watermark_unmoved_seconds"),
+    *_fields(GAUGE, "lag_bytes", "undelivered_bytes", "watermark_unmoved_seconds", "heartbeat_age_seconds"),
     Line(GAUGE, "running", "1 while it runs, or starts", lambda one: one.state in ("STARTING", "RUNNING")),
     Line(
         GAUGE,
@@ -237,20 +259,48 @@ def own_counts(listed: Callable[[], Sequence[ConnectorStatus]]) -> Collector:
     return Table("connector", labels, [line], lambda: [(one, what) for one in listed() for what in one.counts])
 
 
-_WINDOWS: list[Line[BucketStatus]] = [
+_WINDOWS: list[Line[OperatorStatus]] = [
     Line(GAUGE, "epoch", "The epoch that was reported last", lambda one: one.epoch),
-    Line(GAUGE, "open_windows", "Windows that have state", lambda one: one.numbers.open_windows),
-    Line(GAUGE, "keys", "Keys in all open windows, a key once for each window", lambda one: one.numbers.keys),
-    Line(GAUGE, "state_bytes", "Bytes of state", lambda one: one.numbers.state_bytes),
-    Line(COUNTER, "late_kept", "Late events that left through the late port", lambda one: one.numbers.late_kept),
-    Line(COUNTER, "late_dropped", "Late events that were only counted", lambda one: one.numbers.late_dropped),
+    Line(GAUGE, "open_windows", "Windows that have state", lambda one: one.open_windows),
+    Line(GAUGE, "keys", "Keys in all open windows, a key once for each window", lambda one: one.keys),
+    Line(GAUGE, "state_bytes", "Bytes of state", lambda one: one.state_bytes),
+    Line(
+        GAUGE,
+        "bucket_bytes",
+        "Bytes of state of its largest bucket: the limit applies to it",
+        attrgetter("bucket_bytes"),
+    ),
+    Line(COUNTER, "late_kept", "Late events that left through the late port", lambda one: one.late_kept),
+    Line(COUNTER, "late_dropped", "Late events that were only counted", lambda one: one.late_dropped),
 ]
 
 
-def windows(listed: Callable[[], Sequence[BucketStatus]]) -> Collector:
-    labels: dict[str, Callable[[BucketStatus], str]] = {
+def windows(listed: Callable[[], Sequence[OperatorStatus]]) -> Collector:
+    labels: dict[str, Callable[[OperatorStatus], str]] = {
         "pipeline": lambda one: one.pipeline,
         "operator": lambda one: one.operator,
-        "bucket": lambda one: str(one.numbers.bucket),
     }
     return Table("window", labels, _WINDOWS, listed)
+
+
+# The worker as a whole.
+
+_WRITE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+def journal_writes(registry: CollectorRegistry) -> Histogram:
+    """Observed in the thread that writes the journal."""
+    text = "The time to write and to sync a group of records"
+    return Histogram("penstock_store_fsync_seconds", text, buckets=_WRITE_SECONDS, registry=registry)
+
+
+def build(version: str) -> Collector:
+    line = Line[str](GAUGE, "info", "1, with the version of Penstock and of Python", lambda _: 1)
+    return Table("build", {"version": str, "python": lambda _: platform.python_version()}, [line], lambda: [version])
+
+
+def certificates(file: Path | None) -> Collector:
+    """Read again for each scrape: a certificate may be renewed while the worker runs."""
+    text = "When the certificate expires, in seconds since 1970"
+    line = Line[Path](GAUGE, "expiry_timestamp_seconds", text, expires_at)
+    return Table("certificate", {}, [line], lambda: [] if file is None else [file])

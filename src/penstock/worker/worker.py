@@ -20,7 +20,6 @@ from penstock.application.runtime import Runtime
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
-from penstock.coordinator.open_windows import BucketStatus
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
 from penstock.core.address import Address
@@ -377,9 +376,6 @@ class Worker:
     def _windows(self) -> list[OperatorStatus]:
         return [] if self._coordinator is None else self._coordinator.windows.operators()
 
-    def _window_buckets(self) -> list[BucketStatus]:
-        return [] if self._coordinator is None else self._coordinator.windows.buckets()
-
     def _blockages(self) -> list[str]:
         """What blocks progress, in sentences."""
         full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
@@ -410,21 +406,28 @@ class Worker:
             compaction_moved_bytes=self._compactor.moved_bytes,
             chapters_dropped=self._compactor.dropped_chapters,
             oldest_unsynced_seconds=round(journal.oldest_unsynced_seconds, 3),
+            disk_free_bytes=journal.free_bytes(),
+            disk_full=not self._has_room(),
+            damaged=len(self._store.damage),
         )
 
     def _register_metrics(self) -> None:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
+        self.registry.register(metrics.build(penstock.__version__))
+        self.registry.register(metrics.certificates(self.settings.certificate))
         self.registry.register(metrics.store(self._store_status))
+        self._journal.observe_write = metrics.journal_writes(self.registry).observe
         self.registry.register(metrics.loop(self._loop_watch.status))
         self.registry.register(metrics.refusals(self.refusals.counts))
         self.registry.register(metrics.tasks(self.supervisor.states))
         self.registry.register(metrics.sources(self._source_view.totals))
+        self.registry.register(metrics.each_source(self._source_view.status))
         self.registry.register(metrics.sessions(self._gateway.session_totals))
         self.registry.register(metrics.segment_server(self._server.status))
         self.registry.register(metrics.pipelines(self._pipelines))
         self.registry.register(metrics.watermark_blockers(self._pipelines))
-        self.registry.register(metrics.windows(self._window_buckets))
+        self.registry.register(metrics.windows(self._windows))
         self.registry.register(metrics.sinks(self._sinks, self._epochs))
         self.registry.register(metrics.undelivered_epochs(self._sinks, self._epochs))
         self.registry.register(flow.FlowMetrics(self._source_view, self._flow))

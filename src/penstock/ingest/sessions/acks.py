@@ -72,7 +72,7 @@ class Replies(Protocol):
         ...
 
     @property
-    def has_credit(self) -> bool:
+    def credits(self) -> int:
         """Whether the program is connected and has a credit to send with."""
         ...
 

@@ -289,8 +289,9 @@ class SourceSession:
             self._write(encode_acks(0, stream_ids, last_ids))
 
     @property
-    def has_credit(self) -> bool:
-        return not self._session.is_over and not self._is_half_closed and self._credits.available > 0
+    def credits(self) -> int:
+        """How many messages the program may send."""
+        return 0 if self._session.is_over or self._is_half_closed else max(0, self._credits.available)
 
     def flush_soon(self) -> None:
         self._table.flush_soon(self)

@@ -132,7 +132,11 @@ class SessionStreams:
     @property
     def can_send(self) -> bool:
         """Whether the program could send a message now."""
-        return self._replies.has_credit and not self._blocked
+        return self.credits > 0 and not self._blocked
+
+    @property
+    def credits(self) -> int:
+        return self._replies.credits
 
     def gate_changed(self, stream_id: int, may_send: bool) -> None:
         if may_send and stream_id in self._unopened:

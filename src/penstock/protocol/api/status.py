@@ -26,6 +26,12 @@ class StoreStatus(Part, frozen=True, kw_only=True):
     chapters_dropped: int
     oldest_unsynced_seconds: float
     """How long the oldest write that is not on disk has been waiting; 0 if everything is."""
+    disk_free_bytes: int
+    """On the file system of the journal."""
+    disk_full: bool
+    """Appends are refused until there is room."""
+    damaged: int
+    """Segments and files that cannot be read."""
 
 
 class LoopStatus(Part, frozen=True, kw_only=True):
@@ -33,6 +39,8 @@ class LoopStatus(Part, frozen=True, kw_only=True):
 
     stalls: int
     longest_stall_seconds: float
+    lag_seconds: float
+    """How late it was when it was last looked at."""
 
 
 class SegmentServerStatus(Part, frozen=True, kw_only=True):
@@ -76,6 +84,10 @@ class SourceStatus(Part, frozen=True, kw_only=True):
     waiting_bytes: int
     """Durable, and not acknowledged."""
     segments: Sequence[str]
+    sessions: int
+    """The number of programs that are connected."""
+    credits: int
+    """How many messages they may send."""
     streams: int
     retained_bytes: int
     has_room: bool
