@@ -1,6 +1,7 @@
 """`penstock status`."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.core.errors import Unavailable
 from tests.spark.sending import send
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import until
 
 app = typer.Typer(pretty_exceptions_enable=False)
 status.register(app)
@@ -73,6 +75,12 @@ def test_it_shows_sources_and_the_segments_of_programs(worker: RunningWorker) ->
     assert "shops" in printed
     assert "imported" in printed
     assert "2.0 KiB" in printed
+
+
+def test_it_shows_whether_a_program_is_connected(worker: RunningWorker) -> None:
+    with open_stream(worker.ports["connector"], "shops", "north"):
+        assert re.search(r"shops +connected", shown("--worker", http(worker)))
+    until(lambda: re.search(r"shops +not connected", shown("--worker", http(worker))))
 
 
 def test_internal_segments_are_shown_only_if_all_is(fifteen: RunningWorker) -> None:

@@ -1,5 +1,6 @@
 """Log lines, alike in every process."""
 
+import json
 import logging
 import re
 import subprocess
@@ -40,6 +41,72 @@ except ValueError:
     assert "no access for ${PASSWORD}: ${file:KEY}" in text
     assert "ValueError: ${PASSWORD} and ${file:KEY}" in text
     assert "hunter2" not in text
+
+
+def test_secrets_are_hidden_before_a_text_is_cut_or_escaped_and_the_longest_first() -> None:
+    long, odd = "hunter2-and-very-much-more", 'pa"ss\\word\t1'
+    program = f"""
+from penstock.connectors.secrets import Mask
+from penstock.core.logs import quoted
+masks = [Mask() for _ in range(4)]
+values = {{"A": "hunter2", "B": {long!r}, "C": {odd!r}, "URL": "postgres://penstock:s3cret-s3cret@localhost/db"}}
+for mask, (name, value) in zip(masks, values.items()):
+    mask.add(value, "${{" + name + "}}")
+log = logging.getLogger("penstock.delivery")
+log.warning("begin %s %s", values["B"], quoted(values["C"]))
+log.warning("cut %s", quoted("x" * 295 + values["B"]))
+log.warning("url %s on localhost", values["URL"])
+"""
+    begin, cut, url, _ = logged(program)
+    assert begin.endswith('WARNING penstock.delivery: begin ${B} "${C}"')
+    assert "hunt" not in cut
+    assert url.endswith("WARNING penstock.delivery: url ${URL} on localhost")
+
+
+def test_a_line_that_is_logged_while_another_one_is_formatted_waits_for_nothing() -> None:
+    """A garbage collection may run anywhere, and what it collects may log."""
+    program = """
+import gc
+from penstock.connectors.secrets import Mask
+masks = [Mask() for _ in range(3)]
+for number, mask in enumerate(masks):
+    mask.add(f"secret-{number}", "${S}")
+log = logging.getLogger("penstock.a")
+class Odd:
+    def __del__(self):
+        logging.getLogger("penstock.b").warning("collected")
+for number in range(300):
+    gc.set_threshold(3 + number % 37, 10, 10)
+    odd = Odd()
+    odd.itself = odd
+    del odd
+    log.warning("line secret-1")
+print("done")
+"""
+    assert "secret-1" not in "\n".join(logged(program))
+
+
+def test_lines_may_be_json_for_programs() -> None:
+    program = """
+from penstock.core.logs import LogFormat, LogLevel, set_up_logging
+set_up_logging(level=LogLevel.INFO, form=LogFormat.JSON)
+log = logging.getLogger("penstock.store")
+log.debug("not this")
+log.info("it has %d\\nlines", 2)
+try:
+    raise ValueError("x")
+except ValueError:
+    log.exception("it failed")
+"""
+    first, second, _ = logged(program)
+    shown = json.loads(first)
+    assert {**shown, "time": ""} == {
+        "time": "",
+        "level": "INFO",
+        "logger": "penstock.store",
+        "message": "it has 2\\nlines",
+    }
+    assert "ValueError: x" in json.loads(second)["exception"]
 
 
 def test_users_who_set_up_logging_have_their_way() -> None:

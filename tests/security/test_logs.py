@@ -1,5 +1,6 @@
 """What peers send ends up in logs. It forges no line, it fills no disk, and what was left out is counted."""
 
+import json
 import logging
 import re
 import socket
@@ -16,7 +17,9 @@ from penstock.core.logs import LineLimit, one_line, quoted
 from penstock.delivery.sink_slot import SlotState, SlotStatus
 from penstock.protocol.connector import Error, Hello, encode
 from tests.core.test_logs import LINE
+from tests.support import http
 from tests.support.waiting import until
+from tests.support.worker_process import WorkerProcess
 
 FORGED = "2026-03-01T09:30:00.250Z CRITICAL penstock.worker: the disk is on fire"
 NASTY = f"x\r\n{FORGED}\n\x1b[2J\x85\u2028{FORGED}"
@@ -34,6 +37,7 @@ def test_a_quoted_text_is_one_line_and_short() -> None:
 
 def test_a_traceback_forges_no_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging, "lastResort", None)
+    monkeypatch.setattr(logs, "set_log_level", lambda _: None)  # of all tests that follow
     logs.set_up_logging()
     handler = logging.lastResort
     assert handler is not None
@@ -50,6 +54,33 @@ def test_what_a_sink_program_says_is_one_line(caplog: pytest.LogCaptureFixture) 
     SlotStatus().failed(SlotState.WAITING, NASTY, "sink x")
     (record,) = caplog.records
     assert record.getMessage().isprintable()
+
+
+# Who did what.
+
+
+def test_every_action_that_manages_a_worker_is_logged(tmp_path: Path) -> None:
+    """At every level, with who did it and how it ended. The level can be changed while the worker runs."""
+    file = tmp_path / "worker.log"
+    with WorkerProcess(tmp_path / "data", "--log-file", str(file), "--log-format", "json") as worker:
+
+        def ask(path: str, **body: object) -> int:
+            return http.ask(worker.http_port, "POST", path, body)[0]
+
+        def logged() -> list[tuple[str, str]]:
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            return [(line["level"], line["message"]) for line in lines if line["logger"] == "penstock.audit"]
+
+        assert ask("/log-level", level="error") == 200
+        assert ask("/log-level", level="loud") == 400
+        assert ask("/pause", connector="none") == 400
+        for _ in range(30):
+            assert ask("/log-level", level="debug") == 200
+        done = ("INFO", '"owner" from 127.0.0.1: POST /log-level: done')
+        until(lambda: len(logged()) == 33)
+        assert logged().count(done) == 31, "none is left out"
+        (refused,) = [text for level, text in logged() if level == "WARNING" and "/pause" in text]
+        assert refused.startswith('"owner" from 127.0.0.1: POST /pause: refused: ')
 
 
 # Limits.

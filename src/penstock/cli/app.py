@@ -26,6 +26,7 @@ _MODULES = {
     "stop": "application",
     "pause": "application",
     "resume": "application",
+    "log-level": "application",
     "new": "scaffold",
     "segment": "segment",
     "source": "source",

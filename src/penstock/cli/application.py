@@ -15,6 +15,7 @@ from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_
 from penstock.cli.open_windows import staying_open
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
+from penstock.core.logs import LogLevel
 
 _LOOK_SECONDS = 0.2
 _RETRY_SECONDS = 10.0
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
     app.command("apply")(apply)
     app.command("stop")(stop)
     app.command("pause")(pause)
+    app.command("log-level")(log_level)
     app.command("resume")(resume)
 
 
@@ -113,6 +115,17 @@ def _wait(client: ApplicationClient) -> None:
         typer.echo(f"the application was started again meanwhile (revision {found.revision})")
     for sentence in staying_open(client.status().pipelines):
         typer.echo(sentence)
+
+
+def log_level(
+    level: Annotated[LogLevel, typer.Argument(metavar="debug|info|warning|error")],
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Change what a running worker logs, until it ends."""
+    with _client(worker, data, yes=yes) as client:
+        client.set_log_level(level.value)
 
 
 def pause(

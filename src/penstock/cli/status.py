@@ -305,6 +305,8 @@ def _source_state(source: SourceStatus | None, connector: ConnectorStatus | None
         return "paused" if connector.paused else "waiting", Level.WARNING
     if source is not None and source.has_finished:
         return "ended", Level.OK
+    if connector is None and source is not None:
+        state = "connected" if source.sessions else "not connected"
     return state or "ready", Level.OK
 
 

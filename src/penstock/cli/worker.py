@@ -40,7 +40,7 @@ from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core import sizes
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError, StoreFailed, WorkerFailed
-from penstock.core.logs import log_line, set_up_logging
+from penstock.core.logs import LogFormat, LogLevel, log_line, set_up_logging
 from penstock.core.tls_handshakes import HandshakeLimits
 from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
@@ -89,6 +89,7 @@ _LIMITS = "Limits"
 _DEPLOYMENTS = "Deployments"
 _TLS = "TLS"
 _SOURCES = "Sources"
+_LOGS = "Logs"
 
 
 def _option_size(default: str | None, text: str) -> Any:
@@ -196,7 +197,15 @@ def worker(
     sessions: int = typer.Option(1000, min=1, help="Sources connected at the same time.", rich_help_panel=_LIMITS),
     frame_size: int = _option_size("4MiB", "Largest frame of a source."),
     streams: int = typer.Option(100_000, min=1, help="Open streams of one session.", rich_help_panel=_LIMITS),
-    log_file: Path | None = typer.Option(None, help="Log to this file instead of stderr; it rotates at 10 MiB."),
+    log_file: Path | None = typer.Option(
+        None, help="Log to this file instead of stderr; it rotates at 10 MiB.", rich_help_panel=_LOGS
+    ),
+    log_level: LogLevel = typer.Option(
+        LogLevel.INFO, help="What is logged; penstock log-level changes it at run time.", rich_help_panel=_LOGS
+    ),
+    log_format: LogFormat = typer.Option(
+        LogFormat.TEXT, help="Lines for people, or JSON objects for programs.", rich_help_panel=_LOGS
+    ),
 ) -> None:
     """Run a worker: the durable store of segments and its servers.
 
@@ -234,7 +243,8 @@ def worker(
     permissions = Permissions.of(
         data, tuple(file_root or ()), callbacks=allow_callbacks, exposed=insecure, own_files=own
     )
-    _serve(replace(servers, permissions=permissions), tls, token_file, log_file)
+    set_up_logging(log_file, log_level, log_format)
+    _serve(replace(servers, permissions=permissions, log_format=log_format), tls, token_file)
 
 
 def _import_nothing_from_here() -> None:
@@ -279,8 +289,7 @@ def _check_sizes(chapter_size: int, block_size: int, frame_size: int, in_flight:
         raise RequestError("--in-flight is at least twice --frame-size: a frame must fit into it beside others")
 
 
-def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None, log_file: Path | None) -> None:
-    set_up_logging(log_file)
+def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None) -> None:
     try:
         run_in_loop(with_access(fitting(settings, _allow_many_files()), tls, token_file))
     except (StoreFailed, WorkerFailed) as error:
@@ -290,9 +299,9 @@ def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | No
         raise RequestError(f"the worker cannot start: {error}", _hint(error)) from None
 
 
-def _print(text: str) -> None:
-    """To stderr: standard output is for sinks and the stdio connector."""
-    typer.echo(log_line(text, log.name), err=True)
+def _print(text: str, form: LogFormat) -> None:
+    """To stderr, whatever is logged: standard output is for sinks and the stdio connector."""
+    typer.echo(log_line(text, log.name, form=form), err=True)
 
 
 def _allow_many_files() -> int:
@@ -362,12 +371,14 @@ async def _run(settings: WorkerSettings) -> None:
         _print(
             f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
             f"segments on {settings.segment.host}:{ports['segment']}, "
-            f"http on {settings.http_host}:{ports['http']}"
+            f"http on {settings.http_host}:{ports['http']}",
+            settings.log_format,
         )
         _print(
             f"data in {settings.data}: {store.segments} segments, {store.live_bytes} bytes, "
-            f"recovered in {store.recovery_seconds} s"
+            f"recovered in {store.recovery_seconds} s",
+            settings.log_format,
         )
 
     await worker.run(ready)
-    _print("stopped: everything that was acknowledged is on disk")
+    _print("stopped: everything that was acknowledged is on disk", settings.log_format)

@@ -5,6 +5,7 @@ and its own files, and stores nothing of what they refer to. `$${` is a literal 
 No such value is in any text that Penstock prints, logs or raises: those show the reference as written.
 """
 
+import json
 import logging
 import os
 import re
@@ -15,11 +16,11 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.core.errors import PenstockError, RequestError
-from penstock.core.logs import hide_in_logs
+from penstock.core.logs import any_of, hide_in_logs
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ _HIDDEN = "…"
 
 MASKED_CHARS_MIN = 4
 """A shorter value is not a secret, and to replace it would garble texts."""
+
+MASKED_LINES_MAX = 200
+"""Of a value with several lines, such as a certificate with its chain: each takes time in every text."""
 
 
 class Secret(str):
@@ -59,17 +63,24 @@ class Mask:
         self._references: dict[str, str] = {}
         """By what may be seen of a value, in lower case: names of hosts are shown so."""
         self._pattern: re.Pattern[str] | None = None
+        self.hidden_in_logs: dict[str, str] = {}
+        """The same without the parts of URLs that others' lines may have, too, such as the name of a host."""
 
     def add(self, value: str, reference: str) -> None:
         if _is_address(value):
             return
         for form in _forms(value):
-            if len(form) >= MASKED_CHARS_MIN:
-                self._references.setdefault(form.lower(), reference)
-        longest_first = sorted(self._references, key=len, reverse=True)
-        if longest_first:
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE)
-            hide_in_logs(self)
+            self._hide(form, reference, self.hidden_in_logs)
+        for part in _parts(value):
+            self._hide(part, reference, self._references)
+        self._references |= self.hidden_in_logs
+        self._pattern = any_of(self._references)
+        hide_in_logs(self)
+
+    @staticmethod
+    def _hide(form: str, reference: str, references: dict[str, str]) -> None:
+        if len(form) >= MASKED_CHARS_MIN:
+            references.setdefault(form.lower(), reference)
 
     def text(self, text: str) -> str:
         """The same text with references in place of values."""
@@ -110,16 +121,24 @@ def _is_address(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """The value as errors show it: as it is, by the line, quoted, escaped; of a URL also its parts."""
-    yield from (value, value.strip(), quote(value), quote(value, safe=""), repr(value)[1:-1])
-    yield from map(str.strip, value.splitlines())
-    if "://" not in value:
-        return
+    """The value as errors show it: as it is, by the line, quoted, escaped; of a URL also what is secret in it."""
+    yield from (value, value.strip(), quote(value), quote(value, safe=""), repr(value)[1:-1], json.dumps(value)[1:-1])
+    yield from map(str.strip, value.splitlines()[:MASKED_LINES_MAX])
+    if (url := _url(value)) is not None:
+        yield from (url.password or "", url.query)
+
+
+def _parts(value: str) -> Iterator[str]:
+    """Of a URL, what a connector's own texts do not show either."""
+    if (url := _url(value)) is not None:
+        yield from (url.netloc, url.hostname or "", url.path, url.username or "")
+
+
+def _url(value: str) -> SplitResult | None:
     try:
-        url = urlsplit(value)
+        return urlsplit(value) if "://" in value else None
     except ValueError:
-        return
-    yield from (url.netloc, url.hostname or "", url.path, url.query, url.username or "", url.password or "")
+        return None
 
 
 class NoSecret(RequestError):

@@ -5,20 +5,23 @@ characters are escaped and what follows a line is indented; and none can fill th
 one kind are limited, and files rotate. Values that a configuration refers to as secrets are in no line.
 """
 
+import json
 import logging
 import os
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Protocol, TypeAlias
-from weakref import WeakSet
+from typing import NamedTuple, Protocol, TypeAlias
+from weakref import ref
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -33,6 +36,9 @@ WINDOW_SECONDS = 10.0
 KINDS_MAX = 500
 """Kinds that are counted one by one. Messages are templates, so there are few; beyond that they share one count."""
 
+audit_log = logging.getLogger("penstock.audit")
+"""A line for each action that manages a worker: who, from where, what, and how it ended."""
+
 FILE_BYTES_MAX = 10 << 20
 FILES_KEPT = 3
 """A log takes no more than 40 MiB: the file itself, and three older ones."""
@@ -40,14 +46,14 @@ FILES_KEPT = 3
 
 def quoted(text: object, chars_max: int = QUOTED_CHARS_MAX) -> str:
     """A peer's text for a log line or a status: in quotes, without control characters, cut."""
-    whole = str(text)
+    whole = _without_secrets(str(text))
     shown = escaped(whole[:chars_max]).replace('"', '\\"')
     return f'"{shown}"' if len(whole) <= chars_max else f'"{shown}…" ({len(whole)} characters)'
 
 
 def one_line(text: object, chars_max: int = LINE_CHARS_MAX) -> str:
     """A sentence that may have a peer's text in it: without control characters, cut."""
-    whole = str(text)
+    whole = _without_secrets(str(text))
     shown = escaped(whole[:chars_max])
     return shown if len(whole) <= chars_max else f"{shown}… ({len(whole)} characters)"
 
@@ -57,6 +63,50 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+# Values that no line may have: libraries log errors, too, and know of no secrets.
+
+
+class KnowsSecrets(Protocol):
+    @property
+    def hidden_in_logs(self) -> Mapping[str, str]:
+        """What to show instead of each text; the texts are in lower case, and looked for in any case."""
+        ...
+
+
+class _Secrets(NamedTuple):
+    """Never changed, but replaced: a line may be formatted in any thread, and while another line is."""
+
+    holders: tuple[ref[KnowsSecrets], ...] = ()
+    shown_instead: Mapping[str, str] = {}
+    pattern: re.Pattern[str] | None = None
+
+
+_secrets = _Secrets()
+_secrets_lock = Lock()
+
+
+def hide_in_logs(holder: KnowsSecrets) -> None:
+    """As long as the holder exists."""
+    global _secrets  # noqa: PLW0603
+    with _secrets_lock:
+        living = [one for known in _secrets.holders if (one := known()) is not None and one is not holder]
+        shown_instead = {text: shown for one in (*living, holder) for text, shown in one.hidden_in_logs.items()}
+        _secrets = _Secrets(tuple(map(ref, (*living, holder))), shown_instead, any_of(shown_instead))
+
+
+def any_of(texts: Collection[str]) -> re.Pattern[str] | None:
+    """Finds the longest of the texts, in any case."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if longest_first else None
+
+
+def _without_secrets(text: str) -> str:
+    known = _secrets
+    if known.pattern is None:
+        return text
+    return known.pattern.sub(lambda found: known.shown_instead.get(found[0].lower(), "…"), text)
 
 
 _ExceptionInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -70,42 +120,34 @@ class _Times(logging.Formatter):
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class HidesSecrets(Protocol):
-    def text(self, text: str) -> str:
-        """The same text without the secrets that this object knows."""
-        ...
-
-
-_hiding: WeakSet[HidesSecrets] = WeakSet()
-_hiding_lock = Lock()
-
-
-def hide_in_logs(secrets: HidesSecrets) -> None:
-    """Pass every line through it, as long as it exists: libraries log errors, too, and know of no secrets."""
-    with _hiding_lock:
-        _hiding.add(secrets)
-
-
 class _Formatter(_Times):
     """One line for each record, whatever a peer has put into it, and without secrets."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        with _hiding_lock:
-            known = [*_hiding]
-        for secrets in known:
-            text = secrets.text(text)
-        return text
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return one_line(super().formatMessage(record))
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
 
     def formatException(self, ei: _ExceptionInfo) -> str:  # noqa: N802
         """Indented: the text of an exception may be a peer's, and look like a line."""
-        text = super().formatException(ei)
+        text = _without_secrets(super().formatException(ei))
         if len(text) > TRACEBACK_CHARS_MAX:
             text = f"{text[: TRACEBACK_CHARS_MAX // 2]}\n…\n{text[-TRACEBACK_CHARS_MAX // 2 :]}"
         return "\n".join(f"    {escaped(line)}" for line in text.splitlines())
+
+
+class _JsonFormatter(_Formatter):
+    """One JSON object for each record, for programs that collect logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": one_line(record.getMessage()),
+        }
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return json.dumps(shown, ensure_ascii=False)
 
 
 _Kind: TypeAlias = tuple[str, int, str]
@@ -127,6 +169,8 @@ class LineLimit:
         self._over: deque[tuple[_Kind, int]] = deque()
 
     def admits(self, record: logging.LogRecord) -> bool:
+        if record.name == audit_log.name and record.levelno == logging.INFO:
+            return True  # what somebody was allowed to do is never left out
         now = self._clock()
         self._close(now)
         kind = (record.name, record.levelno, str(record.msg))
@@ -205,19 +249,39 @@ class _LogFile(RotatingFileHandler):
             return False
 
 
-def set_up_logging(file: Path | None = None) -> None:
-    """Send warnings and errors of this process to stderr, or to a file that rotates. This is the handler of last
-    resort: user code that sets up logging itself, before or later, takes precedence.
+class LogLevel(Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def set_up_logging(
+    file: Path | None = None, level: LogLevel = LogLevel.WARNING, form: LogFormat = LogFormat.TEXT
+) -> None:
+    """Send what Penstock logs in this process, and others' warnings, to stderr or to a file that rotates. This is the
+    handler of last resort: user code that sets up logging itself, before or later, takes precedence.
     """
-    handler: logging.Handler = _Stderr(logging.WARNING) if file is None else _LogFile(file)
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(_Formatter(_FORMAT))
+    handler: logging.Handler = _Stderr(logging.NOTSET) if file is None else _LogFile(file)
+    handler.setFormatter(_JsonFormatter() if form is LogFormat.JSON else _Formatter(_FORMAT))
     logging.lastResort = handler
+    set_log_level(level)
 
 
-def log_line(text: str, name: str, level: int = logging.INFO) -> str:
+def set_log_level(level: LogLevel) -> None:
+    """Of what Penstock logs, from now on. What is done to manage a worker is logged at every level."""
+    logging.getLogger("penstock").setLevel(level.name)
+    audit_log.setLevel(logging.INFO)
+
+
+def log_line(text: str, name: str, level: int = logging.INFO, form: LogFormat = LogFormat.TEXT) -> str:
     """What a command reports while it runs, as log lines: for output that is not watched on a terminal. An error in the
     user's code keeps its lines.
     """
     record = logging.LogRecord(name, level, "", 0, text, None, None)
-    return _Times(_FORMAT).format(record)
+    return (_JsonFormatter() if form is LogFormat.JSON else _Times(_FORMAT)).format(record)

@@ -9,8 +9,9 @@ from starlette.routing import Route
 
 from penstock.access.principals import Role
 from penstock.core.errors import RequestError
+from penstock.core.logs import LogLevel, set_log_level
 from penstock.protocol.api.codec import Empty
-from penstock.protocol.api.deployment import Answer, Apply, Deployment, SelectStreams
+from penstock.protocol.api.deployment import Answer, Apply, Deployment, SelectStreams, SetLogLevel
 from penstock.protocol.api.pipelines import DeclareWatermark, StreamCount
 from penstock.worker.routes import Routed, get, post, principal_of
 
@@ -21,14 +22,15 @@ def routes(worker: Routed) -> list[Route]:
     application, sources = _Application(worker), _Sources(worker)
     return [
         get("/application", application.show),
-        post("/application", Apply, application.apply, "PUT"),
+        post("/application", Apply, application.apply, "PUT", is_audited=True),
         post("/application/answer", Answer, application.answer),
         post("/application/leave", Empty, application.leave),
-        post("/drain", Empty, application.drain),
-        post("/pause", SelectStreams, application.pause),
-        post("/resume", SelectStreams, application.resume),
-        post("/sources/{name}/watermark", DeclareWatermark, sources.watermark, role=Role.WRITE),
-        post("/sources/{name}/end", Empty, sources.end, role=Role.WRITE),
+        post("/drain", Empty, application.drain, is_audited=True),
+        post("/pause", SelectStreams, application.pause, is_audited=True),
+        post("/resume", SelectStreams, application.resume, is_audited=True),
+        post("/log-level", SetLogLevel, application.log_level, role=Role.ADMIN, is_audited=True),
+        post("/sources/{name}/watermark", DeclareWatermark, sources.watermark, role=Role.WRITE, is_audited=True),
+        post("/sources/{name}/end", Empty, sources.end, role=Role.WRITE, is_audited=True),
     ]
 
 
@@ -54,6 +56,9 @@ class _Application:
 
     async def drain(self, _: str, __: Empty) -> Any:
         return await self._worker.runtime().drain()
+
+    async def log_level(self, _: str, body: SetLogLevel) -> None:
+        set_log_level(LogLevel(body.level))
 
     async def pause(self, _: str, body: SelectStreams) -> Any:
         return await self._worker.runtime().pause(body.connector, _checked("stream", body.stream))

@@ -1,5 +1,6 @@
 """What all routes of the worker share: bodies read within a limit into typed requests, replies and errors as JSON."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -14,7 +15,9 @@ from penstock.access.principals import Principal, Role
 from penstock.application.runtime import Runtime
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.service import Coordinator
+from penstock.core.connection_limits import address_of
 from penstock.core.errors import Fenced, Forbidden, PenstockError, RequestError, Unauthenticated
+from penstock.core.logs import audit_log, quoted
 from penstock.ingest.declarations import Declarations
 from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl
@@ -129,11 +132,12 @@ def post(
     role: Role = Role.DEPLOY,
     names: Callable[[R], Mapping[str, str]] | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
+    is_audited: bool = False,
 ) -> Route:
     """The handler gets the name in the path, if there is one, and the body; its result is the reply.
 
     Needs the role on the name in the path and on the `names` that the body has, each with what it is the name of; on
-    the worker as a whole if there are neither.
+    the worker as a whole if there are neither. `is_audited`: people manage the worker with it, so it is logged.
     """
     is_named = "{name}" in path
 
@@ -146,11 +150,21 @@ def post(
             body = await _body(request, kind, body_bytes_max)
             for other, what in ({} if names is None else names(body)).items():
                 principal.check(role, other, what)
-            return reply(await handler(name, body))
+            result = await handler(name, body)
         except PenstockError as error:
+            if is_audited:
+                _audit(request, logging.WARNING, f"refused: {error}")
             return failure(error, request.scope)
+        if is_audited:
+            _audit(request, logging.INFO, "done")
+        return reply(result)
 
     return Route(path, handle, methods=[method])
+
+
+def _audit(request: starlette.requests.Request, level: int, outcome: str) -> None:
+    who, address = quoted(principal_of(request).name), address_of(request.scope["client"])
+    audit_log.log(level, "%s from %s: %s %s: %s", who, address, request.method, request.url.path, outcome)
 
 
 def reply(value: Any) -> Response:

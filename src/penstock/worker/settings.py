@@ -7,6 +7,7 @@ from pathlib import Path
 from penstock.access.file import AccessControl, Open
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.coordinator.settings import CoordinatorSettings
+from penstock.core.logs import LogFormat
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
@@ -32,3 +33,4 @@ class WorkerSettings:
     permissions: Permissions = UNLIMITED
     """What deployments and sinks may do on this machine."""
     http: HttpLimits = field(default_factory=HttpLimits)
+    log_format: LogFormat = LogFormat.TEXT

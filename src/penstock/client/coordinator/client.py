@@ -1,7 +1,7 @@
 """The blocking client of the coordinator: a method for each of its routes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -11,7 +11,7 @@ from penstock.protocol.api import pipelines as api
 from penstock.protocol.api.codec import Done, Empty, Request, decode_reply, encode
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replay, Replayed
 from penstock.protocol.api.delivery import Bind, EpochList, EpochStatus, Park, SinkSpec, SinkStatus, TableDdl, Unbind
-from penstock.protocol.api.deployment import Answer, Apply, Deployed, Deployment, SelectStreams
+from penstock.protocol.api.deployment import Answer, Apply, Deployed, Deployment, SelectStreams, SetLogLevel
 from penstock.protocol.api.pipelines import (
     BatchRanges,
     Cut,
@@ -352,6 +352,10 @@ class ApplicationClient(WorkerClient):
     def pause(self, connector: str, stream: str | int | None = None) -> None:
         """A connector, or one of its streams by its name or its id."""
         self._post("/pause", SelectStreams(connector=connector, stream=stream), dict[str, Any])
+
+    def set_log_level(self, level: Literal["debug", "info", "warning", "error"]) -> None:
+        """Of the worker, until it ends."""
+        self._post("/log-level", SetLogLevel(level=level), Done)
 
     def resume(self, connector: str, stream: str | int | None = None) -> None:
         self._post("/resume", SelectStreams(connector=connector, stream=stream), dict[str, Any])

@@ -276,6 +276,12 @@ class Answer(Request, frozen=True, kw_only=True):
     refusals: Sequence[str]
 
 
+class SetLogLevel(Request, frozen=True, kw_only=True):
+    """Of the worker, until it ends."""
+
+    level: Literal["debug", "info", "warning", "error"]
+
+
 class SelectStreams(Request, frozen=True, kw_only=True):
     """A connector, or one of its streams by its name or its id."""
 
