@@ -2,15 +2,7 @@
 
 from dataclasses import dataclass
 
-import pytest
-
-from penstock.core.connection_limits import (
-    REFUSALS_AT_ONCE,
-    REFUSALS_PER_SECOND,
-    ConnectionLimits,
-    RefusalPace,
-    address_of,
-)
+from penstock.core.connection_limits import ConnectionLimits, address_of
 
 
 @dataclass(eq=False)
@@ -73,16 +65,6 @@ def test_who_leaves_makes_room() -> None:
     limits.leave(first)
     assert len(limits) == 0
     assert limits.admit(Guest(None), "a")
-
-
-def test_after_many_refusals_each_waits_for_its_turn() -> None:
-    pace = RefusalPace()
-    at_once = [pace.delay(1000.0) for _ in range(REFUSALS_AT_ONCE)]
-    assert max(at_once) == 0.0
-    step = 1 / REFUSALS_PER_SECOND
-    assert [pace.delay(1000.0) for _ in range(3)] == pytest.approx([step, 2 * step, 3 * step])
-    assert pace.delay(1000.0 + 2 * step) == pytest.approx(2 * step)
-    assert pace.delay(2000.0) == 0.0
 
 
 def test_a_local_socket_has_no_address() -> None:

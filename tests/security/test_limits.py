@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.access.refusals import REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
-from penstock.core.connection_limits import REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.protocol.api.codec import encode
 from penstock.protocol.connector import Hello

@@ -1,6 +1,4 @@
-"""How many connections a port accepts, in total and from one address, whom it closes to let another one in, and how
-often it refuses unauthenticated requests.
-"""
+"""How many connections a port accepts, in total and from one address, and whom it closes to let another one in."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -75,25 +73,6 @@ class ConnectionLimits:
         self.leave(first)
         first.evict()
         return True
-
-
-REFUSALS_AT_ONCE = 100
-REFUSALS_PER_SECOND = 100.0
-
-
-class RefusalPace:
-    """Of one port. An unauthenticated peer waits after a refusal before it can ask again: not for the first refusals,
-    but when there are many. Otherwise peers that ask as fast as they are refused would have most of the worker's time.
-    """
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def delay(self, now: float) -> float:
-        """Counts a refusal. Returns how many seconds its peer waits."""
-        earliest = now - REFUSALS_AT_ONCE / REFUSALS_PER_SECOND
-        self._next = max(self._next, earliest) + 1 / REFUSALS_PER_SECOND
-        return max(self._next - now, 0.0)
 
 
 def address_of(peer: object) -> str:

@@ -206,7 +206,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._has_more = False
         self._peer_is_done = False
         self._was_refused = False
-        self._is_delayed = False
+        self._delay: asyncio.TimerHandle | None = None
 
     # The transport calls these.
 
@@ -224,6 +224,8 @@ class SegmentConnection(asyncio.BufferedProtocol):
         for cancel in self._tail_reads.values():
             cancel()
         self._tail_reads.clear()
+        if self._delay is not None:  # which would keep this connection in memory
+            self._delay.cancel()
         self._server.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -329,11 +331,10 @@ class SegmentConnection(asyncio.BufferedProtocol):
         is_first, self._was_refused = not self._was_refused, True
         self._server.refusals.add(Port.SEGMENT, address_of(self._peer), error, is_logged=is_first)
         if not self._caller.is_authenticated and (delay := self._server.refusal_pace.delay(self._server.loop.time())):
-            self._is_delayed = True
-            self._server.loop.call_later(delay, self._end_delay)
+            self._delay = self._server.loop.call_later(delay, self._end_delay)
 
     def _end_delay(self) -> None:
-        self._is_delayed = False
+        self._delay = None
         if not self._transport.is_closing():
             self.throttle()
 
@@ -436,7 +437,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
     def _is_full(self) -> bool:
         return (
             self._write_blocked
-            or self._is_delayed
+            or self._delay is not None
             or self._unacknowledged > self._settings.unacknowledged_bytes_max
             or self._server.is_full
             or len(self._outbox) > self._settings.replies_max

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Protocol
 
 from penstock.access.file import AccessControl
-from penstock.access.refusals import Refusals
-from penstock.core.connection_limits import ConnectionLimits, RefusalPace
+from penstock.access.refusals import RefusalPace, Refusals
+from penstock.core.connection_limits import ConnectionLimits
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.settings import Counters, ServerSettings

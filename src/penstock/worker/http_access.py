@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.access.file import AccessControl
 from penstock.access.principals import Principal, Role
-from penstock.access.refusals import Port, Refusals
+from penstock.access.refusals import Port, RefusalPace, Refusals
 from penstock.core.address import Address, is_loopback
-from penstock.core.connection_limits import RefusalPace, address_of
+from penstock.core.connection_limits import address_of
 from penstock.core.errors import Forbidden, RequestError, Unauthenticated
 from penstock.worker.http_protocol import CERTIFICATE_NAMES, IS_REFUSED
 from penstock.worker.routes import PRINCIPAL, REFUSAL, failure
