@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from penstock.access.principals import Principal, Role
 from penstock.core.errors import DiskFull
 from penstock.ingest import known_streams, source_log
+from penstock.ingest.batch import Batch
 from penstock.ingest.settings import SourceSettings
-from penstock.ingest.source_log import streams_segment
+from penstock.ingest.source_log import SourceLog, streams_segment
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Error, Hello, Message, Notify, Ok
 from penstock.protocol.stored.names import connector_segment
 from penstock.store.operations import Append as WriteTo
@@ -333,3 +335,37 @@ async def test_a_data_segment_that_was_created_again_is_folded_from_its_start(se
     await running.crash()
     again = await connect(await serve(source=SourceSettings(segments=1)))
     assert await again.open(2) == 9
+
+
+class CountedLooks:
+    """How often somebody looked at what pipelines have completed of these sources."""
+
+    def __init__(self, logs: list[SourceLog]) -> None:
+        self.count = 0
+        for log in logs:
+            log.data_segments.finished = self._counted(log.data_segments.finished)
+
+    def _counted(self, finished: Callable[[int], float]) -> Callable[[int], float]:
+        def counted(route: int) -> float:
+            self.count += 1
+            return finished(route)
+
+        return counted
+
+
+async def test_at_the_quota_of_a_principal_its_sources_are_summed_up_once_in_a_tick(serve: Serve) -> None:
+    """However many sources ask for room, and however often."""
+    running = await serve(source=SourceSettings(segments=1))
+    tenant = Principal("tenant", Role.WRITE, ("tenant-",), quota_bytes=4000)
+    logs = [running.sources.joined_by_program(f"tenant-{number}", tenant) for number in range(5)]
+    for log in logs:
+        log.append([Batch(0, [], 0, bytes(900))])
+    looks, asked = CountedLooks(logs), 20
+    assert not any(log.has_room() for _ in range(asked) for log in logs)
+    each_at_its_own = asked * len(logs)
+    assert looks.count == each_at_its_own + len(logs)
+
+    running.sources.completion("tenant-0").hold({"connector/tenant-0/0": 900})
+    running.sources.tick()
+    assert all(log.has_room() for log in logs), "what pipelines have completed does not count"
+    assert running.gateway.view.full_sources() == {}

@@ -19,7 +19,7 @@ from penstock.ingest.in_flight import InFlightBudget
 from penstock.ingest.known_streams import Standing
 from penstock.ingest.owners import LocalRegistry, StreamKey, StreamRegistry
 from penstock.ingest.settings import GatewaySettings, SourceSettings
-from penstock.ingest.source_log import SourceLog
+from penstock.ingest.source_log import SourceLog, SourceSegments, TotalQuota
 from penstock.ingest.time_marks import ClockMarks, IdleMarks
 from penstock.ingest.worker_sources import SystemStreams
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, check_source_name, is_input_of
@@ -81,6 +81,8 @@ class SourceCatalog:
         self._configured: dict[str, SourceSettings] = {}
         self._quotas: dict[str, int] = {}
         """Of principals, for the sources that their programs have joined."""
+        self._total_quotas: dict[tuple[tuple[str, ...], int], TotalQuota] = {}
+        """Of principals, by their prefixes and quotas."""
         self._reserved: set[str] = set()
         self.system_streams = SystemStreams(self)
         for name in self._stored_names():
@@ -131,6 +133,8 @@ class SourceCatalog:
 
     def tick(self) -> None:
         """Call it several times a second: writes the marks that depend on time."""
+        for quota in self._total_quotas.values():
+            quota.tick()
         self.idle_marks.tick(self._logs.values())
         self.clock_marks.tick([*self._logs.values()])
 
@@ -203,22 +207,21 @@ class SourceCatalog:
                 f"quota allows {principal.segments_max}"
             )
         joined = self.log(name)
-        self._limit(joined, stored, principal.prefixes, principal.quota_bytes)
+        joined.total_quota = self._total_quota(stored, principal.prefixes, principal.quota_bytes)
+        if self._quotas.get(name) != principal.quota_bytes:
+            self._quotas[name] = principal.quota_bytes
+            joined.reconfigure(self.settings_of(name))
         return joined
 
-    def _limit(self, source: SourceLog, stored: Measure, prefixes: tuple[str, ...], quota_bytes: int) -> None:
-        if self._quotas.get(source.name) != quota_bytes:
-            self._quotas[source.name] = quota_bytes
-            source.reconfigure(self.settings_of(source.name))
+    def _total_quota(self, stored: Measure, prefixes: tuple[str, ...], quota_bytes: int) -> TotalQuota:
+        """The same for all sources of a principal."""
+        key = (prefixes, quota_bytes)
+        if key not in self._total_quotas:
+            self._total_quotas[key] = TotalQuota(stored, quota_bytes, partial(self._data_segments, prefixes))
+        return self._total_quotas[key]
 
-        def has_room() -> bool:
-            """As for one source, what pipelines have completed does not count: it is looked for only at the quota."""
-            if stored.size < quota_bytes:
-                return True
-            mine = [log.data_segments for log in self._logs.values() if log.name.startswith(prefixes)]
-            return stored.size - sum(one.retained_bytes - one.unfinished_bytes for one in mine) < quota_bytes
-
-        source.has_total_room = has_room
+    def _data_segments(self, prefixes: tuple[str, ...]) -> Iterator[SourceSegments]:
+        return (log.data_segments for log in self._logs.values() if log.name.startswith(prefixes))
 
     def reserve(self, name: str) -> SourceLog:
         """As `configured`, for a source that the worker itself writes: programs are refused from now on."""

@@ -5,7 +5,7 @@ nothing: it stores what it gets, at once or not at all, and returns where that i
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -22,6 +22,7 @@ from penstock.protocol.stored.names import CONNECTOR_PREFIX, connector_segment
 from penstock.store.plan import Addition, AttributeUpdate
 from penstock.store.reader import Appended
 from penstock.store.store import SegmentStore
+from penstock.store.table import Measure
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +77,8 @@ class SourceSegments:
             self._store.create(streams_segment(self._source), _NO_QUOTA)
         self.names[:] = names
 
-    def has_room(self, quota_bytes: int | None) -> bool:
-        """Whether sources may send more: within the quota, and with room on the disk."""
-        if quota_bytes is not None and self.unfinished_bytes >= quota_bytes:
-            return False
+    @property
+    def disk_has_room(self) -> bool:
         try:
             self._store.journal.room_for(0, draining=False)
         except (NoRoom, StoreFailed):
@@ -96,12 +95,44 @@ class SourceSegments:
         """Stored, durable or not yet, without what every pipeline has completed and is retained only because Spark may
         read it again: that is removed when more has arrived, so a quota that counted it could block itself for ever.
         """
-        total = 0
+        return sum(length - finished for _, finished, length in self._offsets())
+
+    @property
+    def finished_bytes(self) -> int:
+        """Stored, but not unfinished."""
+        return sum(finished - start for start, finished, _ in self._offsets())
+
+    def _offsets(self) -> Iterator[tuple[int, int, int]]:
+        """Of each segment: its start, the end of what is finished, and its length."""
         for route, name in enumerate(self.names):
             if self._store.exists(name):
                 start, length = self._store.info(name).start, self._store.length(name)
-                total += int(length - max(start, min(self.finished(route), length)))
-        return total
+                yield start, int(max(start, min(self.finished(route), length))), length
+
+
+class TotalQuota:
+    """What a principal may store under all of its names together: one for all of its sources. As for a single source,
+    what every pipeline has completed does not count.
+    """
+
+    def __init__(self, stored: Measure, quota_bytes: int, sources: Callable[[], Iterable[SourceSegments]]) -> None:
+        """`sources`: those of the principal, as many as there are now."""
+        self._stored = stored
+        self._quota_bytes = quota_bytes
+        self._sources = sources
+        self._finished_bytes: int | None = None
+
+    def has_room(self) -> bool:
+        """Below the quota this looks at no source. At the quota the first call after a tick looks at all of them."""
+        if self._stored.size < self._quota_bytes:
+            return True
+        if self._finished_bytes is None:
+            self._finished_bytes = sum(one.finished_bytes for one in self._sources())
+        return self._stored.size - self._finished_bytes < self._quota_bytes
+
+    def tick(self) -> None:
+        """Call it several times a second: pipelines may have completed more."""
+        self._finished_bytes = None
 
 
 class Companion(NamedTuple):
@@ -176,8 +207,8 @@ class SourceLog:
         self.times = EventTimes(store, streams_segment(name), clock or ArrivalClock(), settings)
         self.sessions: set[AttachedStreams] = set()
         self.signals: Signals | None = None
-        self.has_total_room: Callable[[], bool] = lambda: True
-        """Whether its principal may store more, under all of its names together."""
+        self.total_quota: TotalQuota | None = None
+        """Of the principal whose programs write to it."""
         self._store = store
         self._snapshot_bytes = snapshot_bytes
         self._bytes_since_snapshot = 0
@@ -198,12 +229,16 @@ class SourceLog:
         if settings.idle_timeout_seconds != had.idle_timeout_seconds:
             self.streams.set_idle_timeout(settings.idle_timeout_seconds)
 
-    def is_at_quota(self, unfinished_bytes: int) -> bool:
+    def is_at_quota(self) -> bool:
+        """At its own, or at that of its principal."""
         quota = self.settings.quota_bytes
-        return (quota is not None and unfinished_bytes >= quota) or not self.has_total_room()
+        if quota is not None and self.data_segments.unfinished_bytes >= quota:
+            return True
+        return self.total_quota is not None and not self.total_quota.has_room()
 
     def has_room(self) -> bool:
-        return self.data_segments.has_room(self.settings.quota_bytes) and self.has_total_room()
+        """Whether its programs may send more."""
+        return not self.is_at_quota() and self.data_segments.disk_has_room
 
     def find(self, stream_id: int, name: str) -> KnownStream:
         """The stream, assigned to a segment if it is new."""

@@ -58,8 +58,7 @@ class SourceView:
 
     def full_sources(self) -> dict[str, int]:
         """The sources that are at their quota, or at that of their principal, and their unfinished bytes."""
-        sizes = {log: log.data_segments.unfinished_bytes for log in self._sources}
-        return {log.name: size for log, size in sizes.items() if log.is_at_quota(size)}
+        return {log.name: log.data_segments.unfinished_bytes for log in self._sources if log.is_at_quota()}
 
     def counters(self) -> dict[str, SourceCounters]:
         """The counters of every source, whichever front writes to it."""
