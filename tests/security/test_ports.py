@@ -448,7 +448,7 @@ def test_a_quota_also_limits_the_number_of_segments(attacked: Attacked) -> None:
                 client.create(one_more)
         with pytest.raises(SegmentExists):
             client.create("hoarder/0")
-        with pytest.raises(RequestError, match="'hoarder-source' would be one too many"):
+        with pytest.raises(RequestError, match=f"'hoarder-source' cannot be created: {refusal}"):
             run_source(attacked, "hoarder-source", token.encode())
         client.delete("hoarder/0")
         client.create("hoarder/one-more")

@@ -1,7 +1,7 @@
 """Live bytes, measures, and the snapshot."""
 
 import random
-from functools import partial
+from dataclasses import dataclass
 
 from penstock.store.plan import AttributeUpdate
 from penstock.store.store import SegmentStore
@@ -55,8 +55,12 @@ def test_a_merge_moves_no_live_bytes() -> None:
     assert dict(store.table.live) == {first: 3, store.journal.chapter: 2}
 
 
-def _starts_with(prefix: str, name: str) -> bool:
-    return name.startswith(prefix)
+@dataclass(frozen=True)
+class StartsWith:
+    prefix: str
+
+    def __call__(self, name: str) -> bool:
+        return name.startswith(self.prefix)
 
 
 def change(store: SegmentStore, rng: random.Random) -> None:
@@ -88,11 +92,11 @@ def test_a_measure_is_always_what_a_scan_would_find() -> None:
     for _ in range(100):
         change(store, rng)
     prefixes = ("a", "a/1", "", "none")
-    measures = [store.table.measure(prefix, partial(_starts_with, prefix)) for prefix in prefixes]
+    measures = [store.table.measure(StartsWith(prefix)) for prefix in prefixes]
     for _ in range(400):
         change(store, rng)
         assert [(one.count, one.size) for one in measures] == scanned()
     assert measures[0].size > 0
-    assert store.table.measure("a", lambda _: False) is measures[0]
+    assert store.table.measure(StartsWith("a")) is measures[0]
     store.table.restore(store.table.encode())
     assert [(one.count, one.size) for one in measures] == scanned()

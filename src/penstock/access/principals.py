@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
-from penstock.core.errors import Forbidden, Unauthenticated
+from penstock.core.errors import Forbidden, QuotaReached, Unauthenticated
 
 ANONYMOUS = "anonymous"
 """The principal of whoever presents neither a token nor a certificate that is listed; there is none by default."""
@@ -38,7 +38,10 @@ class Role(Enum):
 _RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
-_SEGMENTS_MIN, _SEGMENT_BYTES = 100, 1024
+_SEGMENT_BYTES = 1024
+"""Of a quota, for each segment: about what an empty one takes of the worker's memory."""
+_SEGMENTS_MIN = 100
+"""In addition: a small quota must still be enough for a few sources, each with several segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,17 @@ class Principal:
     quota_bytes: int | None = None
     """What its sources and segments may store together, and each of them; None: the worker's default for each."""
 
-    @property
-    def segments_max(self) -> int | None:
-        """How many segments its quota is enough for, however empty they are: each takes memory of the worker."""
-        return None if self.quota_bytes is None else _SEGMENTS_MIN + self.quota_bytes // _SEGMENT_BYTES
+    def check_count(self, count: int) -> None:
+        """Raises QuotaReached if its quota allows no more than this number of segments: each takes memory of the
+        worker, however empty it is.
+        """
+        if self.quota_bytes is None:
+            return
+        limit = _SEGMENTS_MIN + self.quota_bytes // _SEGMENT_BYTES
+        if count >= limit:
+            raise QuotaReached(
+                f"{self.name!r} has {count} segments: its quota of {self.quota_bytes} bytes allows {limit}"
+            )
 
     def may(self, role: Role, name: str = "") -> bool:
         """`name`: of a source, pipeline or segment; without one, the worker as a whole."""

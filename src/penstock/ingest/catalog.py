@@ -9,7 +9,7 @@ from functools import partial
 
 from penstock.access.principals import Principal
 from penstock.connectors.api import StreamRef
-from penstock.core.errors import Damaged, NoRoom, PenstockError, RequestError
+from penstock.core.errors import Damaged, NoRoom, PenstockError, QuotaReached, RequestError
 from penstock.core.supervisor import Supervisor
 from penstock.ingest.completion import Completion
 from penstock.ingest.ended_streams import EndedStreams
@@ -22,7 +22,7 @@ from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.ingest.source_log import SourceLog, SourceSegments, TotalQuota
 from penstock.ingest.time_marks import ClockMarks, IdleMarks
 from penstock.ingest.worker_sources import SystemStreams
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, check_source_name, is_input_of
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, InputOf, check_source_name
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 from penstock.store.table import Measure
@@ -198,14 +198,11 @@ class SourceCatalog:
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
         if name in self._reserved:
             raise RequestError(f"source {name!r} belongs to a connector of the application")
-        if principal is None or principal.quota_bytes is None or principal.segments_max is None:
+        if principal is None or principal.quota_bytes is None:
             return self.log(name)
-        stored = self.store.table.measure(principal.prefixes, lambda name: is_input_of(name, principal.prefixes))
-        if stored.count >= principal.segments_max and self._opened(name) is None:
-            raise RequestError(
-                f"source {name!r} would be one too many: {principal.name!r} has {stored.count} segments, and its "
-                f"quota allows {principal.segments_max}"
-            )
+        stored = self.store.table.measure(InputOf(principal.prefixes))
+        if self._opened(name) is None:
+            _check_count(name, principal, stored.count)
         joined = self.log(name)
         joined.total_quota = self._total_quota(stored, principal.prefixes, principal.quota_bytes)
         if self._quotas.get(name) != principal.quota_bytes:
@@ -289,3 +286,11 @@ class SourceCatalog:
         if found is None:
             return False
         return found.standing is not Standing.ENDED or stream.stream_id in self._ended[stream.connector]
+
+
+def _check_count(name: str, principal: Principal, count: int) -> None:
+    """A program is refused, because it would otherwise try again until there is room."""
+    try:
+        principal.check_count(count)
+    except QuotaReached as error:
+        raise RequestError(f"source {name!r} cannot be created: {error}", error.hint) from None

@@ -94,6 +94,7 @@ class Appending:
         store, segment = self._store, request.segment
         unknown = 0 if by_offset else NO_EVENT_NUMBER
         if by_offset and not store.exists(segment):
+            self._caller.check_count(segment)
             store.create(segment, self._caller.attributes_of_new(segment))
         if len(self._appenders) >= self._appenders_max:
             raise errors.LimitExceeded(f"{self._appenders_max} writers on one connection (appenders_max)")

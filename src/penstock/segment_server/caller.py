@@ -13,6 +13,7 @@ appends, which carry no token, need no check of their own.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 from penstock.access.file import AccessControl
@@ -37,8 +38,9 @@ from penstock.protocol.stored.names import (
     COORDINATOR_PREFIX,
     OUTPUT_PREFIX,
     STAGING_PREFIX,
+    InputOf,
+    StagedFor,
     access_name,
-    is_input_of,
 )
 from penstock.store.store import SegmentStore
 from penstock.store.table import Measure
@@ -105,14 +107,13 @@ class Caller:
         except Unauthenticated:
             return False
 
+    def check_count(self, segment: str) -> None:
+        """Before it creates the segment. Raises QuotaReached if it has too many."""
+        if self._principal is not None and self.has_quota and not self._store.exists(segment):
+            self._principal.check_count(self._measure(segment).count)
+
     def attributes_of_new(self, segment: str) -> dict[bytes, int]:
-        """Of a segment that it creates. Quotas limit input, never output. Raises QuotaReached for one too many."""
-        if self._principal is not None and self._principal.segments_max is not None:
-            principal, has, limit = self._principal, self._measure(segment).count, self._principal.segments_max
-            if has >= limit and not self._store.exists(segment):
-                raise QuotaReached(
-                    f"{principal.name!r} has {has} segments: its quota of {principal.quota_bytes} bytes allows {limit}"
-                )
+        """Of a segment that it creates. Quotas limit input, never output."""
         if segment.startswith(STAGING_PREFIX):
             return {QUOTA: _NO_QUOTA}
         quota = None if self._principal is None else self._principal.quota_bytes
@@ -138,10 +139,20 @@ class Caller:
 
     def _measure(self, segment: str) -> Measure:
         """Of all that the principal has staged, if the segment is staged; otherwise of all that it has stored."""
-        prefixes = () if self._principal is None else self._principal.prefixes
-        if segment.startswith(STAGING_PREFIX):
-            return self._store.table.measure(("staged", prefixes), _staged_for(prefixes))
-        return self._store.table.measure(prefixes, lambda name: is_input_of(name, prefixes))
+        return self._staged if segment.startswith(STAGING_PREFIX) else self._stored
+
+    @cached_property
+    def _stored(self) -> Measure:
+        return self._store.table.measure(InputOf(self._prefixes))
+
+    @cached_property
+    def _staged(self) -> Measure:
+        return self._store.table.measure(StagedFor(self._prefixes))
+
+    @property
+    def _prefixes(self) -> tuple[str, ...]:
+        assert self._principal is not None  # who has none has no quota
+        return self._principal.prefixes
 
     def check_merge(self, target: str, source: str) -> None:
         """Raises QuotaReached if a principal with a quota would pass it; the store itself does not limit merges."""
@@ -183,7 +194,7 @@ class Caller:
 def _why_not(name: str) -> str:
     owner = next((why for prefix, why in _OWNED.items() if name.startswith(prefix)), None)
     if owner is None:
-        return f"segment {name!r} is staged: its pipeline merges it, or lets it go"
+        return f"segment {name!r} is staged: its pipeline merges it, or deletes it"
     return f"segment {name!r} cannot be changed over this port: {owner}"
 
 
@@ -195,7 +206,3 @@ def _changes_quota(request: _Change) -> bool:
             return any(update.attribute_id == QUOTA for update in request.updates)
         case _:
             return False
-
-
-def _staged_for(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
-    return lambda name: name.startswith(STAGING_PREFIX) and access_name(name).startswith(prefixes)

@@ -118,6 +118,7 @@ class Managing:
         }
 
     def _create(self, request: CreateSegment) -> Handled:
+        self._caller.check_count(request.segment)
         position = self._store.create(request.segment, self._caller.attributes_of_new(request.segment))
         return SegmentCreated(request.segment, request.request_id), position
 

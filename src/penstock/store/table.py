@@ -4,9 +4,9 @@ The same `apply` runs when a record is written and when it is replayed, so that 
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 
@@ -30,12 +30,14 @@ from penstock.store.operations import (
 from penstock.store.segment import Damage, Run, Runs, Segment
 from penstock.store.snapshot import BEGIN_AT, EncodedRows
 
+Includes: TypeAlias = Callable[[str], bool]
+"""Whether a measure includes the segment with this name. Equal ones have the same measure."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Measure:
-    """The number and the bytes of the segments whose names it includes. Always current, without a scan."""
+    """The number and the bytes of the segments that it includes. Always current, without a scan."""
 
-    includes: Callable[[str], bool]
     count: int = 0
     size: int = 0
 
@@ -49,8 +51,10 @@ class SegmentTable:
         self._by_id: dict[SegmentId, Segment] = {}
         self._by_name: dict[str, Segment] = {}
         self._followed: dict[str, set[str]] = {}
-        self._measures: dict[Hashable, Measure] = {}
-        self._measured: dict[SegmentId, list[Measure]] = {}
+        self._measures: dict[Includes, Measure] = {}
+        self._measured: dict[SegmentId, tuple[Measure, ...]] = {}
+        # Few combinations of measures for many segments: garbage collections need not walk over a tuple for each.
+        self._combinations: dict[tuple[Measure, ...], tuple[Measure, ...]] = {}
         self._ahead: EncodedRows | None = None
         self.live: Counter[Position] = Counter()
 
@@ -72,17 +76,20 @@ class SegmentTable:
         if prefix not in self._followed:
             self._followed[prefix] = {name for name in self._by_name if name.startswith(prefix)}
 
-    def measure(self, key: Hashable, includes: Callable[[str], bool]) -> Measure:
-        """The same for the same key. The first call looks at all segments."""
-        if (known := self._measures.get(key)) is not None:
+    def measure(self, includes: Includes) -> Measure:
+        """Kept for as long as the table is. The first call looks at all segments."""
+        if (known := self._measures.get(includes)) is not None:
             return known
-        measure = self._measures[key] = Measure(includes)
+        measure = self._measures[includes] = Measure()
         for segment in self._by_id.values():
             if includes(segment.name):
-                self._measured.setdefault(segment.id, []).append(measure)
+                self._set_measures(segment.id, (*self._measured.get(segment.id, ()), measure))
                 measure.count += 1
                 measure.size += segment.length - segment.start
         return measure
+
+    def _set_measures(self, segment_id: SegmentId, measures: tuple[Measure, ...]) -> None:
+        self._measured[segment_id] = self._combinations.setdefault(measures, measures)
 
     def _resize(self, segment_id: SegmentId, change: int) -> None:
         for measure in self._measured.get(segment_id, ()):
@@ -191,8 +198,8 @@ class SegmentTable:
 
     def _add(self, segment: Segment) -> None:
         self._by_id[segment.id] = self._by_name[segment.name] = segment
-        if found := [one for one in self._measures.values() if one.includes(segment.name)]:
-            self._measured[segment.id] = found
+        if found := tuple(measure for includes, measure in self._measures.items() if includes(segment.name)):
+            self._set_measures(segment.id, found)
             for measure in found:
                 measure.count += 1
             self._resize(segment.id, segment.length - segment.start)

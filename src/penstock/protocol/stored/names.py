@@ -191,13 +191,28 @@ def access_name(segment: str) -> str:
     return segment
 
 
-def is_input_of(segment: str, prefixes: tuple[str, ...]) -> bool:
-    """Whether it contains what was sent under a name with one of these prefixes: a source's events, or a segment of its
-    own. What pipelines write, and the coordinator's ledger, are not input.
+@dataclass(frozen=True, slots=True)
+class InputOf:
+    """Whether a segment contains what was sent under a name with one of these prefixes: a source's events, or a segment
+    of its own. What pipelines write, and the coordinator's ledger, are not input.
     """
-    if match := _CONNECTOR_SEGMENT.fullmatch(segment):
-        return match[1].startswith(prefixes)
-    return segment.startswith(prefixes) and not segment.startswith(_OWN_PREFIXES)
+
+    prefixes: tuple[str, ...]
+
+    def __call__(self, segment: str) -> bool:
+        if match := _CONNECTOR_SEGMENT.fullmatch(segment):
+            return match[1].startswith(self.prefixes)
+        return segment.startswith(self.prefixes) and not segment.startswith(_OWN_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFor:
+    """Whether a segment was staged for a pipeline with one of these prefixes."""
+
+    prefixes: tuple[str, ...]
+
+    def __call__(self, segment: str) -> bool:
+        return segment.startswith(STAGING_PREFIX) and access_name(segment).startswith(self.prefixes)
 
 
 def _output(text: str, name: str) -> Source:
