@@ -49,32 +49,33 @@ class BuiltConnector:
 
 
 def build(spec: ConnectorSpec, permissions: Permissions = UNLIMITED) -> BuiltConnector:
-    """Resolves its secrets as they are now. Raises RequestError."""
+    """Resolves its secrets as they are now. Raises RequestError, which does not name the connector."""
     mask = Mask()
     try:
         with mask.errors():
             connector = make_connector(spec.type, spec.config, permissions, mask)
             chains = make_chains(spec.interceptors_in, spec.interceptors_out, permissions, mask)
             connector.capabilities(connector.options)
-    except RequestError as error:
-        raise RequestError(f"connector {spec.name}: {error}", error.hint) from None
+    except RequestError:
+        raise
     except Exception as error:  # a type of another package can raise anything
         log.exception("connector %s cannot be built", spec.name)
-        raise RequestError(f"connector {spec.name}: it cannot be built: {type(error).__name__}") from None
+        raise RequestError(f"it cannot be built: {type(error).__name__}") from None
     return BuiltConnector(spec, connector, chains)
 
 
 def build_all(specs: Iterable[ConnectorSpec], permissions: Permissions) -> dict[str, BuiltConnector]:
     """By name. Raises RequestError with everything that is wrong."""
-    built, mistakes = {}, []
+    built, mistakes = {}, {}
     for spec in specs:
         try:
             built[spec.name] = build(spec, permissions)
         except PenstockError as error:
-            mistakes.append(error)
+            mistakes[spec.name] = error
     if mistakes:
-        hints = dict.fromkeys(error.hint for error in mistakes if error.hint)
-        raise RequestError("\n".join(map(str, mistakes)), " ".join(hints))
+        hints = dict.fromkeys(error.hint for error in mistakes.values() if error.hint)
+        texts = (f"connector {name}: {error}" for name, error in mistakes.items())
+        raise RequestError("\n".join(texts), " ".join(hints))
     return built
 
 

@@ -308,7 +308,7 @@ class Runtime:
         return self._instances[name]
 
     def _fail(self, name: str, error: PenstockError) -> None:
-        log.error("%s", _not_running(name, str(error)))
+        log.error("connector %s does not run: %s", name, error)
         self._failures[name] = f"{error} {error.hint}".strip()
 
     def _fail_whole(self, reason: str) -> None:
@@ -448,7 +448,8 @@ class Runtime:
         whole = [f"the application does not run: {self._failure} {_APPLY_AGAIN}"] if self._failure else []
         hosts = {name: one.host.status() for name, one in self._instances.items()}
         failed = {name: status.reason for name, status in hosts.items() if status.state == State.FAILED.value}
-        return whole + [_not_running(name, why) for name, why in sorted((self._failures | failed).items())]
+        failures = sorted((self._failures | failed).items())
+        return whole + [f"connector {name} does not run: {why}" for name, why in failures]
 
     def blockages(self) -> Iterator[str]:
         """Sentences that name what blocks streams."""
@@ -461,7 +462,3 @@ class Runtime:
                 streams = "1 stream" if one.blocked_count == 1 else f"{one.blocked_count} streams"
                 verb = "is" if one.blocked_count == 1 else "are"
                 yield f"{streams} of connector {one.name} {verb} blocked: {one.blocked_streams[0].why}"
-
-
-def _not_running(name: str, why: str) -> str:
-    return f"connector {name} does not run: {why.removeprefix(f'connector {name}: ')}"
