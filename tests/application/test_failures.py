@@ -1,5 +1,6 @@
 """Connectors that cannot be made when the worker comes back: the others run, and it is said."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,9 +102,14 @@ def test_a_connector_that_has_used_up_its_tries_is_a_problem_of_the_worker(tmp_p
     twice = ReconnectSpec(first_seconds=0.01, tries=2)
     nobody = {"host": "127.0.0.1", "port": free_port()}
     reader = connector("reader", "tcp-client", config=nobody, codec="binary", reconnect=twice)
+    deployment = deployed(reader, pipeline("p"), link("connector/reader/out", "pipeline/p/in"))
     with running_worker(tmp_path / "data") as worker, client_of(worker) as client:
-        client.apply(deployed(reader, pipeline("p"), link("connector/reader/out", "pipeline/p/in")))
+        client.apply(deployment)
         until(lambda: client.status().connectors[0].state == "failed")
         (problem,) = client.status().problems
-        assert problem.startswith("connector reader does not run: "), problem
+        assert problem.startswith("connector reader has used up its tries: "), problem
         assert problem.count("connector reader") == 1
+        with socket.create_server(("127.0.0.1", nobody["port"])):
+            assert client.apply(deployment)["restarted"] == ["reader"]
+            until(lambda: client.status().connectors[0].state == "connected")
+            assert client.status().problems == []

@@ -192,9 +192,9 @@ class Runtime:
     # For operators.
 
     async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
-        """Returns the changes. Applying the same deployment again changes nothing, unless it was drained: then all of
-        it starts again. Raises RequestError if anything in it is not valid, a connector cannot be built, or the driver
-        cannot run a pipeline; then nothing has changed.
+        """Returns the changes. Applying the same deployment again starts connectors that have failed, and, if it was
+        drained, all of it. Raises RequestError if anything in it is not valid, a connector cannot be built, or the
+        driver cannot run a pipeline; then nothing has changed.
         """
         check_deployment(deployment)
         async with self._changing:
@@ -202,7 +202,9 @@ class Runtime:
             is_running = now.phase is Phase.RUNNING
             old = self._running if is_running else _NOTHING
             todo = connector_changes(old, deployment)
-            todo = replace(todo, start=todo.start | (self._failures.keys() & deployment.connectors.keys()))
+            given_up = self._given_up().keys()
+            again = (self._failures.keys() | given_up) & deployment.connectors.keys()
+            todo = replace(todo, stop=todo.stop | (again & given_up), start=todo.start | again)
             built = build_all((deployment.connectors[name] for name in todo.start), self._permissions)
             self._check_ports(deployment, built)
             pipelines = pipeline_changes(old, deployment)
@@ -446,10 +448,17 @@ class Runtime:
 
     def problems(self) -> list[str]:
         whole = [f"the application does not run: {self._failure} {_APPLY_AGAIN}"] if self._failure else []
-        hosts = {name: one.host.status() for name, one in self._instances.items()}
-        failed = {name: status.reason for name, status in hosts.items() if status.state == State.FAILED.value}
-        failures = sorted((self._failures | failed).items())
-        return whole + [f"connector {name} does not run: {why}" for name, why in failures]
+        failed = [f"connector {name} does not run: {why}" for name, why in self._failures.items()]
+        failed += [
+            f"connector {name} has used up its tries: {why}. penstock apply starts it again"
+            for name, why in self._given_up().items()
+        ]
+        return whole + sorted(failed)
+
+    def _given_up(self) -> dict[str, str]:
+        """Connectors that have used up their tries, and why the last one failed."""
+        statuses = {name: one.host.status() for name, one in self._instances.items()}
+        return {name: one.reason for name, one in statuses.items() if one.state == State.FAILED.value}
 
     def blockages(self) -> Iterator[str]:
         """Sentences that name what blocks streams."""
