@@ -15,6 +15,7 @@ from penstock.delivery import service, sink_slot
 from penstock.delivery.backoff import Backoff
 from tests.delivery.memory_sink import Refuse
 from tests.delivery.stage import PIPELINE, Stage, values
+from tests.support.supervised import task_named
 
 
 class HangingSink:
@@ -170,10 +171,10 @@ async def test_a_delivery_that_dies_is_restarted_and_delivers(
     await stage.put_out()
     await stage.delivered()
     names = ["delivery of p", "delivery of p to f"]
-    killed = [supervisor[name]._task for name in names]
+    killed = [task_named(supervisor, name) for name in names]
     for task in killed:
         task.cancel()
-    await stage.scene.until(lambda: [supervisor[name]._task for name in names] != killed)
+    await stage.scene.until(lambda: [task_named(supervisor, name) for name in names] != killed)
     await stage.put_out()
     await stage.delivered()
     assert (stage.disks["a"].values, len(stage.taken["f"])) == ([*values(0), *values(1)], 2)

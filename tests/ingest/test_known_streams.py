@@ -14,6 +14,7 @@ from penstock.store.compaction import Compactor
 from penstock.store.settings import StoreSettings
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 from tests.ingest.stored_events import parse
+from tests.store.small import compact_step
 
 LIVES = 12
 STEPS = 12
@@ -148,7 +149,7 @@ class Life:
         if self._rng.random() < 0.2:
             self._truth.truncate(self._running, self._rng)
         if self._rng.random() < 0.3:
-            self._compactor.step()
+            compact_step(self._compactor)
         if self._rng.random() < 0.1:
             old = self._sources[number]
             old.vanish()

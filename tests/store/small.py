@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset
+from penstock.store.compaction import Compactor
 from penstock.store.file_journal import FileJournal
 from penstock.store.files import Files
 from penstock.store.record import Entry
@@ -33,6 +34,13 @@ def prove(store: SegmentStore) -> None:
     commit(store)
     journal_of(store).prove()
     commit(store)
+
+
+def compact_step(compactor: Compactor) -> bool:
+    """With the files, as in the worker."""
+    busy = compactor.step()
+    compactor._store.journal.remove_dropped()
+    return busy
 
 
 def next_chapter(store: SegmentStore) -> Position:

@@ -4,12 +4,12 @@ from penstock.store.chapters import chapter_name
 from penstock.store.compaction import Compactor
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles
-from tests.store.small import commit, flip, heads, next_chapter, open_store
+from tests.store.small import commit, compact_step, flip, heads, next_chapter, open_store
 
 
 def compact(store: SegmentStore, compactor: Compactor | None = None) -> Compactor:
     compactor = compactor or Compactor(store)
-    while compactor.step() or settle(store, compactor):
+    while compact_step(compactor) or settle(store, compactor):
         pass
     return compactor
 
@@ -17,7 +17,7 @@ def compact(store: SegmentStore, compactor: Compactor | None = None) -> Compacto
 def settle(store: SegmentStore, compactor: Compactor) -> bool:
     """What a step began may be finished once it is durable."""
     commit(store)
-    return compactor.step()
+    return compact_step(compactor)
 
 
 def slow_and_fast(files: FaultyFiles, chapters: int = 4) -> SegmentStore:
@@ -62,7 +62,7 @@ def test_a_chapter_stays_until_the_move_is_durable_and_is_read_where_it_was() ->
     files = FaultyFiles()
     store = slow_and_fast(files)
     compactor = Compactor(store)
-    while compactor.step():
+    while compact_step(compactor):
         assert store.read("slow", 0, 5) == b"slow0"
     assert compactor.moved_bytes
     assert not compactor.dropped_chapters

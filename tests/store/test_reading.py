@@ -8,7 +8,7 @@ from penstock.store.chapters import chapter_name
 from penstock.store.compaction import Compactor
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles
-from tests.store.small import commit, entries, flip, next_chapter, open_store
+from tests.store.small import commit, compact_step, entries, flip, next_chapter, open_store
 
 
 def store_of_chapters(files: FaultyFiles, chapters: int = 5, **changes: object) -> SegmentStore:
@@ -50,7 +50,7 @@ def test_the_index_of_a_chapter_that_is_not_written_yet_stays_in_memory() -> Non
     files = FaultyFiles()
     store = store_of_chapters(files, compact_below=1.0, index_cache_bytes=1)
     compactor = Compactor(store)
-    while compactor.step():
+    while compact_step(compactor):
         pass
     for _ in range(4):
         store._turn(0, draining=True)
@@ -76,7 +76,7 @@ def test_what_was_located_before_a_chapter_was_dropped_must_be_located_again() -
     located = store.locate("a", 0, 10)
     compactor = Compactor(store)
     for _ in range(20):
-        compactor.step()
+        compact_step(compactor)
         commit(store)
     assert Position(0) not in store.journal.chapters
     with pytest.raises(LookupError):

@@ -16,7 +16,7 @@ from penstock.store.file_journal import Committer, FileJournal
 from penstock.store.files import RealFiles
 from penstock.store.settings import KIB, MIB, StoreSettings
 from penstock.store.store import SegmentStore
-from tests.store.small import journal_of
+from tests.store.small import compact_step, journal_of
 
 SETTINGS = StoreSettings(chapter_bytes=1 * MIB, reserve_bytes=4 * MIB)
 RECORD = 1000
@@ -125,7 +125,7 @@ def test_a_full_disk_refuses_appends_reads_go_on_and_it_drains_by_its_reserve(im
             store.append("a", [record(0)])
         store.journal.wait(store.truncate("a", (stored - 10) * RECORD), 30)
         for _ in range(200):
-            compactor.step()
+            compact_step(compactor)
             store.journal.wait(store.journal.end, 30)
         assert not store.journal.failed
         store.journal.wait(store.append("a", [record(stored)]).position, 30)

@@ -22,7 +22,7 @@ from penstock.store.settings import KIB
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles
 from penstock.testing.memory_files import MemoryFiles
-from tests.store.small import commit, entries, heads, journal_of, next_chapter, open_store
+from tests.store.small import commit, compact_step, entries, heads, journal_of, next_chapter, open_store
 
 WRITER = b"w" * 16
 KEY = b"k" * 16
@@ -241,7 +241,7 @@ class TestRoom:
         compactor = Compactor(store)
         for _ in range(9):
             commit(store)
-            compactor.step()
+            compact_step(compactor)
         store.append("a", [bytes(5000)])
 
     def test_the_reserve_is_counted_again_after_a_restart(self) -> None:

@@ -21,6 +21,7 @@ from penstock.store.settings import StoreSettings
 from penstock.testing.faulty_files import FaultyFiles
 from penstock.worker import loop_watch
 from penstock.worker.worker import Worker
+from tests.support.supervised import task_named
 from tests.support.waiting import eventually
 from tests.worker.test_worker import SMALL, get, settings, started
 
@@ -71,10 +72,10 @@ async def test_every_task_that_dies_is_reported_and_restarted(
     async with running(tmp_path) as worker:
         supervisor = worker.supervisor
         assert {one.name for one in supervisor.states()} == TASKS | {"http"}
-        killed = {name: supervisor[name]._task for name in TASKS}
+        killed = {name: task_named(supervisor, name) for name in TASKS}
         for task in killed.values():
             task.cancel()
-        await eventually(lambda: all(supervisor[name]._task is not killed[name] for name in TASKS))
+        await eventually(lambda: all(task_named(supervisor, name) is not killed[name] for name in TASKS))
         code, health = await get(worker, "/health")
         assert code == 503
         _, metrics = await get(worker, "/metrics")
@@ -87,7 +88,7 @@ async def test_every_task_that_dies_is_reported_and_restarted(
 
 async def test_the_worker_ends_with_its_http_server(tmp_path: Path) -> None:
     worker, task = await started(tmp_path)
-    worker.supervisor["http"]._task.cancel()
+    task_named(worker.supervisor, "http").cancel()
     with pytest.raises(WorkerFailed, match="background task 'http' failed: it was cancelled"):
         await asyncio.wait_for(task, 60)
 

@@ -214,10 +214,6 @@ class Supervisor:
         self.fatal = f"background task {task.name!r} failed: {task.reason}"
         self._end_process()
 
-    def __getitem__(self, name: str) -> Supervised:
-        """The oldest of this name."""
-        return next(one for one in self._tasks if one.name == name)
-
     def states(self) -> list[TaskState]:
         """Of all tasks that run, or have died."""
         failing = {one.name for one in self._failing()}

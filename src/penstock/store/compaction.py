@@ -36,13 +36,9 @@ class Compactor:
         self.dropped_chapters = 0
 
     def step(self) -> bool:
-        """Do a little; False when there is nothing to do now."""
-        busy = self.step_without_files()
-        self._store.journal.remove_dropped()
-        return busy
-
-    def step_without_files(self) -> bool:
-        """The same, except that the files of dropped chapters are left to `journal.remove_dropped`."""
+        """Do a little; False when there is nothing to do now. The files of dropped chapters are left to
+        `journal.remove_dropped`.
+        """
         if self._moving is None:
             self._schedule_dead()
         dropped = self._drop_settled()

@@ -271,10 +271,11 @@ class Worker:
 
     async def _compact(self) -> None:
         while True:
-            busy = self._compactor.step_without_files() | self._store.encode_ahead()
+            has_compacted = self._compactor.step()
+            has_encoded = self._store.encode_ahead()
             if self._journal.has_dropped:
                 await asyncio.to_thread(self._journal.remove_dropped)
-            await asyncio.sleep(0 if busy else _COMPACTION_IDLE_SECONDS)
+            await asyncio.sleep(0 if has_compacted or has_encoded else _COMPACTION_IDLE_SECONDS)
 
     def _counts(self) -> dict[Key, int]:
         return flow.counts(self._source_view, self._flow)
