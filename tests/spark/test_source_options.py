@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.coordinator import AtSegments, AtTime, Limits
-from penstock.core.errors import RequestError
+from penstock.core.errors import RequestError, Unavailable
 from penstock.spark.sink.writer import SinkOptions
 from penstock.spark.source.options import OPTIONS, SourceOptions
 from penstock.spark.source.schema import COLUMNS
@@ -46,11 +46,14 @@ def test_the_worker_of_this_directory_is_the_default_whatever_its_ports_are(
     ports.write_text('{"connector": 1, "segment": 2, "http": 40003, "id": "x", "host": "127.0.0.1"}')
     assert parse().worker == "127.0.0.1:40003"
     assert SinkOptions.parse({"pipeline": "counts"}).worker == "127.0.0.1:40003"
-    ports.write_text('{"http": 40003, "host": "::1", "certificate": "worker.pem"}')
+    ports.write_text('{"connector": 1, "segment": 2, "http": 40003, "id": "x", "host": "::1", "certificate": "w.pem"}')
     assert parse().worker == "https://[::1]:40003"
     for damaged in ("", "[]", "{}"):
         ports.write_text(damaged)
-        assert parse().worker == "127.0.0.1:7102"
+        with pytest.raises(Unavailable, match=r"ports.json is not what a worker writes"):
+            parse()
+    ports.unlink()
+    assert parse().worker == "127.0.0.1:7102"
     monkeypatch.setenv("PENSTOCK_WORKER", "elsewhere:9")
     assert parse().worker == "elsewhere:9"
 

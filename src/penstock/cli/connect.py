@@ -1,7 +1,6 @@
 """How a command finds the worker it talks to."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +15,16 @@ from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import (
     DEFAULT_WORKER,
     OWN_DATA,
-    TLS_VARIABLES,
-    TOKEN_FILE,
     WORKER_VARIABLE,
+    LocalWorker,
     https_context,
     parse_worker,
+    ports_file,
+    short_address,
     tls_context,
 )
 from penstock.client.segments import SegmentClient
 from penstock.client.segments.failures import retrying
-from penstock.core.address import Address
 from penstock.core.errors import ProtocolError, RequestError, Unauthenticated, Unavailable
 from penstock.protocol.api.status import WorkerStatus
 
@@ -115,62 +114,17 @@ def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
     if data is not None:
         return local_worker(data).http, True
     if worker is not None:
-        return _short(worker.rstrip("/")), True
-    if (OWN_DATA / "ports.json").exists():  # this directory has a worker of its own: never another one instead
+        return short_address(worker.rstrip("/")), True
+    if ports_file(OWN_DATA).exists():  # this directory has a worker of its own: never another one instead
         return local_worker(OWN_DATA).http, True
     return DEFAULT_WORKER, False
-
-
-def _short(worker: str) -> str:
-    """Without a scheme that goes without saying."""
-    short = worker.removeprefix("http://")
-    return short if parse_worker(short) == parse_worker(worker) else worker
-
-
-class LocalWorker(msgspec.Struct, frozen=True):
-    """What a worker writes to DATA/ports.json, for commands on the same machine."""
-
-    connector: int
-    segment: int
-    http_port: int = msgspec.field(name="http")
-    id: str
-    host: str = "127.0.0.1"
-    """Of its HTTP port."""
-    certificate: str | None = None
-    """If its ports speak TLS."""
-
-    @property
-    def http(self) -> str:
-        """Its HTTP address."""
-        address = Address(self.host, self.http_port)
-        return _short(f"{'http' if self.certificate is None else 'https'}://{address}")
-
-    @property
-    def ports(self) -> dict[str, int]:
-        return {"connector": self.connector, "segment": self.segment, "http": self.http_port}
-
-    @classmethod
-    def read(cls, data: Path) -> "LocalWorker":
-        """Raises Unavailable for a file that a worker has not written, FileNotFoundError without one."""
-        file = data / "ports.json"
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=cls)
-        except msgspec.MsgspecError:
-            raise Unavailable(f"{file} is not what a worker writes", "Use --worker HOST:PORT.") from None
-
-    def identify(self, data: Path) -> None:
-        """From now on this process and those that it starts use the worker's token, and trust its certificate."""
-        if (data / "token").exists():
-            os.environ[TOKEN_FILE] = str((data / "token").absolute())
-        if self.certificate is not None:
-            os.environ.setdefault(TLS_VARIABLES[0], self.certificate)
 
 
 def local_worker(data: Path) -> LocalWorker:
     """The worker that runs on this directory. A killed worker leaves its ports file, and another may listen on those
     ports by now, so its id is checked. Raises Unavailable.
     """
-    file, start = data / "ports.json", f"Start it: penstock worker --data {data}"
+    file, start = ports_file(data), f"Start it: penstock worker --data {data}"
     try:
         found = LocalWorker.read(data)
     except FileNotFoundError:

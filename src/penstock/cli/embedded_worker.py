@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.access.file import create_private_directory
-from penstock.cli.connect import LocalWorker, local_worker
+from penstock.cli.connect import local_worker
+from penstock.client.credentials import LocalWorker
 from penstock.core.errors import Unavailable
 
 _START_SECONDS_MAX = 300.0

@@ -5,13 +5,14 @@ A token is in the file that PENSTOCK_TOKEN_FILE names, or in ./penstock-data for
 never an option or an argument: those show in Spark's plans and UI, and in lists of processes.
 """
 
-import json
 import os
 import ssl
 from pathlib import Path
 
+import msgspec
+
 from penstock.core.address import Address, is_loopback
-from penstock.core.errors import RequestError
+from penstock.core.errors import RequestError, Unavailable
 
 TOKEN_FILE = "PENSTOCK_TOKEN_FILE"  # noqa: S105  the variable's name
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
@@ -25,19 +26,77 @@ HTTP_PORT = 7102
 
 WORKER_VARIABLE = "PENSTOCK_WORKER"
 DEFAULT_WORKER = f"127.0.0.1:{HTTP_PORT}"
+_NAME_IT = f"Name the worker's HTTP address, in {WORKER_VARIABLE} or with --worker."
+
+
+def ports_file(data: Path) -> Path:
+    return data / "ports.json"
+
+
+def short_address(worker: str) -> str:
+    """Without a scheme that goes without saying."""
+    short = worker.removeprefix("http://")
+    return short if parse_worker(short) == parse_worker(worker) else worker
+
+
+class LocalWorker(msgspec.Struct, frozen=True):
+    """What a worker writes to DATA/ports.json, for commands on the same machine."""
+
+    connector: int
+    segment: int
+    http_port: int = msgspec.field(name="http")
+    id: str
+    host: str = "127.0.0.1"
+    """Of its HTTP port."""
+    certificate: str | None = None
+    """If its ports speak TLS."""
+
+    @property
+    def http(self) -> str:
+        """Its HTTP address."""
+        address = Address(self.host, self.http_port)
+        return short_address(f"{'http' if self.certificate is None else 'https'}://{address}")
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {"connector": self.connector, "segment": self.segment, "http": self.http_port}
+
+    @classmethod
+    def read(cls, data: Path) -> "LocalWorker":
+        """Raises Unavailable for a file that a worker has not written or that cannot be read, FileNotFoundError
+        without one.
+        """
+        file = ports_file(data)
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except NotADirectoryError:
+            raise FileNotFoundError(file) from None
+        except PermissionError as error:
+            raise Unavailable(f"{file} cannot be read: {error}", _NAME_IT) from None
+        except msgspec.MsgspecError:
+            raise Unavailable(f"{file} is not what a worker writes", _NAME_IT) from None
+
+    def listens_on(self, port: int) -> bool:
+        return port in self.ports.values()
+
+    def identify(self, data: Path) -> None:
+        """From now on this process and those that it starts use the worker's token, and trust its certificate."""
+        if (data / "token").exists():
+            os.environ[TOKEN_FILE] = str((data / "token").absolute())
+        if self.certificate is not None:
+            os.environ.setdefault(TLS_VARIABLES[0], self.certificate)
 
 
 def default_worker() -> str:
     """The HTTP address in PENSTOCK_WORKER, else that of the worker on ./penstock-data, which may have other ports, else
-    127.0.0.1:7102.
+    127.0.0.1:7102. Raises Unavailable if ./penstock-data has a ports file that cannot be read: never another worker
+    instead.
     """
     if named := os.environ.get(WORKER_VARIABLE):
         return named
     try:
-        own = json.loads((OWN_DATA / "ports.json").read_text())
-        scheme = "https://" if own.get("certificate") else ""
-        return f"{scheme}{Address(own['host'], int(own['http']))}"
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return LocalWorker.read(OWN_DATA).http
+    except FileNotFoundError:
         return DEFAULT_WORKER
 
 
@@ -62,10 +121,9 @@ def _own_token(address: Address | None) -> str:
     if address is None or not is_loopback(address.host):
         return ""
     try:
-        ports = json.loads((OWN_DATA / "ports.json").read_text())
-        is_own = address.port in (ports["connector"], ports["segment"], ports["http"])
+        is_own = LocalWorker.read(OWN_DATA).listens_on(address.port)
         return (OWN_DATA / "token").read_text().strip() if is_own else ""
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, UnicodeDecodeError, Unavailable):
         return ""
 
 
