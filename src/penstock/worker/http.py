@@ -40,7 +40,6 @@ from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, pipeline_routes
 from penstock.worker.http_access import HttpAccess
 from penstock.worker.http_limits import Bodies, Decoding, HttpConnections
-from penstock.worker.http_protocol import HttpProtocol
 from penstock.worker.routes import Routed, get, principal_of
 from penstock.worker.settings import WorkerSettings
 
@@ -219,7 +218,7 @@ class _Server(uvicorn.Server):
 
 class HttpServer:
     def __init__(self, worker: Watched, settings: WorkerSettings, supervisor: Supervisor) -> None:
-        self.connections = HttpConnections(settings.http, HttpProtocol, settings.http_ssl)
+        self.connections = HttpConnections(settings.http, settings.http_ssl)
         config = uvicorn.Config(
             application(worker, settings),
             host=settings.http_host,

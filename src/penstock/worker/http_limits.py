@@ -11,12 +11,11 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.core.connection_limits import ConnectionLimits, address_of
 from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.core.tls_handshakes import HandshakeLimits, TlsHandshakes
-from penstock.worker.http_protocol import IS_REFUSED
+from penstock.worker.http_protocol import IS_REFUSED, HttpProtocol
 
 if TYPE_CHECKING:
     from uvicorn._types import HTTPScope
@@ -49,8 +48,8 @@ class HttpLimits:
     have half of it, so that its unfinished bodies do not lock out the others."""
 
     unwanted_bytes_max: int = 2 * MIB
-    """Of a body that arrive after the reply: they are read so that the client gets the reply, which it may only look
-    for when all is sent. Beyond it the connection is closed."""
+    """Bytes of a request body read after the reply was sent, because many clients look for the reply only after sending
+    everything. Beyond this the connection is closed."""
 
     @property
     def address_max(self) -> int:
@@ -60,37 +59,32 @@ class HttpLimits:
 class HttpConnections:
     """All connections of the port; creates the protocol of each for uvicorn."""
 
-    def __init__(
-        self, limits: HttpLimits, base: type[H11Protocol] = H11Protocol, context: SSLContext | None = None
-    ) -> None:
+    def __init__(self, limits: HttpLimits, context: SSLContext | None = None) -> None:
         """With TLS if there is a context; uvicorn itself is to have none."""
         self.limits = limits
         self.open = ConnectionLimits(limits.connections_max, limits.address_max)
         self.refused = 0
-        connections = self
-
-        class _Protocol(_LimitedProtocol, base):  # type: ignore[misc,valid-type]
-            shared = connections
-
         handshakes = None if context is None else TlsHandshakes(context, HandshakeLimits(seconds=limits.head_seconds))
 
         def protocol(**given: Any) -> asyncio.Protocol:
             """What uvicorn calls for each connection."""
-            created = partial(_Protocol, **given)
+            created = partial(_LimitedProtocol, self, **given)
             return created() if handshakes is None else handshakes.protocol(created)
 
         self.protocol = protocol
 
 
-class _LimitedProtocol(H11Protocol):
+class _LimitedProtocol(HttpProtocol):
     """One connection: the peer has a limited time for whatever it owes. h11 knows what that is."""
 
-    shared: HttpConnections
-    _timer: asyncio.TimerHandle | None = None
-    _owed: object = None
-    _opened_at = 0.0
-    _idle_since: float | None = None
-    _unwanted_bytes = 0
+    def __init__(self, shared: HttpConnections, **given: Any) -> None:
+        super().__init__(**given)
+        self.shared = shared
+        self._timer: asyncio.TimerHandle | None = None
+        self._owed: object = None
+        self._opened_at = 0.0
+        self._idle_since: float | None = None
+        self._unwanted_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -233,7 +227,7 @@ class Body:
 
 
 DECODING_REST = 7.0
-"""A principal whose body took so long to decode waits this many times as long for the next one."""
+"""After decoding a body, a principal waits this many times the CPU time it took."""
 
 
 @dataclass(slots=True)
