@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.access.file import OWNER, AccessFile, StoredGrant, create_private_directory, write_private
+from penstock.access.file import OWNER, AccessFile, StoredGrant, create_private_directory
 from penstock.access.principals import Role
+from penstock.core.durable_files import write_private
 from penstock.core.errors import RequestError, Unauthenticated
 
 
@@ -166,7 +167,7 @@ def test_a_renamed_file_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", recorded)
-    write_private(tmp_path / "token", "secret")
+    write_private(tmp_path / "token", b"secret")
     assert synced[-1] == (tmp_path.stat().st_ino, ["token"]), "the directory, after the file has its name"
     AccessFile(tmp_path / "other").use_owner_token(_token_in(tmp_path))
     assert synced[-1][0] == (tmp_path / "other").stat().st_ino

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.access.principals import ANONYMOUS, EVERYONE, Access, Grant, Principal, Role, digest
-from penstock.core.directories import sync_directory
+from penstock.core.durable_files import sync_directory, write_private
 from penstock.core.errors import RequestError, Unauthenticated
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class AccessFile:
     def create_owner_token(self) -> None:
         """Unless there is one. Whoever can read the data directory's files owns the worker."""
         if not self._token_file.exists():
-            write_private(self._token_file, secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+            write_private(self._token_file, f"{secrets.token_urlsafe(_TOKEN_BYTES)}\n".encode())
 
     def use_owner_token(self, file: Path) -> None:
         """The owner's token is the one in this file, from now on: DATA/token becomes a link to it, so that a change of
@@ -179,7 +179,7 @@ class AccessFile:
             yield
 
     def _write(self, grants: list[StoredGrant]) -> None:
-        write_private(self._file, msgspec.json.format(msgspec.json.encode(_Stored(_FORMAT, grants))).decode() + "\n")
+        write_private(self._file, msgspec.json.format(msgspec.json.encode(_Stored(_FORMAT, grants))) + b"\n")
 
     def _reload_if_changed(self) -> None:
         now = self._clock()
@@ -219,18 +219,6 @@ def create_private_directory(directory: Path) -> None:
             directory.chmod(0o700)
         except PermissionError:
             log.warning("%s is not ours: other users may be able to read what it contains", directory)
-
-
-def write_private(file: Path, text: str) -> None:
-    """Readable by its owner alone; durable, and written whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    sync_directory(file.absolute().parent)
 
 
 def _check_name(name: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -11,7 +10,7 @@ from typing import Any
 
 from penstock.application.plan import plan_of
 from penstock.application.validation import check_deployment
-from penstock.core.directories import sync_directory
+from penstock.core.durable_files import write_private
 from penstock.core.errors import Damaged, NoRoom, RequestError
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
@@ -128,19 +127,10 @@ class DeploymentFile:
         data = json.dumps(application.as_json()).encode()
         async with self._writing:
             try:
-                await asyncio.to_thread(self._write, data)
+                # Private, because options may contain secrets that somebody has written out.
+                await asyncio.to_thread(write_private, self._path, data)
             except OSError as error:
                 raise NoRoom(f"{self._path} cannot be written: {error}", "Check the disk, and try again.") from None
-
-    def _write(self, data: bytes) -> None:
-        """Readable by its owner only: options may contain secrets that somebody has written out."""
-        partial = self._path.with_suffix(".tmp")
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
-        sync_directory(self._path.parent)
 
 
 # The diff of two deployments: which connectors, pipelines and sinks to stop, start and change. Pure.

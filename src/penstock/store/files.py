@@ -13,7 +13,7 @@ from errno import EIO
 from pathlib import Path
 from typing import Protocol
 
-from penstock.core.directories import sync_directory
+from penstock.core.durable_files import sync_directory
 from penstock.core.errors import StoreInUse
 from penstock.core.types import Buffer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from penstock.client.source.message import Message
-from penstock.core.directories import sync_directory
+from penstock.core.durable_files import sync_directory
 from penstock.core.types import Buffer
 from penstock.store.files import RealFile
 

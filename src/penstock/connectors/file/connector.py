@@ -18,7 +18,7 @@ from penstock.connectors.file.reading import Reading, Tailing, fixed_part
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
-from penstock.core.directories import sync_directory
+from penstock.core.durable_files import sync_directory
 from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:

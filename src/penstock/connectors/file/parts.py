@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.client.sink import DataFile, read_committed
-from penstock.core.directories import sync_directory
+from penstock.core.durable_files import sync_directory
 from penstock.core.errors import Damaged
 from penstock.core.types import Buffer
 

@@ -1,0 +1,24 @@
+"""Files that survive a crash: their bytes, and their names."""
+
+import os
+from pathlib import Path
+
+
+def sync_directory(directory: Path) -> None:
+    """After a file in it was created or renamed: its name is then as durable as its bytes."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_private(file: Path, data: bytes) -> None:
+    """Readable by its owner alone; durable, and written whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+    sync_directory(file.absolute().parent)
