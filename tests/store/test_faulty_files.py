@@ -165,6 +165,20 @@ class TestFailedSync:
                 file.sync()
         file.sync()
 
+    def test_a_directory_that_cannot_be_synced_leaves_names_undurable(self) -> None:
+        def prepare(files: FaultyFiles) -> None:
+            durable(files, "a", OLD)
+            durable(files, "b", NEW)
+            files.rename("b", "a")
+            files.fail_next_directory_sync()
+            with pytest.raises(OSError, match="space"):
+                files.sync()
+            assert found(files) == {"a": NEW}
+
+        disks = outcomes(prepare)
+        assert {"a": OLD, "b": NEW} in disks
+        assert {"a": NEW} in disks
+
     def test_some_fail_when_there_is_a_probability(self) -> None:
         files = FaultyFiles()
         files.fail_sync_with_probability(0.3)

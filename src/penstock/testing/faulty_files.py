@@ -39,6 +39,7 @@ class Faults:
         self.sync_failure_probability = 0.0
         self._crash_at: int | None = None
         self._syncs_to_fail = 0
+        self._directory_syncs_to_fail = 0
         self._ended = False
 
     def crash_at(self, operation: int) -> None:
@@ -52,6 +53,10 @@ class Faults:
         It can be read until a crash; later syncs succeed without it, unless it is written again.
         """
         self._syncs_to_fail = count
+
+    def fail_next_directory_sync(self, count: int = 1) -> None:
+        """The next syncs of the directory raise OSError (ENOSPC): names stay as undurable as they are."""
+        self._directory_syncs_to_fail = count
 
     def fail_sync_with_probability(self, probability: float) -> None:
         self.sync_failure_probability = probability
@@ -80,6 +85,11 @@ class Faults:
 
     def end(self) -> None:
         self._ended = True
+
+    def directory_sync_fails(self) -> bool:
+        fails = self._directory_syncs_to_fail > 0
+        self._directory_syncs_to_fail -= fails
+        return fails
 
     def sync_fails(self) -> bool:
         if self._syncs_to_fail:
@@ -220,7 +230,7 @@ class FaultyFiles(Faults):
         self.perform(f"remove {name}", lambda: self._remove(name))
 
     def sync(self) -> None:
-        self.perform("sync .", self._directory.sync)
+        self.perform("sync .", self._sync_directory)
 
     def free_bytes(self) -> int:
         self.check_alive()
@@ -250,6 +260,11 @@ class FaultyFiles(Faults):
 
     def _open(self, name: str) -> FaultyFile:
         return FaultyFile(name, self._find(name), self, self._free_bytes)
+
+    def _sync_directory(self) -> None:
+        if self.directory_sync_fails():
+            raise os_error(errno.ENOSPC)
+        self._directory.sync()
 
     def _remove(self, name: str) -> None:
         self._find(name)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.client.sink.log import TransactionLog
+from penstock.client.sink.log import LOG_BYTES, ROUND_BYTES_MAX, TransactionLog
 from penstock.client.sink.participant import Transaction, lines, perform
 from penstock.client.sink.session import Desk, SinkSession, Terms
 from penstock.client.sink.target import DataTarget, ParticipantTarget, Target
@@ -36,6 +36,8 @@ from penstock.testing.faulty_files import Faults, FaultyFiles, SimulatedCrash
 
 TERMS = Terms(b"", None, None, 2**20)
 UNCOMMITTED_BYTES_MAX = 2**20
+SMALL_LOG_BYTES = ROUND_BYTES_MAX + 600
+"""It is rewritten every few rounds."""
 
 
 class FaultyData:
@@ -117,6 +119,7 @@ class Step:
     fails_sync: bool
     is_full: bool
     """The disk, during the attempt."""
+    fails_directory_sync: bool = False
 
 
 GOOD = Step(True, None, None, False, None, False, False)
@@ -131,8 +134,9 @@ def epoch_payloads(number: int) -> list[bytes]:
 
 
 class Simulation:
-    def __init__(self, seed: int, has_table: bool) -> None:
+    def __init__(self, seed: int, has_table: bool, log_bytes: int = LOG_BYTES) -> None:
         self._files = FaultyFiles(seed)
+        self._log_bytes = log_bytes
         self._rows = Rows([], []) if has_table else None
         self._decided: dict[bytes, bool] = {}
         self._arrived = 0
@@ -169,6 +173,7 @@ class Simulation:
         if step.crash_after is not None:
             self._files.crash_at(self._files.operations + step.crash_after)
         self._files.fail_next_sync(int(step.fails_sync))
+        self._files.fail_next_directory_sync(int(step.fails_directory_sync))
         self._files.set_space(0 if step.is_full else None)
         self._attempts += 1
         txn_id = b"p:%d:%d" % (self.epochs, self._attempts)
@@ -232,7 +237,7 @@ class Simulation:
         if crash_after is not None:
             self._files.crash_at(crash_after)
         self._session = None
-        self._log = TransactionLog(self._files)
+        self._log = TransactionLog(self._files, self._log_bytes)
         target: Target
         if self._rows is None:
             target = DataTarget(FaultyData(self._files), lines)

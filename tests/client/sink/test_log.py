@@ -252,6 +252,31 @@ def test_on_a_full_disk_a_round_can_be_brought_to_its_end() -> None:
     assert following.state.offset == 1
 
 
+def test_a_vote_after_a_rename_whose_directory_sync_failed_survives_the_end_of_the_process() -> None:
+    files = FaultyFiles()
+    log = TransactionLog(files)
+    files.fail_next_directory_sync()
+    with pytest.raises(OSError, match="space"):
+        log.make_room()
+    log.append(Voted(b"1", 0, 1, 1))
+    assert TransactionLog(files.restart()).state.in_doubt == Voted(b"1", 0, 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_vote_after_a_rename_whose_directory_sync_failed_survives_a_power_cut(seed: int) -> None:
+    files = FaultyFiles(seed)
+    log = TransactionLog(files)
+    log.append(Bound("orders"))
+    files.fail_next_directory_sync(2)
+    with pytest.raises(OSError, match="space"):
+        log.make_room()
+    assert not log.has_room, "a power cut could bring the old file back"
+    with pytest.raises(OSError, match="space"):
+        log.append(Voted(b"1", 0, 1, 1))
+    log.append(Voted(b"1", 0, 1, 1))
+    assert TransactionLog(files.crash()).state == LogState("orders", None, True, Voted(b"1", 0, 1, 1))
+
+
 def test_what_an_interrupted_rewriting_left_is_no_obstacle() -> None:
     files = log_with(*ROUND)
     files.create(NEW_LOG).write(0, (b"half of a state",))

@@ -257,10 +257,12 @@ ROUND_BYTES_MAX = 8 * 1024
 class TransactionLog:
     """Open, and locked against other processes. An error while writing is final: open the log again."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, size: int = LOG_BYTES) -> None:
         """Raises Damaged for a log that cannot be trusted, StoreInUse for one that is already open."""
         self._files = files
+        self._size = size
         self._file: File | None = None
+        self._has_durable_name = False
         files.lock()
         try:
             self.state, self._number = _load(files)
@@ -273,7 +275,7 @@ class TransactionLog:
     @property
     def has_room(self) -> bool:
         """Whether there is room for another round. If not, call `make_room` first."""
-        return self._end + ROUND_BYTES_MAX <= LOG_BYTES
+        return self._has_durable_name and self._end + ROUND_BYTES_MAX <= self._size
 
     def append(self, record: Record) -> None:
         """Durable when this returns."""
@@ -285,18 +287,24 @@ class TransactionLog:
         self._write(record)
 
     def make_room(self) -> None:
-        """Rewrite the file. Raises OSError if there is no room for that; then the old file stays in use."""
+        """Rewrite the file. Raises OSError if the disk has no room for that; this may be called again.
+
+        The new file is the log from the rename on: the old one has no name any more, and a vote in it would be lost.
+        Until the directory is synced a power cut may bring the old one back, so nothing is appended before that.
+        """
         data = encode_record(self._number, self._number, self.state)
         file = self._create()
-        file.allocate(LOG_BYTES)
+        file.allocate(self._size)
         file.write(0, (data,))
         file.sync()
         self._files.rename(NEW_LOG, LOG)
-        self._files.sync()
         self._close_file()
         self._file, self._end = file, len(data)
         self._number += 1
         self._durable = self._number
+        self._has_durable_name = False
+        self._files.sync()
+        self._has_durable_name = True
 
     def close(self) -> None:
         self._close_file()
@@ -304,6 +312,8 @@ class TransactionLog:
 
     def _write(self, record: Record) -> File:
         assert self._file is not None, "the log is closed"
+        if not self._has_durable_name:
+            self.make_room()
         following = self.state.after(record)
         data = encode_record(self._number, self._durable, record)
         self._file.write(self._end, (data,))
