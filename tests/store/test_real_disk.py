@@ -1,11 +1,6 @@
 """A power cut and a full disk on a real filesystem of their own: ext4 in a file, mounted where root may do that."""
 
-import os
-import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,46 +12,15 @@ from penstock.store.files import RealFiles
 from penstock.store.settings import KIB, MIB, StoreSettings
 from penstock.store.store import SegmentStore
 from tests.store.small import compact_step, journal_of
+from tests.support.small_disks import directory_for_images, fill_disk, make_image, mounted, run
 
 SETTINGS = StoreSettings(chapter_bytes=1 * MIB, reserve_bytes=4 * MIB)
 RECORD = 1000
 
 
-def run(*command: str | Path) -> None:
-    subprocess.run([*map(str, command)], check=True, capture_output=True)
-
-
-def make_image(path: Path, size: int) -> Path:
-    with path.open("wb") as file:
-        file.truncate(size)
-    run("mkfs.ext4", "-q", "-F", "-m", "0", path)
-    return path
-
-
-@contextmanager
-def mounted(image: Path, directory: Path) -> Iterator[Path]:
-    directory.mkdir()
-    run("mount", "-o", "loop", image, directory)
-    try:
-        yield directory
-    finally:
-        run("umount", "--lazy", directory)
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for images, if one can be mounted here."""
-    directory = tmp_path_factory.mktemp("images")
-    if sys.platform != "linux" or not shutil.which("mkfs.ext4"):
-        pytest.skip("needs Linux and mkfs.ext4")
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount an ext4 image")
-    try:
-        with mounted(make_image(directory / "try.img", 8 * MIB), directory / "try"):
-            pass
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"an ext4 image cannot be mounted here: {error.stderr.decode().strip()}")
-    return directory
+    return directory_for_images(tmp_path_factory)
 
 
 def open_store(directory: Path, settings: StoreSettings = SETTINGS) -> SegmentStore:
@@ -133,6 +97,45 @@ def test_a_full_disk_refuses_appends_reads_go_on_and_it_drains_by_its_reserve(im
             assert store.read("a", number * RECORD, RECORD) == record(number)
         committer.stop()
         store.journal.close()
+
+
+def test_any_number_of_restarts_on_a_full_disk_keep_the_reserve_and_it_drains_then(images: Path) -> None:
+    image = make_image(images / "restarts.img", 24 * MIB)
+    with mounted(image, images / "restarts") as directory:
+        store = open_store(directory / "journal")
+        committer = Committer(journal_of(store), 0.01)
+        committer.start()
+        store.create("a")
+        stored = fill(store)
+        committer.stop()
+        store.journal.close()
+        for _ in range(20):
+            fill_disk(directory)
+            store = open_store(directory / "journal")
+            assert journal_of(store)._spares.reserve_is_whole
+            with pytest.raises(DiskFull, match=r"needs 1\.0 MiB, and .* is free, so free at least"):
+                store.journal.check_room(draining=False)
+            store.journal.close()
+        assert spares(directory / "journal") == [SETTINGS.chapter_bytes] * SETTINGS.reserve_chapters
+        store = open_store(directory / "journal")
+        committer = Committer(journal_of(store), 0.01)
+        committer.start()
+        assert store.read("a", 0, RECORD) == record(0)
+        store.truncate("a", (stored - 10) * RECORD)
+        compactor = Compactor(store)
+        for _ in range(200):
+            compactor.step()
+            store.journal.wait(store.journal.end, 30)
+            store.journal.remove_dropped()
+        store.journal.wait(store.append("a", [record(stored)]).position, 30)
+        assert store.read("a", stored * RECORD, RECORD) == record(stored)
+        committer.stop()
+        store.journal.close()
+
+
+def spares(journal: Path) -> list[int]:
+    """The sizes of the spare files."""
+    return [path.stat().st_size for path in journal.iterdir() if path.name.startswith("spare-")]
 
 
 def fill(store: SegmentStore) -> int:

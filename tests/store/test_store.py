@@ -206,6 +206,22 @@ class TestReading:
         assert heads(store, "a", 2, 5) == [(5, b"second")]
 
 
+def take_what_is_freed(files: FaultyFiles) -> None:
+    """The disk is full, and another program takes each byte that is freed."""
+
+    def used() -> int:
+        return sum(len(file.content) for file in files._directory.files.values())
+
+    least = used()
+
+    def before_each(_: str) -> None:
+        nonlocal least
+        least = min(least, used())
+        files.set_space(least)
+
+    files.before_each = before_each
+
+
 class TestRoom:
     def full_store(self) -> tuple[FaultyFiles, SegmentStore]:
         """Filled until an append was refused."""
@@ -254,6 +270,19 @@ class TestRoom:
         with pytest.raises(DiskFull):
             store.append("a", [b"1"])
         files.restart().set_space(None)
+
+    def test_a_full_disk_keeps_its_reserve_over_any_number_of_restarts(self) -> None:
+        files, store = self.full_store()
+        chapters = journal_of(store).chapters
+        for _ in range(20):
+            files = files.restart()
+            take_what_is_freed(files)
+            store = open_store(files)
+            assert journal_of(store)._spares.reserve_is_whole
+            with pytest.raises(DiskFull, match="so free at least"):
+                store.append("a", [bytes(5000)])
+        assert journal_of(store).chapters == chapters
+        assert store.read("a", 0, 99) == bytes(99)
 
     def test_spares_of_another_size_are_replaced(self) -> None:
         files = FaultyFiles()

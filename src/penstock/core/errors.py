@@ -113,7 +113,7 @@ class QuotaReached(NoRoom):
 
 
 class DiskFull(NoRoom):
-    hint = "Free space on the disk, or truncate or delete segments; appends resume by themselves."
+    hint = "Free space on the disk, let pipelines catch up, or delete segments; appends resume by themselves."
 
 
 class Damaged(PenstockError):

@@ -60,7 +60,8 @@ class SourceSegments:
 
     def grow(self, count: int) -> None:
         """Create segments up to this number. The segment of the table is created last: where it exists, the source was
-        created completely.
+        created completely. On a full disk they use the reserve, so that a program or a connector is let in, and waits
+        for room with its first stream: a few hundred bytes for each source, whose number is limited.
         """
         names: list[str] = []
         while self._store.exists(name := connector_segment(self._source, len(names))):
@@ -71,16 +72,16 @@ class SourceSegments:
             while len(names) < count:
                 name = connector_segment(self._source, len(names))
                 if not self._store.exists(name):
-                    self._store.create(name, _NO_QUOTA)
+                    self._store.create(name, _NO_QUOTA, draining=True)
                 names.append(name)
         if not is_created:
-            self._store.create(streams_segment(self._source), _NO_QUOTA)
+            self._store.create(streams_segment(self._source), _NO_QUOTA, draining=True)
         self.names[:] = names
 
     @property
     def disk_has_room(self) -> bool:
         try:
-            self._store.journal.room_for(0, draining=False)
+            self._store.journal.check_room(draining=False)
         except (NoRoom, StoreFailed):
             return False
         return True

@@ -10,6 +10,7 @@ from threading import Condition
 from typing import NamedTuple
 
 from penstock.core.errors import DiskFull, PenstockError, StoreFailed
+from penstock.core.sizes import show_size
 from penstock.core.types import Buffer, Position
 from penstock.store.chapters import OpenChapters, chapter_name, file_offset, locate
 from penstock.store.files import File, Files
@@ -136,6 +137,9 @@ class FileJournal:
         self._open.put(self.chapter, self._file)
         self._spares = Spares(self._files, self._settings.chapter_bytes, self._settings.reserve_chapters)
         self._spares.fill()
+        # What is left of the last chapter does not count: a restart on a full disk would let sources in, to close them
+        # again with their first large append.
+        self._is_full = not self._spares.has_one_for_ingest
         self.prove()
 
     def _begin(self) -> Opened:
@@ -149,7 +153,12 @@ class FileJournal:
             self._files.remove(_UNNAMED)
             if error.errno not in OUT_OF_SPACE:
                 raise
-            raise DiskFull("no room for the first file of a new journal") from None
+            needed, free = self._settings.chapter_bytes, self._files.free_bytes()
+            raise DiskFull(
+                f"the disk has no room for a new journal: its first file needs {show_size(needed)}, and "
+                f"{show_size(free)} is free",
+                "Free space on the disk, and start the worker again.",
+            ) from None
         head, _ = _snapshot_head(b"", chain=0, term=0, position=Position(0), durable=Position(0))
         file.write(0, [chapter_header(Position(0), 0), head])
         file.sync()
@@ -169,17 +178,23 @@ class FileJournal:
 
     # Queueing: the store's thread.
 
-    def room_for(self, length: int, *, draining: bool) -> None:
+    def check_room(self, *, draining: bool) -> None:
         self.check()
         if draining or (self._spares.reserve_is_whole and not self._is_full):
             return
         self._spares.fill()
         self._is_full = self._is_full and not self._spares.has_one_for_ingest
         if self._is_full or not self._spares.reserve_is_whole:
-            raise DiskFull(
-                f"the disk has no room: {length} bytes refused, to keep the reserve of "
-                f"{self._settings.reserve_bytes} bytes for draining"
-            )
+            raise self._disk_full()
+
+    def _disk_full(self) -> DiskFull:
+        needed, free = self._spares.missing_bytes, self._files.free_bytes()
+        reserve = show_size(self._settings.reserve_bytes)
+        todo = f", so free at least {show_size(needed - free)}" if needed > free else ""
+        return DiskFull(
+            f"the disk has no room: the journal needs {show_size(needed)}, and {show_size(free)} is free{todo} "
+            f"(the reserve of {reserve} is for draining alone)"
+        )
 
     def fits(self, length: int, closing: int) -> bool:
         needed = length + closing + 2 * RECORD_HEADER_BYTES + _SLACK_BYTES
@@ -235,7 +250,7 @@ class FileJournal:
             spare = self._spares.take(wanted, least, draining=draining)
         if spare is None:
             self._is_full = not draining
-            raise DiskFull("the disk has no room for another journal file")
+            raise self._disk_full()
         return spare
 
     def _begin_chapter(self, spare: Spare, index_position: Position, snapshot: bytes) -> None:

@@ -63,8 +63,8 @@ class Journal(Protocol):
         """What was found on opening; only once, because it may be large."""
         ...
 
-    def room_for(self, length: int, *, draining: bool) -> None:
-        """Raise DiskFull unless a record of this length may be appended. Only a `draining` one may use the reserve."""
+    def check_room(self, *, draining: bool) -> None:
+        """Raise DiskFull unless a record may be appended. Only a `draining` one may use the reserve."""
         ...
 
     def fits(self, length: int, closing: int) -> bool:

@@ -8,9 +8,7 @@ from penstock.store.chapters import chapter_bases, chapter_name, file_offset, re
 from penstock.store.files import File, Files
 from penstock.store.journal import Damage, Recovered
 from penstock.store.record import Entry, Found, is_sound, scan
-from penstock.store.spares import OUT_OF_SPACE, spare_names
-
-_BLOCK_BYTES = 1 << 18
+from penstock.store.spares import OUT_OF_SPACE, make_zeros, spare_names
 
 
 class Opened(NamedTuple):
@@ -165,20 +163,11 @@ def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int, *, is_tor
     end = file_offset(chapter.base, chapter.end)
     proved = min(file_offset(chapter.base, chapter.proved), end) if chapter.proved > chapter.base else 0
     if is_torn:
-        _make_zeros(chapter.file, end)
+        make_zeros(chapter.file, end)
     _allocate(files, chapter.file, capacity)
     chapter.file.write(proved, [chapter.file.read(proved, end - proved)])
     chapter.file.sync()
     files.sync()
-
-
-def _make_zeros(file: File, start: int) -> None:
-    """From `start` on. The file keeps its size: on a full disk it would not get it back."""
-    size = file.size()
-    for offset in range(start, size, _BLOCK_BYTES):
-        block = file.read(offset, min(_BLOCK_BYTES, size - offset))
-        if block.count(0) != len(block):
-            file.write(offset, [bytes(len(block))])
 
 
 def _allocate(files: Files, file: File, capacity: int) -> None:

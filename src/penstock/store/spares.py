@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"spare-(\d+)")
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
+_ZEROS = bytes(1 << 18)
+
 
 class Spare(NamedTuple):
     name: str
@@ -39,10 +41,13 @@ class Spares:
             self._adopt(name)
 
     def _adopt(self, name: str) -> None:
-        """Take over a spare of an earlier process. It may contain part of a chapter: only an empty file is zeros."""
+        """Take over a spare of an earlier process. It may contain part of a chapter, which is overwritten in place: on
+        a full disk, space that is freed for a moment belongs to whoever writes next.
+        """
         self._next = max(self._next, int(name.removeprefix("spare-")) + 1)
         spare = Spare(name, self._files.open(name))
-        spare.file.truncate(0)
+        spare.file.truncate(self._size)
+        make_zeros(spare.file, 0)
         if len(self._spares) <= self._reserved and _allocate(spare.file, self._size):
             self._spares.append(spare)
         else:
@@ -55,6 +60,11 @@ class Spares:
     @property
     def has_one_for_ingest(self) -> bool:
         return len(self._spares) > self._reserved
+
+    @property
+    def missing_bytes(self) -> int:
+        """What must be free on the disk before the reserve, and the spare for ingest, are whole."""
+        return max(0, self._reserved + 1 - len(self._spares)) * self._size
 
     def fill(self) -> None:
         """Allocate what is missing, as far as the disk has room. Never raises: see `reserve_is_whole`."""
@@ -107,6 +117,15 @@ class Spares:
         spare.file.close()
         with suppress(OSError):
             self._files.remove(spare.name)
+
+
+def make_zeros(file: File, start: int) -> None:
+    """From `start` on. The file keeps its size: on a full disk it would not get it back."""
+    size = file.size()
+    for offset in range(start, size, len(_ZEROS)):
+        zeros = _ZEROS[: size - offset]
+        if file.read(offset, len(zeros)) != zeros:
+            file.write(offset, [zeros])
 
 
 def _allocate(file: File, size: int) -> bool:

@@ -225,7 +225,7 @@ class SegmentStore:
         journal = self.journal
         meta = pack(operations)
         total = len(meta) + length
-        journal.room_for(total, draining=draining)
+        journal.check_room(draining=draining)
         rows = len(operations) * INDEX_BYTES_PER_ROW_MAX
         if not journal.fits(total, self.indexes.open.encoded_bytes + rows):
             self._turn(total + rows, draining=draining)

@@ -316,7 +316,7 @@ class Worker:
                 "acknowledged meanwhile"
             )
         try:
-            self._journal.room_for(0, draining=False)
+            self._journal.check_room(draining=False)
         except DiskFull as error:
             yield f"{error} {error.hint}"
         except StoreFailed as error:
@@ -389,7 +389,7 @@ class Worker:
 
     def _has_room(self) -> bool:
         try:
-            self._journal.room_for(0, draining=False)
+            self._journal.check_room(draining=False)
         except (DiskFull, StoreFailed):
             return False
         return True
