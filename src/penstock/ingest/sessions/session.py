@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from penstock.core.connection_limits import ConnectionLimits
-from penstock.core.errors import Forbidden, NoRoom, PenstockError, ProtocolError
+from penstock.core.errors import Forbidden, NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.logs import QUOTED_CHARS_MAX, one_line, quoted
 from penstock.core.retry import Pauses, RetryPolicy
 from penstock.core.types import Offset
@@ -186,8 +187,19 @@ class SourceSession:
     def received_all(self) -> None:
         """Everything in the receive buffer was received."""
         if self._log is not None:
-            self._streams.flush_marks()
+            self._flush_marks()
             self._log.snapshot_if_due()
+
+    def _flush_marks(self) -> None:
+        """Raises StoreFailed. On a full disk the program waits for the answers."""
+        waited = self._streams.waits_for_room
+        self._streams.flush_marks()
+        if self._streams.waits_for_room and not waited:
+            log.warning(
+                "%s (%s): the disk is full: it waits for answers to NOTIFY or EOS_MESSAGE, and continues by itself",
+                self._outlet.peer,
+                quoted(self._program),
+            )
 
     def _hello(self, hello: Hello) -> None:
         self._access.check_source(hello.instance)
@@ -300,6 +312,9 @@ class SourceSession:
         """Send what can be acknowledged, and the credits that are free; no credits to a peer that does not read."""
         if self._log is None or self._session.is_over:
             return
+        if self._streams.waits_for_room and self._log.data_segments.has_room(None):
+            with suppress(StoreFailed):  # the worker ends and logs why
+                self._flush_marks()
         self._flush()
         if self._is_half_closed and self._owes_nothing:
             self.close()
@@ -424,9 +439,14 @@ class SourceSession:
             self._share.close()
         self._table.closed(self)
 
+    def _shown_state(self) -> str:
+        if self._log is not None and self._streams.waits_for_room:
+            return "Waiting for room"
+        return "Half-closed" if self._is_half_closed else self._session.state.value
+
     def status(self) -> SessionStatus:
-        state = self._session.state.value
         if self._log is None:
+            state = self._shown_state()
             return SessionStatus(peer=self._outlet.peer, program=self._program, source=None, state=state)
         now = self._loop.time()
         oldest = self._lag.oldest(self._completion.passed)
@@ -436,7 +456,7 @@ class SourceSession:
             peer=self._outlet.peer,
             program=self._program,
             source=self._log.name,
-            state="Half-closed" if self._is_half_closed else state,
+            state=self._shown_state(),
             streams=len(self._streams),
             credits=self._credits.available,
             in_flight_bytes=self._credits.in_flight_bytes,

@@ -4,12 +4,12 @@ import asyncio
 import secrets
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from penstock.connectors.api import StreamRef
-from penstock.core.errors import PenstockError, ProtocolError
+from penstock.core.errors import NoRoom, PenstockError, ProtocolError
 from penstock.core.types import Offset
 from penstock.ingest.batch import Batch, Placed
 from penstock.ingest.catalog import SourceCatalog
@@ -23,6 +23,8 @@ from penstock.protocol.stored.head import Mark
 
 # Streams that one session opens or ends before the loop gets its turn: some milliseconds.
 _STREAMS_PER_TURN = 200
+# Marks in one record, if many have waited for room: a head of some 100 KiB.
+_MARKS_PER_RECORD = 5000
 
 
 class PendingMarks(NamedTuple):
@@ -53,6 +55,8 @@ class SessionStreams:
         self._marks: defaultdict[int, list[Mark]] = defaultdict(list)
         self._opening: defaultdict[int, list[int]] = defaultdict(list)
         self._ending: defaultdict[int, list[int]] = defaultdict(list)
+        self.waits_for_room = False
+        """Whether marks could not be stored on a full disk: `flush_marks` is to be called again."""
         self._not_stored: dict[int, int] = {}
         """Streams whose last run could not be stored: the table counts it, and this is where they go back to."""
         self._due: deque[tuple[Callable[[int, Offset], None], int, Offset]] = deque()
@@ -158,6 +162,8 @@ class SessionStreams:
         """Append each route's events to its segment, all in one step. Raises NoRoom if they could not be stored: the
         streams go back to where they were.
         """
+        if self.waits_for_room:
+            self.flush_marks()
         admission = self._admit(columns)
         run = Run(columns, admission, received_at, self._sources.store.journal.end)
         rewritten = rewrite(columns, admission, len(self._log.segments))
@@ -271,6 +277,12 @@ class SessionStreams:
             return PendingMarks(route)
         return PendingMarks(route, self._marks.pop(route), self._opening.pop(route, ()), self._ending.pop(route, ()))
 
+    def _put_back(self, pending: PendingMarks) -> None:
+        """They could not be stored."""
+        self._marks[pending.route].extend(pending.marks)
+        self._opening[pending.route].extend(pending.opening)
+        self._ending[pending.route].extend(pending.ending)
+
     def _marked(self, pending: PendingMarks, placed: Placed) -> None:
         """The marks are stored: streams open and end when they are durable."""
         if pending.opening or pending.ending:
@@ -294,11 +306,22 @@ class SessionStreams:
             asyncio.get_running_loop().call_soon(self._work_off)
 
     def flush_marks(self) -> None:
-        """Store the marks that arrived without a message."""
+        """Store the marks that arrived without a message. On a full disk they wait, and with them the answers to
+        NOTIFY and EOS_MESSAGE: a program that is closed instead would only come back with the same ones.
+        """
         for route in list(self._marks):
-            pending = self._take_marks(route)
-            (placed,) = self._log.append([Batch(route, pending.marks)])
-            self._marked(pending, placed)
+            for pending in _split(self._take_marks(route)):
+                if not self._store_marks(pending):
+                    self._put_back(pending)
+        self.waits_for_room = bool(self._marks)
+
+    def _store_marks(self, pending: PendingMarks) -> bool:
+        try:
+            (placed,) = self._log.append([Batch(pending.route, pending.marks)])
+        except NoRoom:
+            return False
+        self._marked(pending, placed)
+        return True
 
     # The end of the session.
 
@@ -312,7 +335,16 @@ class SessionStreams:
         self._left = [(stream_id, self._table.last_id(stream_id)) for stream_id in active]
         open_yet = (StreamState.NOTIFIED, StreamState.ACTIVE)
         self._streams = {s: stream for s, stream in self._streams.items() if stream.state not in open_yet}
+        self._forget_openings()
         self._acks.keep_ends()
+
+    def _forget_openings(self) -> None:
+        """Of streams that wait for room to be opened: they are others' now. Those that wait to end stay."""
+        self._opening.clear()
+        left = {route: [one for one in marks if one.stream_id in self._streams] for route, marks in self._marks.items()}
+        self._marks.clear()
+        self._marks.update({route: marks for route, marks in left.items() if marks})
+        self.waits_for_room = bool(self._marks)
 
     def _release_streams(self) -> None:
         for stream_id in self._streams:
@@ -349,7 +381,17 @@ class SessionStreams:
         self.update_known()
         self._release_streams()
         self._streams.clear()
+        self._forget_openings()
         self._acks.clear()
+
+
+def _split(pending: PendingMarks) -> Iterator[PendingMarks]:
+    """Into parts for one record each. A stream has one mark in it: it is opened or ended, not both."""
+    for first in range(0, len(pending.marks), _MARKS_PER_RECORD):
+        marks = pending.marks[first : first + _MARKS_PER_RECORD]
+        ids = {mark.stream_id for mark in marks}
+        opening = [stream_id for stream_id in pending.opening if stream_id in ids]
+        yield PendingMarks(pending.route, marks, opening, [one for one in pending.ending if one in ids])
 
 
 def _batch(pending: PendingMarks, stored: Stored) -> Batch:
