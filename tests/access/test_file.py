@@ -58,6 +58,15 @@ def test_the_token_of_a_file_elsewhere_is_followed_when_it_changes(tmp_path: Pat
         access.principal("first-of-the-tokens-in-the-file")
 
 
+def test_the_link_to_a_token_elsewhere_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker must start on a full disk."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("a token that is long enough")
+    AccessFile(tmp_path).use_owner_token(elsewhere)
+    monkeypatch.setattr(Path, "symlink_to", lambda *_: pytest.fail("it is there already"))
+    AccessFile(tmp_path).use_owner_token(elsewhere)
+
+
 @pytest.mark.parametrize("content", [None, "", "short"])
 def test_a_token_file_without_a_usable_token_is_refused(tmp_path: Path, content: str | None) -> None:
     if content is not None:

@@ -1,10 +1,12 @@
 """What `penstock worker` makes of its options and of the system's limits."""
 
+import errno
 from pathlib import Path
 
 import pytest
 import typer
 
+from penstock.cli.worker import _hint as worker_hint
 from penstock.cli.worker import fitting, parse_quota, parse_retention, source_quota_bytes
 from penstock.ingest.settings import QUOTA_BYTES, SourceSettings, settings_of
 from penstock.protocol.api.deployment import ConnectorSpec
@@ -20,6 +22,15 @@ def test_connections_leave_files_for_the_journal() -> None:
     fewest = fitting(wanted, 64)
     assert min(fewest.segment.connections_max, fewest.gateway.sessions_max, fewest.http.connections_max) >= 1
     assert fewest.segment.connections_max + fewest.gateway.sessions_max + fewest.http.connections_max <= 32
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
+def test_nobody_is_sent_to_another_directory_when_this_one_has_data(tmp_path: Path, code: int) -> None:
+    (tmp_path / "journal").mkdir()
+    hint = worker_hint(OSError(code, "", str(tmp_path / "token")), tmp_path)
+    assert "would be empty" in hint
+    assert "Choose another" not in hint
+    assert ("Free space" in hint) == (code in (errno.ENOSPC, errno.EDQUOT))
 
 
 @pytest.mark.parametrize(

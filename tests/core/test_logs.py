@@ -109,6 +109,19 @@ except ValueError:
     assert "ValueError: x" in json.loads(second)["exception"]
 
 
+def test_a_line_that_does_not_fit_into_the_log_file_goes_to_stderr_without_a_traceback() -> None:
+    """/dev/full is a disk that is."""
+    program = """
+from pathlib import Path
+set_up_logging(Path("/dev/full"))
+logging.getLogger("penstock.store").warning("no room")
+import os
+os._exit(0)
+"""
+    line, _ = logged(program)
+    assert re.fullmatch(LINE + "no room", line)
+
+
 def test_users_who_set_up_logging_have_their_way() -> None:
     program = "logging.basicConfig(format='mine: %(message)s'); logging.getLogger('penstock').error('x')"
     assert logged(program) == ["mine: x", ""]

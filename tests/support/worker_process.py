@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from penstock.worker.ports_file import PortsFile
 from tests.support.worker_nursery import Forked, Nursery
 
 START_SECONDS_MAX = 60.0
@@ -54,7 +55,7 @@ class WorkerProcess:
     def start(self) -> None:
         """Returns when the worker listens."""
         ports = self.data / "ports.json"
-        ports.unlink(missing_ok=True)  # a killed worker leaves its own behind
+        PortsFile(self.data).withdraw()  # a killed worker leaves its own behind
         self._process = self._nursery.start() if self._nursery else self._command()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not ports.exists():

@@ -1,7 +1,9 @@
 """The worker as a whole, in the test's own loop: its HTTP side, its ports, its end."""
 
 import asyncio
+import errno
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.application.deployments import Application, DeploymentFile, Phase
 from penstock.core.errors import DiskFull, StoreFailed, StoreInUse
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.codec import decode_reply
@@ -19,8 +22,10 @@ from penstock.protocol.segment import DOCUMENT, ReadSegment
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.files import RealFile, RealFiles
 from penstock.store.settings import StoreSettings
+from penstock.worker.ports_file import PortsFile
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
+from tests.support.waiting import eventually
 
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 
@@ -50,6 +55,10 @@ async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
     yield worker
     worker.stop()
     await task
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 async def get(worker: Worker, path: str) -> tuple[int, str]:
@@ -182,6 +191,51 @@ async def test_on_a_full_disk_a_worker_is_alive_and_not_ready(worker: Worker, mo
         (problem,) = json.loads(text)["problems"]
         assert "room" in problem
     assert (await get(worker, "/live"))[0] == 200, "a restart would not help"
+
+
+async def test_a_worker_whose_ports_file_cannot_be_written_starts_and_writes_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(PortsFile, "publish", no_room)
+        worker, task = await started(tmp_path)
+        code, text = await get(worker, "/health")
+        assert code == 503
+        assert f"--worker 127.0.0.1:{worker.ports['http']}" in text
+    await eventually((tmp_path / "ports.json").exists)
+    assert (await get(worker, "/health"))[0] == 200
+    worker.stop()
+    await task
+
+
+async def test_a_worker_whose_programs_were_drained_starts_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await DeploymentFile(tmp_path).save(Application(phase=Phase.DRAINED))
+    monkeypatch.setattr(DeploymentFile, "_write", no_room)
+    worker, task = await started(tmp_path)
+    assert worker.runtime().application.phase is Phase.RUNNING
+    worker.stop()
+    await task
+
+
+async def test_a_full_disk_and_its_end_are_logged_once(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker._store.create("s")
+    with monkeypatch.context() as full:
+        full.setattr(RealFiles, "free_bytes", lambda _: 0)
+        for _ in range(100):
+            with suppress(DiskFull):
+                worker._store.append("s", [bytes(100_000)])
+        await eventually(
+            lambda: (
+                "sources and new epochs wait; reads, delivery and truncation continue: the disk has no room"
+                in caplog.text
+            )
+        )
+    await eventually(lambda: "the disk has room again" in caplog.text)
+    assert caplog.text.count("new epochs wait") == 1
 
 
 async def test_health_names_damage_that_a_reader_has_found(worker: Worker) -> None:

@@ -123,6 +123,8 @@ class AccessFile:
             raise RequestError(f"the token file {file} cannot be read: {error}", _RANDOM_HINT) from None
         if len(token) < _TOKEN_CHARS_MIN:
             raise RequestError(f"the token in {file} has less than {_TOKEN_CHARS_MIN} characters", _RANDOM_HINT)
+        if _is_link_to(self._token_file, file.absolute()):
+            return  # a full disk has no room for another one
         link = self._token_file.with_name(f".token.{os.getpid()}")
         link.unlink(missing_ok=True)
         link.symlink_to(file.absolute())
@@ -243,6 +245,13 @@ def _role(name: str) -> Role:
     except ValueError:
         roles = ", ".join(role.value for role in Role)
         raise RequestError(f"{name!r} is not a valid role", f"The roles are {roles}.") from None
+
+
+def _is_link_to(link: Path, target: Path) -> bool:
+    try:
+        return link.readlink() == target
+    except OSError:
+        return False
 
 
 def _state(file: Path) -> object:

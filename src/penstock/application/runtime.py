@@ -154,7 +154,9 @@ class Runtime:
                 self.breakers.pauses.pause(connector, stream_id)
             if now.phase is Phase.DRAINED:
                 if not now.is_deployed:  # only programs were drained: there is nothing to apply again
-                    await self._save(replace(now, phase=Phase.RUNNING))
+                    self.application = replace(now, phase=Phase.RUNNING)
+                    with suppress(NoRoom):  # then the next start does it again
+                        await self._save(self.application)
                     self._gate.open()
                 return
             built = {}

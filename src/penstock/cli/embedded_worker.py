@@ -17,6 +17,7 @@ from penstock.access.file import create_private_directory
 from penstock.cli.connect import local_worker
 from penstock.client.credentials import LocalWorker
 from penstock.core.errors import Unavailable
+from penstock.worker.ports_file import PortsFile
 
 _START_SECONDS_MAX = 300.0
 """It recovers the end of its journal first. The first start of an installation also compiles its kernels: some 10 s of
@@ -59,7 +60,7 @@ def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = Fa
         yield FoundWorker(running.http, running.ports)
         return
     create_private_directory(data)
-    (data / "ports.json").unlink(missing_ok=True)  # a killed worker leaves its file
+    PortsFile(data).withdraw()  # a killed worker leaves its file
     found = _started(data, options, _ports(), stdio=stdio)
     try:
         yield found

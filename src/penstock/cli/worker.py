@@ -296,7 +296,7 @@ def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | No
         log.critical("the worker stops: %s", error)
         raise
     except OSError as error:
-        raise RequestError(f"the worker cannot start: {error}", _hint(error)) from None
+        raise RequestError(f"the worker cannot start: {error}", _hint(error, settings.data)) from None
 
 
 def _print(text: str, form: LogFormat) -> None:
@@ -341,12 +341,21 @@ def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
     )
 
 
-def _hint(error: OSError) -> str:
+def _with_data(data: Path) -> str:
+    """A worker that finds no data starts from scratch: sources and sinks must not get into its hands by a hint."""
+    return "; with another --data directory it would be empty" if (data / "journal").exists() else ""
+
+
+def _hint(error: OSError, data: Path) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return "Another program listens there: choose another port, or 0 for a free one."
         case errno.EADDRNOTAVAIL | errno.EACCES if error.filename is None:
             return "Choose an address of this machine with --host, and a port above 1023."
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"Free space on the disk of {data}, and start the worker again{_with_data(data)}."
+        case _ if _with_data(data):
+            return f"Make {data} and everything in it writable for this user{_with_data(data)}."
         case _:
             return "Choose another --data directory: one that can be created and written."
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -234,6 +235,12 @@ class _LogFile(RotatingFileHandler):
         admitted = self._limit.admits(record)
         for one in [*self._limit.left_out(), *([record] if admitted else [])]:
             super().emit(one)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """The file cannot be written, most likely because the disk is full: whoever reads stderr gets the line."""
+        with suppress(OSError, ValueError):  # there is nowhere to report that
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
 
     def doRollover(self) -> None:  # noqa: N802
         same = [fd for fd in (1, 2) if self._is_ours(fd)]

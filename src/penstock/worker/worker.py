@@ -2,12 +2,10 @@
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -40,16 +38,20 @@ from penstock.store.file_journal import Committer, FileJournal
 from penstock.store.files import Files, RealFiles
 from penstock.store.journal import Durability
 from penstock.store.reader import SegmentInfo
+from penstock.store.spares import OUT_OF_SPACE
 from penstock.store.store import SegmentStore
 from penstock.worker import flow, metrics
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
 from penstock.worker.loop_watch import LoopWatch
+from penstock.worker.ports_file import PortsFile
 from penstock.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 _COMPACTION_IDLE_SECONDS = 0.2
+_DISK_SECONDS = 1.0
+"""Between two looks at whether the disk has room."""
 
 _ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Addresses that can be listened on but not connected to, and where this machine reaches what listens there."""
@@ -75,6 +77,9 @@ class Worker:
         """Identifies this process: a client that has the ports from a file can detect another worker on them."""
         self._started_at = time.monotonic()
         self._own_access = WithConnectors(settings.access)
+        self._ports_file = PortsFile(settings.data)
+        self._are_ports_published = False
+        self._disk_problem = ""
         self._stopping = asyncio.Event()
         self._failed = False
         self._is_ready = False
@@ -92,7 +97,7 @@ class Worker:
             self._loop_watch.stop()
             self._committer.stop()
             self._journal.close()
-            self._ports_file.unlink(missing_ok=True)
+            self._ports_file.withdraw()
         if self._failed:
             self._journal.check()
         if self.supervisor.fatal:
@@ -100,10 +105,6 @@ class Worker:
 
     def stop(self) -> None:
         self._stopping.set()
-
-    @property
-    def _ports_file(self) -> Path:
-        return self.settings.data / "ports.json"
 
     def _open(self) -> None:
         start = time.perf_counter()
@@ -134,11 +135,13 @@ class Worker:
         self.ports |= {"http": await http.start()}
         if self._runtime is not None:
             await self._runtime.start()
-        self._write_ports()
+        self._watch_disk()
+        watching = self.supervisor.every("free disk", _DISK_SECONDS, self._watch_disk)
         self._is_ready = True
         ready(self.ports)
         await self._stopping.wait()
         await sampling.stop()
+        await watching.stop()
         await self._stop_coordinator()
         await self._gateway.stop()
         await self._server.stop()
@@ -260,14 +263,28 @@ class Worker:
         self._failed = True
         self.stop()
 
-    def _write_ports(self) -> None:
-        """Atomically: programs wait for this file. Commands on this machine find in it how to reach the HTTP port."""
+    def _watch_disk(self) -> None:
+        """Log when the disk becomes full and when it has room again; then do what had to wait for it."""
+        if not self._are_ports_published:
+            self._publish_ports()
+        problem = self._room_problem()
+        if problem and not self._disk_problem:
+            log.error("sources and new epochs wait; reads, delivery and truncation continue: %s", problem)
+        elif self._disk_problem and not problem:
+            log.warning("the disk has room again: sources and epochs continue")
+        self._disk_problem = problem
+
+    def _publish_ports(self) -> None:
+        """Programs wait for this file. Commands on this machine find in it how to reach the HTTP port."""
         content = {**self.ports, "id": self.id, "host": _reachable(self.settings.http_host)}
         if self.settings.certificate is not None:
             content["certificate"] = str(self.settings.certificate.resolve())
-        partial = self._ports_file.with_suffix(".tmp")
-        partial.write_text(json.dumps(content, sort_keys=True) + "\n")
-        partial.replace(self._ports_file)
+        try:
+            self._ports_file.publish(content)
+            self._are_ports_published = True
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
 
     async def _compact(self) -> None:
         while True:
@@ -315,12 +332,24 @@ class Worker:
                 f"the oldest unsynced write has waited {waited:.0f} s for the disk (limit {limit:.0f} s): nothing is "
                 "acknowledged meanwhile"
             )
+        if problem := self._room_problem():
+            yield problem
+        if not self._are_ports_published:
+            yield f"ports.json cannot be written on the full disk: name the worker with --worker {self._http_address}"
+
+    def _room_problem(self) -> str:
+        """Why appends are refused; "" if they are not."""
         try:
             self._journal.check_room(draining=False)
         except DiskFull as error:
-            yield f"{error} {error.hint}"
+            return f"{error}. {error.hint}"
         except StoreFailed as error:
-            yield str(error)
+            return str(error)
+        return ""
+
+    @property
+    def _http_address(self) -> Address:
+        return Address(_reachable(self.settings.http_host), self.ports["http"])
 
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]:
         return self._store.segments(prefix, after, limit)
@@ -379,20 +408,15 @@ class Worker:
 
     def _blockages(self) -> list[str]:
         """What blocks progress, in sentences."""
-        full = [] if self._has_room() else ["the disk is full: sources get no credits, and nothing can be staged"]
+        full = (
+            [] if not self._room_problem() else ["the disk is full: sources get no credits, and nothing can be staged"]
+        )
         if self._sources.in_flight.is_short:
             full.append(f"the disk is slow: {self._sources.in_flight.text}, so sources get fewer credits (--in-flight)")
         if self._coordinator is None:
             return full
         sentences = [*full, *self._coordinator.blockages(self._source_view.full_sources()), *self._delivery.blockages()]
         return sentences if self._runtime is None else [*sentences, *self._runtime.blockages()]
-
-    def _has_room(self) -> bool:
-        try:
-            self._journal.check_room(draining=False)
-        except (DiskFull, StoreFailed):
-            return False
-        return True
 
     def _store_status(self) -> StoreStatus:
         journal = self._journal
@@ -408,7 +432,7 @@ class Worker:
             chapters_dropped=self._compactor.dropped_chapters,
             oldest_unsynced_seconds=round(journal.oldest_unsynced_seconds, 3),
             disk_free_bytes=journal.free_bytes(),
-            disk_full=not self._has_room(),
+            disk_full=bool(self._room_problem()),
             damaged=len(self._store.damage),
         )
 

@@ -312,7 +312,7 @@ class SourceSession:
         """Send what can be acknowledged, and the credits that are free; no credits to a peer that does not read."""
         if self._log is None or self._session.is_over:
             return
-        if self._streams.waits_for_room and self._log.data_segments.has_room(None):
+        if self._streams.waits_for_room and self._log.data_segments.disk_has_room:
             with suppress(StoreFailed):  # the worker ends and logs why
                 self._flush_marks()
         self._flush()

@@ -1,0 +1,31 @@
+"""DATA/ports.json: where programs and commands on this machine find the ports of the worker that runs on DATA."""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+
+class PortsFile:
+    """Readers see all of it or nothing. While no worker runs, the file is kept under another name and never deleted:
+    the next start overwrites it in place, which needs no room on a full disk.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._file = data / "ports.json"
+        self._aside = data / "ports.tmp"
+
+    def publish(self, content: Mapping[str, object]) -> None:
+        """Raises OSError; then there is no file."""
+        self.withdraw()
+        with open(os.open(self._aside, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:  # noqa: PTH123
+            file.write(json.dumps(content, sort_keys=True).encode() + b"\n")
+            file.truncate()
+            os.fsync(file.fileno())  # so that its room is on the disk, and not only promised
+        self._aside.replace(self._file)
+
+    def withdraw(self) -> None:
+        """No worker serves the ports in the file: it has stopped, or it was killed."""
+        with suppress(OSError):  # readers check that the worker answers, and that it is the right one
+            self._file.replace(self._aside)
