@@ -29,6 +29,7 @@ from penstock.store.plan import AttributeUpdate
 from penstock.store.record import RECORD_HEADER_BYTES, TRAILER_BYTES, checksum
 from penstock.store.segment import Segment
 from penstock.store.settings import KIB, StoreSettings
+from penstock.store.spares import spare_names
 from penstock.store.store import SegmentStore
 from penstock.store.verify import verify
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
@@ -99,7 +100,13 @@ class Simulation:
             except (SimulatedCrash, StoreFailed):
                 self.files = self.files.restart() if self.random.random() < 0.3 else self.files.crash()
         self.recoveries += 1
+        self.check_spares()
         self.check_recovered()
+
+    def check_spares(self) -> None:
+        """A chapter must not begin with another one's bytes in it."""
+        for name in spare_names(self.files):
+            assert not any(self.files._find(name).content), f"{name} is not zeros"
 
     def verify(self) -> None:
         """What a crash leaves may be torn, but is not damaged."""

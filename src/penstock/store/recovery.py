@@ -78,7 +78,10 @@ def recover(files: Files, capacity: int) -> Opened | None:
     chapters = _read_from_snapshot(files, bases)
     found, last = chapters[-1], _without_torn_tail(chapters[-1])
     chapters[-1] = last
-    _make_tail_durable(files, last, capacity, is_torn=len(last.found) < len(found.found))
+    is_torn = len(last.found) < len(found.found)
+    if is_torn:
+        _clean_spares(files)
+    _make_tail_durable(files, last, capacity, is_torn=is_torn)
     records = _records(chapters)
     entry = records.entries[-1][1] if records.entries else None
     return Opened(
@@ -154,6 +157,18 @@ def _without_torn_tail(chapter: _Chapter) -> _Chapter:
         if torn or (isinstance(found, Entry) and found.closes_chapter()):
             return chapter._replace(found=chapter.found[:number])
     return chapter
+
+
+def _clean_spares(files: Files) -> None:
+    """The next chapter is written to a spare after the index that closes the last one. If that was interrupted, the
+    index is a torn tail, and a spare may have bytes in it: they go first, while the index still shows that. In place:
+    on a full disk, space that is freed for a moment belongs to whoever writes next.
+    """
+    for name in spare_names(files):
+        file = files.open(name)
+        make_zeros(file, 0)
+        file.sync()
+        file.close()
 
 
 def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int, *, is_torn: bool) -> None:

@@ -41,13 +41,12 @@ class Spares:
             self._adopt(name)
 
     def _adopt(self, name: str) -> None:
-        """Take over a spare of an earlier process. It may contain part of a chapter, which is overwritten in place: on
-        a full disk, space that is freed for a moment belongs to whoever writes next.
+        """Take over a spare of an earlier process, which is zeros: see `recovery`. It keeps its space: on a full disk,
+        another program would take what is freed for a moment.
         """
         self._next = max(self._next, int(name.removeprefix("spare-")) + 1)
         spare = Spare(name, self._files.open(name))
         spare.file.truncate(self._size)
-        make_zeros(spare.file, 0)
         if len(self._spares) <= self._reserved and _allocate(spare.file, self._size):
             self._spares.append(spare)
         else:
