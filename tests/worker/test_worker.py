@@ -212,7 +212,7 @@ async def test_a_worker_whose_programs_were_drained_starts_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await DeploymentFile(tmp_path).save(Application(phase=Phase.DRAINED))
-    monkeypatch.setattr(DeploymentFile, "_write", no_room)
+    monkeypatch.setattr("penstock.application.deployments.write_private", no_room)
     worker, task = await started(tmp_path)
     assert worker.runtime().application.phase is Phase.RUNNING
     worker.stop()
