@@ -1,6 +1,7 @@
 """`penstock sink`, `penstock epoch`, and sinks in `penstock status`, against a worker in this process."""
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock.cli.app import app
 from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
+from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import PipelineError, RequestError
 from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff
@@ -283,3 +285,67 @@ def test_a_run_waits_for_delivery_and_says_what_is_left(
     merging.epoch([b"two"])
     wait_for_delivery(f"127.0.0.1:{worker.ports['http']}", ["orders"], said.append)
     assert said == ["orders: 1 epochs are not delivered yet; see penstock epoch list orders"]
+
+
+class TestRewind:
+    """A file sink that was replaced by an older copy, against a worker that still has the output."""
+
+    @pytest.fixture
+    def restored(
+        self,
+        penstock: Run,
+        merging: Merging,
+        client: CoordinatorClient,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Path:
+        """The place of the sink."""
+        monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(0.01, 0.05))
+        place, older = tmp_path / "results", tmp_path / "older"
+        url = f"file:{place}"
+        penstock("sink", "add", "orders", "null:", "--name", "other")
+        penstock("sink", "add", "orders", url, "--name", "files")
+        merging.epoch([b"a", b"b"])
+        until(lambda: committed(place) == b"a\nb\n")
+        shutil.copytree(place, older)
+        merging.epoch([b"c"])
+        until(lambda: committed(place) == b"a\nb\nc\n")
+        # The worker closes the sink, as a stop would: it has another place for a moment.
+        penstock("sink", "add", "orders", f"file:{tmp_path}/elsewhere", "--name", "files")
+        until(lambda: (tmp_path / "elsewhere" / "state").exists())
+        shutil.rmtree(place)
+        shutil.copytree(older, place)
+        penstock("sink", "add", "orders", url, "--name", "files")
+        until(lambda: [one.state for one in client.sinks() if one.sink == "files"] == ["DIVERGED"])
+        return place
+
+    def test_the_status_and_the_command_name_what_was_found_and_what_to_do(
+        self, penstock: Run, merging: Merging, restored: Path
+    ) -> None:
+        sentence = (
+            "sink files of pipeline orders is older than the worker's data: "
+            "the sink has epoch 0 (transaction orders:0:1, 2 bytes), "
+            "the ledger has epoch 1 (transaction orders:1:2, 3 bytes)"
+        )
+        shown = " ".join(penstock("status").output.split())
+        assert sentence in shown
+        assert "penstock sink rewind files --pipeline orders --accept-gap" in shown
+        assert "DIVERGED" in shown
+        done = penstock("sink", "rewind", "files", "--pipeline", "orders")
+        assert done.output.endswith(f"\n{sentence}\ndelivering 1 epoch again\n")
+        merging.epoch([b"d"])
+        until(lambda: committed(restored) == b"a\nb\nc\nd\n")
+        refused = penstock("sink", "rewind", "files", "--pipeline", "orders")
+        assert isinstance(refused.exception, PipelineError)
+        assert str(refused.exception).endswith("there is nothing to rewind")
+
+    def test_a_sink_that_does_not_vote_has_nothing_to_compare(self, penstock: Run, restored: Path) -> None:
+        refused = penstock("sink", "rewind", "other")
+        assert isinstance(refused.exception, PipelineError)
+        assert "does not vote" in str(refused.exception)
+
+
+def committed(place: Path) -> bytes:
+    if not (place / "state").exists():
+        return b""
+    return b"".join(part.path.read_bytes()[: part.size] for part in read_committed_parts(place))

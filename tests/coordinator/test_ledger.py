@@ -9,8 +9,8 @@ import pytest
 from penstock.coordinator import ledger as ledgers
 from penstock.coordinator.ledger import Ledger, encode_state
 from penstock.coordinator.machine.apply import apply
-from penstock.coordinator.machine.commands import Ask, Command, Describe, Merge, Plan, Reset, Start
-from penstock.coordinator.machine.state import State
+from penstock.coordinator.machine.commands import Adopt, Ask, Bind, Command, Describe, Merge, Plan, Reset, Start
+from penstock.coordinator.machine.state import Accepted, State
 from penstock.core.errors import Damaged, Fenced, StoreFailed, UnreadableFormat
 from penstock.protocol.stored.names import LEDGER
 from penstock.store.files import Files
@@ -202,3 +202,23 @@ def test_a_ledger_of_another_format_is_refused_whatever_follows(first: list[Any]
         Ledger(store).recover()
     assert "coordinator/ledger" in str(refused.value)
     assert refused.value.hint
+
+
+def test_a_sink_that_was_moved_or_adopted_is_the_same_after_a_snapshot_and_any_other_is_written_as_before() -> None:
+    files = MemoryFiles()
+    book = Book(files)
+    book.start()
+    book.do(Bind("p", {name: ("out", f"file:{name}", True, 0) for name in "xyz"}))
+    book.do(Bind("p", {"y": ("out", "file:elsewhere", True, 0)}))
+    book.do(Adopt("p", "z", (0, ""), 0, 5, "p:4:5", 5, "gap", "ada", 7))
+    (entry,) = [entry for entry in encode_state(book.state) if entry[0] == ledgers.PIPELINE]
+    sinks = next(value for value in entry if isinstance(value, dict) and "x" in value)
+    assert {name: len(values) for name, values in sinks.items()} == {"x": 8, "y": 10, "z": 10}
+    book.ledger.compact(book.state)
+    commit(book.store)
+    book.store.journal.close()
+    again = Book(files)
+    assert again.state == book.state
+    found = again.state.pipelines["p"].sinks
+    assert (found["y"].moved, found["z"].accepted) == (True, (Accepted("gap", "ada", 7, 0),))
+    assert again.state.attempts == 5

@@ -3,7 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.connectors.sink_api import YES, Epoch, SinkLost, Transaction, Vote
+from penstock.connectors.sink_api import (
+    YES,
+    CheckReport,
+    Epoch,
+    Position,
+    SinkLost,
+    SinkReport,
+    Transaction,
+    Vote,
+    accept_any,
+)
 
 Script = Callable[[str], None]
 """Told each step; may raise SinkLost, or Refuse."""
@@ -29,6 +39,12 @@ class Disk:
     @property
     def epochs(self) -> list[int]:
         return [int(txn.split(b":")[1]) for txn, _ in self.committed]
+
+    @property
+    def report(self) -> SinkReport:
+        last = self.committed[-1][0] if self.committed else b""
+        doubts = [Position(txn, self.next_id + sum(map(len, values))) for txn, values in self.in_doubt.items()]
+        return SinkReport(Position(last, self.next_id), doubts[0] if doubts else None)
 
     def commit(self, txn: bytes) -> None:
         if txn in self.in_doubt:
@@ -56,8 +72,9 @@ class MemorySink:
             self.is_open = False
             raise
 
-    async def open(self, decided: bytes) -> None:
+    async def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         self._step("before open")
+        check(self._disk.report)
         for txn in [*self._disk.in_doubt]:
             if txn == decided:
                 self._disk.commit(txn)

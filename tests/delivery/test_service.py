@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.sink_api import YES, Block, Epoch, Transaction, Vote
+from penstock.connectors.sink_api import YES, Block, CheckReport, Epoch, Transaction, Vote, accept_any
 from penstock.connectors.threaded import OneThread, Threaded
 from penstock.core.errors import PipelineError
 from penstock.core.retry import RetryPolicy
@@ -26,7 +26,7 @@ class HangingSink:
         self.is_closed = threading.Event()
         self._goes_on = goes_on
 
-    def open(self, decided: bytes) -> None: ...
+    def open(self, decided: bytes, check: CheckReport = accept_any) -> None: ...
 
     def write(self, block: Block) -> None: ...
 

@@ -137,5 +137,6 @@ class Binding:
     def _changed(self, pipeline: str, sink: str, status: SlotStatus) -> None:
         connector = self._served.get((pipeline, sink))
         if connector is not None:
-            reason = (status.reason or "it is lost") if status.state is SlotState.WAITING else None
+            is_lost = status.state in (SlotState.WAITING, SlotState.DIVERGED)
+            reason = (status.reason or "it is lost") if is_lost else None
             self._signals.set_waiting(connector, pipeline, sink, reason)

@@ -24,7 +24,7 @@ _RETRY_SECONDS = 3.0
 _SHOWN_MAX = 20
 """Epochs per pipeline in the table: later ones only wait for the first ones. JSON has all."""
 
-_COLOURS = {"REFUSED": "red", "WAITING": "red", "DELIVERING": "green", "DECIDED": "green"}
+_COLOURS = {"REFUSED": "red", "WAITING": "red", "DIVERGED": "red", "DELIVERING": "green", "DECIDED": "green"}
 
 app = typer.Typer(help="Inspect epochs that sinks do not have yet; retry or park one.", no_args_is_help=True)
 

@@ -73,7 +73,7 @@ _ASK_SECONDS = 1.0
 _ANSWER_SECONDS_MAX = 2.0
 """How long the view waits for the worker's status."""
 
-_IN_TROUBLE = ("REFUSED", "WAITING")
+_IN_TROUBLE = ("REFUSED", "WAITING", "DIVERGED")
 
 _STAYS = "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset); the others continue"
 _RETURNED = "the changed {0} has failed before its first epoch: the {0} from before the change runs again"

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
-from penstock.client.coordinator import CoordinatorClient, SinkSpec, SinkStatus
+from penstock.client.coordinator import CoordinatorClient, Rewound, SinkSpec, SinkStatus
 from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
 from penstock.spark.pipelines import DEFAULT_PORT, with_sinks
@@ -25,7 +25,14 @@ _WIDTH = 140
 _RETRY_SECONDS = 3.0
 """How long to wait for a worker that is about to start: a person is waiting."""
 
-_COLOURS = {"READY": "green", "IN ROUND": "green", "CONNECTING": "yellow", "REFUSED": "red", "WAITING": "red"}
+_COLOURS = {
+    "READY": "green",
+    "IN ROUND": "green",
+    "CONNECTING": "yellow",
+    "REFUSED": "red",
+    "WAITING": "red",
+    "DIVERGED": "red",
+}
 
 app = typer.Typer(help="Bind sinks to the output ports of pipelines.", no_args_is_help=True)
 
@@ -132,6 +139,45 @@ def _named(sinks: list[SinkStatus], name: str) -> SinkStatus:
     if not found:
         raise PipelineError(f"sink {name!r} not found", "List them: penstock sink list")
     return found[0]
+
+
+@app.command("rewind")
+def rewind(
+    name: Annotated[str, typer.Argument(metavar="SINK", help="The sink; see penstock sink list.")],
+    pipeline: Annotated[
+        str | None, typer.Option(help="Its pipeline, if several have such a sink.", show_default=False)
+    ] = None,
+    accept_gap: Annotated[
+        bool, typer.Option("--accept-gap", help="Continue although the sink lacks epochs that are gone.")
+    ] = False,
+    accept_duplicates: Annotated[
+        bool, typer.Option("--accept-duplicates", help="Continue although rows may arrive at the sink twice.")
+    ] = False,
+    yes: YesOption = False,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+) -> None:
+    """Continue a sink that is older or newer than the worker's data.
+
+    A sink in the state DIVERGED was restored from another copy than the
+    worker. The epochs that it lacks are delivered again, if the output still
+    has them.
+    """
+    with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
+        sink = _named(client.sinks(), name if pipeline is None else f"{pipeline}/{name}")
+        if (accept_gap or accept_duplicates) and not yes:
+            typer.echo(sink.reason)
+            what = "Its missing epochs are never delivered." if accept_gap else "Rows may arrive at it twice."
+            typer.confirm(f"Continue {sink.sink} of {sink.pipeline} from what it has? {what}", abort=True)
+        done = client.rewind(sink.pipeline, sink.sink, accept_gap=accept_gap, accept_duplicates=accept_duplicates)
+    typer.echo(done.found)
+    typer.echo(_rewound(done))
+
+
+def _rewound(done: Rewound) -> str:
+    if done.accepted:
+        return f"the sink continues from what it has; accepted, and recorded in the ledger: {done.accepted}"
+    return "delivering 1 epoch again" if done.again == 1 else f"delivering {done.again} epochs again"
 
 
 @app.command("remove")

@@ -103,7 +103,7 @@ _NAMED = 3
 """Pipelines in one sentence; the table has them all."""
 
 _BAD_STATES = ("disconnected", "failed")
-_BAD_SINKS = ("REFUSED", "WAITING")
+_BAD_SINKS = ("REFUSED", "WAITING", "DIVERGED")
 
 _PIPELINE_COLUMNS = (
     Column("PIPELINE", is_name=True),

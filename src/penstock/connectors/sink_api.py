@@ -76,6 +76,43 @@ class Transaction:
     end: int
 
 
+class Position(NamedTuple):
+    """How far a sink is."""
+
+    transaction: bytes | None
+    """The last transaction up to there; b"" if there is none, None if the sink does not report it."""
+    end: int | None
+    """Bytes of payloads: the id of the next message. None if the sink does not report it."""
+
+
+class SinkReport(NamedTuple):
+    """What a sink has, before anything that is in doubt is settled."""
+
+    committed: Position | None
+    """None if the sink cannot tell while a transaction is in doubt."""
+    in_doubt: Position | None = None
+
+
+CheckReport = Callable[[SinkReport], None]
+"""Raises SinkLost if the sink's data does not fit the worker's: then the sink must be left as it is."""
+
+
+def accept_any(report: SinkReport) -> None:
+    """For a sink whose data is not compared with anything."""
+
+
+def attempt_of(transaction: bytes) -> int:
+    """The attempt in a transaction id, which grows with every round of a worker; 0 if it is not such an id."""
+    number = transaction.rpartition(b":")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def epoch_of(transaction: bytes) -> int | None:
+    """The epoch in a transaction id; None if it is not such an id."""
+    number = transaction.rpartition(b":")[0].rpartition(b":")[2]
+    return int(number) if number.isdigit() else None
+
+
 class Epoch(Protocol):
     """One epoch's output for one sink. `transaction` is known when all blocks have been taken."""
 
@@ -111,9 +148,9 @@ class VotingSink(Protocol):
     def is_open(self) -> bool:
         """False also when the other end has disconnected since."""
 
-    async def open(self, decided: bytes) -> None:
-        """Connect, and settle what is in doubt: commit it if it is the transaction `decided`, abort any other.
-        `decided` is b"" if there was never a decision.
+    async def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
+        """Connect, call `check`, and settle what is in doubt: commit it if it is the transaction `decided`, abort any
+        other. `decided` is b"" if there was never a decision. Nothing at the sink changes if `check` raises.
         """
 
     async def prepare(self, epoch: Epoch) -> Vote:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
-from penstock.connectors.sink_api import Block, Epoch, Transaction, Vote
+from penstock.connectors.sink_api import Block, CheckReport, Epoch, Transaction, Vote, accept_any
 
 # Blocking calls, one after the other, in a thread that delays nothing: not even the end of the process.
 
@@ -78,8 +78,8 @@ def _run(calls: SimpleQueue[Callable[[], None] | None]) -> None:
 class BlockingSink(Protocol):
     """As `VotingSink`, one call at a time. Each raises SinkLost when it cannot work now; `close` and `open` follow."""
 
-    def open(self, decided: bytes) -> None:
-        """Settle what is in doubt: commit it if it is the transaction `decided`, abort any other."""
+    def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
+        """Call `check`, then settle what is in doubt: commit it if it is the transaction `decided`, abort any other."""
 
     def write(self, block: Block) -> None:
         """The next messages of the transaction."""
@@ -105,8 +105,8 @@ class Threaded:
         self._thread = OneThread(name)
         self.is_open = False
 
-    async def open(self, decided: bytes) -> None:
-        await self._thread.call(self._sink.open, decided)
+    async def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
+        await self._thread.call(self._sink.open, decided, check)
         self.is_open = True
 
     async def prepare(self, epoch: Epoch) -> Vote:

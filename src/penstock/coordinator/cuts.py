@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.coordinator import readers
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
-from penstock.coordinator.machine.epochs import answer, check_offset, own_sources
+from penstock.coordinator.machine.epochs import OLDER_CHECKPOINT, answer, check_offset, own_sources
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.records import normalised
@@ -146,6 +146,7 @@ class Cuts:
                 self._remember(name, generation, key, upto)
                 self._queries.of(name, generation).state |= {state} if state is not None else set()
                 epoch = check_offset(pipeline, key, start)
+                self._check_stored(name, pipeline, epoch)
                 end, blocked_by = await self._next(name, pipeline, asker, epoch, limits)
                 pipeline = shared.state.pipelines[name]
                 leads = pipeline.leader == asker
@@ -214,6 +215,20 @@ class Cuts:
                     f"Start the pipeline from scratch: penstock pipeline reset {name}",
                 )
 
+    def _check_stored(self, name: str, pipeline: Pipeline, epoch: int) -> None:
+        """Raises PipelineError for a checkpoint that is older than any crash leaves one, if the input after it was
+        removed. If it is still there, the epochs run again, and merging them again changes nothing.
+        """
+        if epoch >= pipeline.floor:
+            return
+        for segment, at in pipeline.segments(epoch).items():
+            if at < self._shared.records.begin(segment):
+                raise PipelineError(
+                    f"the checkpoint of pipeline {name!r} is older than the ledger: it is at epoch {epoch}, Spark has "
+                    f"committed epoch {pipeline.proved}, and the input in between was removed",
+                    f"{OLDER_CHECKPOINT} {name}",
+                )
+
     def _remember(self, name: str, generation: int, key: str, upto: Segments | None) -> None:
         """A query with an end includes what was replayed before it started."""
         if upto is not None:
@@ -239,6 +254,7 @@ class Cuts:
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
             epochs = check_offset(pipeline, key, start), check_offset(pipeline, key, end)
+            self._check_stored(name, pipeline, epochs[0])
             shared.heartbeats.asked(name)
             shared.heartbeats.got_epoch(name, epochs[1])
             shared.keeper.commit(Read(name, generation, *epochs))

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import known
-from penstock.coordinator.machine.commands import Attempt, Bind, Decide, Follow, Park, Unbind
+from penstock.coordinator.machine.commands import Adopt, Attempt, Bind, Decide, Follow, Park, Unbind
 from penstock.coordinator.machine.delivery import check_park
 from penstock.coordinator.machine.state import Pipeline, Sink, State
 from penstock.coordinator.records import Records
@@ -64,6 +64,18 @@ class Deliveries:
 
     async def unbind(self, name: str, sink: str) -> None:
         self._shared.keeper.commit(Unbind(name, sink))
+        await self.settled()
+
+    async def adopt(self, command: Adopt) -> None:
+        """A sink continues from what it has. Raises PipelineError if it has changed since it was compared, or the
+        output that it is to get again was removed meanwhile.
+        """
+        sink = known(self.state, command.pipeline).sinks.get(command.sink)
+        if sink is not None and command.at < min(
+            sink.at, self.records.begin(output_segment(command.pipeline, sink.port))
+        ):
+            raise PipelineError(f"the output that sink {command.sink!r} lacks was removed meanwhile")
+        self._shared.keeper.commit(command)
         await self.settled()
 
     def attempt(self, name: str, seen: Pipeline) -> int:

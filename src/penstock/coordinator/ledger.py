@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import Command, Effect, Merges, decode, encode, pack, unpack
-from penstock.coordinator.machine.state import Cut, Input, Mark, MergedEpoch, Pipeline, Retention, Sink, State
+from penstock.coordinator.machine.state import Accepted, Cut, Input, Mark, MergedEpoch, Pipeline, Retention, Sink, State
 from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
 from penstock.core.types import QUOTA, Position
 from penstock.protocol.api.pipelines import Limits
@@ -31,6 +31,10 @@ FORMAT = 1
 VERSION, HEAD, PIPELINE, RELEASED, MARK = 0, 100, 101, 102, 103
 _ABSENT = -1
 _SINK_FIELDS = [field.name for field in fields(Sink)]
+_SINK_FIELDS_MIN = 8
+"""The fields of every sink. The others are written only if one of them has a value, so that versions without them can
+read a ledger that does not need them.
+"""
 
 
 def encode_state(state: State) -> Iterator[list[Any]]:
@@ -47,7 +51,7 @@ def encode_state(state: State) -> Iterator[list[Any]]:
 def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield from (p.incarnation, p.generation, p.request, p.outputs, astuple(p.limits))
     yield from (p.proved, p.complete, p.leader, p.running, p.attempt)
-    yield {name: astuple(sink) for name, sink in p.sinks.items()}
+    yield {name: _encode_sink(sink) for name, sink in p.sinks.items()}
     yield {name: (spec.sources, spec.starting, spec.resolved) for name, spec in p.inputs.items()}
     names = [*dict.fromkeys(name for cut in p.cuts.values() for name in cut.segments)]
     yield names
@@ -55,6 +59,19 @@ def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield [(number, *epoch) for number, epoch in p.epochs.items()]
     yield p.replayed
     yield p.schemas
+
+
+def _encode_sink(sink: Sink) -> tuple[Any, ...]:
+    values = tuple(getattr(sink, name) for name in _SINK_FIELDS)
+    return values if any(values[_SINK_FIELDS_MIN:]) else values[:_SINK_FIELDS_MIN]
+
+
+def _decode_sink(values: tuple[Any, ...]) -> Sink:
+    if len(values) == _SINK_FIELDS_MIN:
+        return Sink(**dict(zip(_SINK_FIELDS, values, strict=False)))
+    *values_, accepted = values
+    accepted = tuple(Accepted(*one) for one in accepted)
+    return Sink(**dict(zip(_SINK_FIELDS, (*values_, accepted), strict=True)))
 
 
 class SnapshotReader:
@@ -112,7 +129,7 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         complete=complete,
         leader=leader,
         running=running,
-        sinks={name: Sink(**dict(zip(_SINK_FIELDS, values, strict=True))) for name, values in sinks.items()},
+        sinks={name: _decode_sink(values) for name, values in sinks.items()},
         attempt=attempt,
         replayed=replayed,
         schemas=schemas,

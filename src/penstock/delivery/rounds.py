@@ -13,6 +13,7 @@ from penstock.core.errors import NoRoom, PipelineError
 from penstock.core.logs import one_line
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.epoch_data import EpochData
+from penstock.delivery.positions import Decided
 from penstock.delivery.sink_slot import SinkSlot, SlotStatus
 
 log = logging.getLogger(__name__)
@@ -84,9 +85,16 @@ class Rounds:
         for name, sink in bound.items():
             if name not in self.slots:
                 voting_sink = self._make(self._name, name, sink)
-                slot = self.slots[name] = SinkSlot(f"sink {name} of pipeline {self._name}", sink.url, voting_sink)
+                decided = partial(self._decided_for, name)
+                slot = self.slots[name] = SinkSlot(self._name, name, sink.url, voting_sink, decided)
                 if self._changed is not None:
                     slot.status.watcher = partial(self._changed, name)
+
+    def _decided_for(self, name: str) -> Decided | None:
+        """Also called from other threads: the state is immutable."""
+        state = self._deliveries.state
+        sink = _voting(state.pipelines.get(self._name)).get(name)
+        return None if sink is None else Decided(sink.decided.encode(), sink.sent, state.attempts, sink.moved)
 
     async def _open(self, bound: Mapping[str, Sink]) -> None:
         """Open all of them, so that a transaction in doubt is resolved before the next epoch. Raises SinkLost."""

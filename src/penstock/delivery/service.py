@@ -18,10 +18,12 @@ from penstock.core.errors import PenstockError, PipelineError, RequestError, Una
 from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.non_voting import NonVotingSlot
+from penstock.delivery.positions import Divergence
+from penstock.delivery.rewind import Consent, plan_rewind
 from penstock.delivery.rounds import Rounds
 from penstock.delivery.sink_slot import SlotState, SlotStatus
 from penstock.delivery.sinks import Deployed, NothingDeployed, Sinks
-from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
+from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,9 @@ StatusWatcher = Callable[[str, str, SlotStatus], None]
 _SEE_SINKS = "See: penstock sink list"
 
 _WATCH_SECONDS = 60.0
+
+_TROUBLES = (SlotState.DIVERGED, SlotState.REFUSED, SlotState.WAITING)
+"""The worst first."""
 
 Part: TypeAlias = Rounds | NonVotingSlot
 Key: TypeAlias = tuple[str, str]
@@ -218,6 +223,32 @@ class Delivery:
             self._status(name, key).parked()
         self.retry(name)
 
+    async def rewind(self, name: str, key: str, consent: Consent) -> Rewound:
+        """Lets a sink whose data does not fit the ledger continue. Raises PipelineError if there is no such need, and
+        if it takes a consent that was not given.
+        """
+        pipeline = known(self._deliveries.state, name)
+        sink = sink_of(pipeline, name, key)
+        divergence = self._divergence(name, key)
+        if divergence is None or (divergence.decided.sent, divergence.decided.transaction.decode()) != (
+            sink.sent,
+            sink.decided,
+        ):
+            raise _nothing_to_rewind(name, key, sink, self._status(name, key))
+        await self._deliveries.settled()  # what was merged can be read now
+        command = await plan_rewind(self._deliveries.records, pipeline, divergence, consent)
+        await self._deliveries.adopt(command)
+        outcome = f"{command.accepted} accepted" if command.accepted else "what it lacks is delivered again"
+        log.warning("%s; rewound by %s: %s", divergence.sentence, consent.by, outcome)
+        self.retry(name)
+        again = sum(1 for epoch in pipeline.epochs.values() if command.at < epoch.ends.get(sink.port, 0) <= sink.at)
+        return Rewound(divergence.sentence, again, command.accepted)
+
+    def _divergence(self, name: str, key: str) -> Divergence | None:
+        part = self._part(name, key)
+        slot = part.slots.get(key) if isinstance(part, Rounds) else None
+        return None if slot is None else slot.divergence
+
     # For the status.
 
     async def ddl(self, name: str, key: str) -> TableDdl:
@@ -271,7 +302,9 @@ class Delivery:
     def blockages(self) -> Iterator[str]:
         """Sentences about sinks that do not take the epochs that wait for them: acknowledgements wait for these too."""
         for one in self.sinks():
-            if one.lacking and one.reason:
+            if one.state == SlotState.DIVERGED.value:
+                yield one.reason
+            elif one.lacking and one.reason:
                 epochs = "1 epoch waits" if one.lacking == 1 else f"{one.lacking} epochs wait"
                 vote = "it votes no: " if one.state == SlotState.REFUSED.value else ""
                 yield f"pipeline {one.pipeline} is blocked by sink {one.sink} ({epochs}): {vote}{one.reason}"
@@ -301,7 +334,7 @@ class Delivery:
 
     def _trouble(self, name: str, keys: Iterable[str]) -> str | None:
         states = {self._status(name, key).state for key in keys}
-        return next((bad.value for bad in (SlotState.REFUSED, SlotState.WAITING) if bad in states), None)
+        return next((bad.value for bad in _TROUBLES if bad in states), None)
 
     def _status(self, name: str, key: str) -> SlotStatus:
         part = self._part(name, key)
@@ -316,6 +349,17 @@ def _size(pipeline: Pipeline, number: int, batch: MergedEpoch) -> int:
     before = pipeline.epochs.get(number - 1)
     ends = {} if before is None else before.ends
     return sum(end - ends.get(port, 0) for port, end in batch.ends.items())
+
+
+def _nothing_to_rewind(name: str, key: str, sink: Sink, status: SlotStatus) -> PipelineError:
+    where = f"sink {key!r} of pipeline {name!r}"
+    if not sink.votes:
+        return PipelineError(f"{where} does not vote: it does not record what it has", _SEE_SINKS)
+    if status.state in (SlotState.WAITING, SlotState.CONNECTING):
+        return PipelineError(
+            f"{where} has not reported what it has: {status.reason or 'it is being opened'}", _SEE_SINKS
+        )
+    return PipelineError(f"{where} has what the ledger has: there is nothing to rewind", _SEE_SINKS)
 
 
 def _unknown_rows(name: str, port: str, pipeline: Pipeline) -> RequestError:

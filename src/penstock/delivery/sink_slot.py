@@ -8,9 +8,10 @@ from contextlib import suppress
 from enum import Enum
 from typing import Protocol, TypeVar
 
-from penstock.connectors.sink_api import Epoch, SinkLost, Transaction, Vote, VotingSink
+from penstock.connectors.sink_api import Epoch, SinkLost, SinkReport, Transaction, Vote, VotingSink
 from penstock.core.errors import PenstockError
 from penstock.core.logs import one_line
+from penstock.delivery.positions import Decided, Divergence, Fit, compare
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class SlotState(Enum):
     IN_ROUND = "IN ROUND"
     REFUSED = "REFUSED"
     WAITING = "WAITING"
+    DIVERGED = "DIVERGED"
 
 
 class Closable(Protocol):
@@ -66,7 +68,7 @@ class SlotStatus:
     def failed(self, state: SlotState, reason: str, who: str) -> None:
         reason = _printable(reason)
         if reason != self._logged:  # once, however often it happens
-            log.warning("%s: %s", who, one_line(reason))
+            log.warning("%s", one_line(reason if reason.startswith(who) else f"{who}: {reason}"))
         self._logged = reason
         self.failures += 1
         self.set(state, reason)
@@ -85,20 +87,40 @@ class SlotStatus:
 class SinkSlot:
     """Of one voting sink. Whatever a call raises, except for a cancellation, becomes SinkLost and closes the sink."""
 
-    def __init__(self, who: str, url: str, sink: VotingSink) -> None:
-        self.who = who
+    def __init__(
+        self, pipeline: str, name: str, url: str, sink: VotingSink, decided: Callable[[], Decided | None]
+    ) -> None:
+        """`decided` returns what the ledger has about the sink now; None if it is no longer bound."""
+        self.who = f"sink {name} of pipeline {pipeline}"
         self.url = url
         self.status = SlotStatus()
+        self.divergence: Divergence | None = None
+        """Why the sink was not used when it was opened last; None if it was not compared, or fits."""
+        self._pipeline = pipeline
+        self._name = name
         self._sink = sink
+        self._decided = decided
 
     async def open(self, decided: bytes) -> None:
         if self._sink.is_open:
             return
         if self.status.state is SlotState.READY:
             self.status.set(SlotState.CONNECTING)
-        await self._call(lambda: self._sink.open(decided))
+        await self._call(lambda: self._sink.open(decided, self._check))
         if self.status.state is not SlotState.REFUSED:
             self.status.set(SlotState.READY)
+
+    def _check(self, report: SinkReport) -> None:
+        """Called by the sink in its own thread, before it changes anything. Raises SinkLost if its data does not fit
+        the ledger's.
+        """
+        decided = self._decided()
+        fit = Fit.CONTINUE if decided is None else compare(report, decided)
+        if decided is None or fit is Fit.CONTINUE:
+            self.divergence = None
+            return
+        self.divergence = Divergence(fit, self._pipeline, self._name, report, decided)
+        raise SinkLost(self.divergence.sentence, self.divergence.hint)
 
     @property
     def is_open(self) -> bool:
@@ -145,9 +167,16 @@ class SinkSlot:
         except Exception as error:
             if not isinstance(error, PenstockError):
                 log.error("%s: %r", self.who, error, exc_info=error)
-            self.status.failed(SlotState.WAITING, reason_of(error), self.who)
+            self._failed(error)
             await self.close()
             raise SinkLost(f"{self.who}: {reason_of(error)}") from error
+
+    def _failed(self, error: Exception) -> None:
+        found = self.divergence
+        if found is not None and found.sentence in str(error):
+            self.status.failed(SlotState.DIVERGED, f"{found.sentence}. {found.hint}", self.who)
+        else:
+            self.status.failed(SlotState.WAITING, reason_of(error), self.who)
 
 
 def _printable(text: str) -> str:

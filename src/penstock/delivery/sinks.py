@@ -9,6 +9,7 @@ from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.secrets import Mask
 from penstock.connectors.sink_api import (
     Block,
+    CheckReport,
     Epoch,
     NonVotingSink,
     Settling,
@@ -16,6 +17,7 @@ from penstock.connectors.sink_api import (
     Transaction,
     Vote,
     VotingSink,
+    accept_any,
     rows_of,
 )
 from penstock.connectors.tables import SchemaOf
@@ -203,13 +205,13 @@ class DeployedVoter:
     def is_open(self) -> bool:
         return self._current.is_current and self._current.sink.is_open
 
-    async def open(self, decided: bytes) -> None:
+    async def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         connector = self._current.wanted()
         if connector is not None and not connector.capabilities(connector.options).votes:
             raise SinkLost(f"connector {self._name} no longer votes", "Bind it again.")
         sink = await self._current.get()
         with self._current.mask.errors():
-            await sink.open(decided)
+            await sink.open(decided, check)
 
     async def prepare(self, epoch: Epoch) -> Vote:
         mask = self._current.mask
@@ -369,7 +371,7 @@ class Unusable:
     def __init__(self, error: PenstockError) -> None:
         self._error = error
 
-    async def open(self, decided: bytes) -> None:  # noqa: ARG002
+    async def open(self, decided: bytes, check: CheckReport = accept_any) -> None:  # noqa: ARG002
         raise self._lost()
 
     async def prepare(self, epoch: Epoch) -> Vote:  # noqa: ARG002

@@ -198,6 +198,7 @@ def sinks(listed: Callable[[], Sequence[SinkStatus]], epochs: Callable[[str], Se
         Line(COUNTER, "sent_bytes", "Bytes of payloads that are committed at it", lambda one: one.sent),
         Line(COUNTER, "parked_epochs", "Epochs that were parked for it", lambda one: one.parked),
         Line(GAUGE, "lost", "1 while it cannot be reached", lambda one: one.state == "WAITING"),
+        Line(GAUGE, "diverged", "1 while what it has does not fit the ledger", lambda one: one.state == "DIVERGED"),
         Line(GAUGE, "refused", "1 while it votes no", lambda one: one.state == "REFUSED"),
         Line(
             GAUGE,

@@ -1,5 +1,6 @@
 """The routes of pipelines: their epochs, readers, sinks, windows and dead letters."""
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -13,10 +14,11 @@ from penstock.connectors.permissions import Permissions
 from penstock.connectors.segment import SegmentOptions
 from penstock.connectors.urls import ParsedSink, is_url, parse_sink
 from penstock.core.errors import RequestError
+from penstock.delivery.rewind import Consent
 from penstock.protocol.api import pipelines as api
 from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.dead_letters import Replay
-from penstock.protocol.api.delivery import Bind, EpochList, Park, SinkSpec, Unbind
+from penstock.protocol.api.delivery import Bind, EpochList, Park, Rewind, SinkSpec, Unbind
 from penstock.protocol.api.pipelines import in_order, starting_of
 from penstock.protocol.stored.dead_letters import LETTER_PORTS
 from penstock.protocol.stored.names import Source, access_name, check_pipeline_name
@@ -56,6 +58,7 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "unbind", Unbind, sinks.unbind, is_audited=True),
         post(name + "retry", Empty, sinks.retry, is_audited=True),
         post(name + "park", Park, sinks.park, is_audited=True),
+        post(name + "rewind", Rewind, sinks.rewind, records_who=True, is_audited=True),
         get(name + "epochs", sinks.epochs),
         get(name + "sinks/{sink}/ddl", sinks.ddl),
         get(name + "dead-letters", dead_letters.listed),
@@ -257,6 +260,10 @@ class _Sinks:
 
     async def park(self, name: str, body: Park) -> None:
         await self._worker.delivery().park(name, body.epoch, body.sink)
+
+    async def rewind(self, name: str, body: Rewind, who: str) -> Any:
+        consent = Consent(body.accept_gap, body.accept_duplicates, who, time.time_ns() // 1000)
+        return await self._worker.delivery().rewind(name, body.sink, consent)
 
     async def epochs(self, request: Request) -> Any:
         return EpochList(self._worker.delivery().epochs(request.path_params["name"]))

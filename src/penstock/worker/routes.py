@@ -18,9 +18,10 @@ from penstock.coordinator.service import Coordinator
 from penstock.core.connection_limits import address_of
 from penstock.core.errors import Fenced, Forbidden, PenstockError, RequestError, Unauthenticated
 from penstock.core.logs import audit_log, quoted
+from penstock.delivery.rewind import Consent
 from penstock.ingest.declarations import Declarations
 from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
-from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl
+from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl
 from penstock.protocol.stored.names import check_pipeline_name
 
 BODY_BYTES_MAX = 1 << 20
@@ -62,6 +63,8 @@ class DeliveryService(Protocol):
     def retry(self, pipeline: str) -> None: ...
 
     async def park(self, pipeline: str, epoch: int, sink: str | None) -> None: ...
+
+    async def rewind(self, name: str, key: str, consent: Consent) -> Rewound: ...
 
     def sinks(self) -> Sequence[SinkStatus]: ...
 
@@ -126,15 +129,17 @@ def get(
 def post(
     path: str,
     kind: type[R],
-    handler: Callable[[str, R], Awaitable[Any]],
+    handler: Callable[..., Awaitable[Any]],
     method: str = "POST",
     *,
+    records_who: bool = False,
     role: Role = Role.DEPLOY,
     names: Callable[[R], Mapping[str, str]] | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
     is_audited: bool = False,
 ) -> Route:
-    """The handler gets the name in the path, if there is one, and the body; its result is the reply.
+    """The handler gets the name in the path, if there is one, and the body; with `records_who` also the name of the
+    principal. Its result is the reply.
 
     Needs the role on the name in the path and on the `names` that the body has, each with what it is the name of; on
     the worker as a whole if there are neither. `is_audited`: people manage the worker with it, so it is logged.
@@ -150,7 +155,7 @@ def post(
             body = await _body(request, kind, body_bytes_max)
             for other, what in ({} if names is None else names(body)).items():
                 principal.check(role, other, what)
-            result = await handler(name, body)
+            result = await (handler(name, body, principal.name) if records_who else handler(name, body))
         except PenstockError as error:
             if is_audited:
                 _audit(request, logging.WARNING, f"refused: {error}")

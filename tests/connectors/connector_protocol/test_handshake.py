@@ -132,7 +132,7 @@ async def test_an_error_is_told_in_the_words_of_the_sink(scripted: ScriptedSink)
 
 async def test_what_the_sink_reported_last_stays_in_its_status_while_it_is_gone(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
-    slot = SinkSlot("sink out", "connector://", sink)
+    slot = SinkSlot("p", "out", "connector://", sink, lambda: None)
     await peer.send(Error("no space left on device"))
     peer.writer.close()
     await eventually(lambda: sink.lost is not None)

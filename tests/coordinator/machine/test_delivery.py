@@ -1,6 +1,7 @@
 """Which sink is given which batch, and what a decision needs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from penstock.coordinator.machine import delivery
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import (
+    Adopt,
     Ask,
     Attempt,
     Bind,
@@ -27,7 +29,7 @@ from penstock.coordinator.machine.commands import (
     Unbind,
 )
 from penstock.coordinator.machine.delivery import next_round, next_to_follow, transaction_id, undelivered, voters
-from penstock.coordinator.machine.state import EPOCHS_MAX, Pipeline, Sink, State
+from penstock.coordinator.machine.state import EPOCHS_MAX, Accepted, Pipeline, Sink, State
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
 
@@ -369,3 +371,72 @@ class TestWhatIsKept:
         book.do(following)
         assert [*book.pipeline.epochs] == [*range(1, EPOCHS_MAX + 1)]
         assert (book.pipeline.delivered, next_round(book.pipeline)) == (0, 1)
+
+
+class TestAdopting:
+    """A sink whose data is an older or newer copy continues from what it has."""
+
+    def book(self) -> Ledger:
+        book = Ledger(start(), bind(x=VOTES, y=VOTES, z=FOLLOWS))
+        for epoch, end in enumerate((10, 20, 30)):
+            book.epoch(out=end)
+            book.decide(epoch, x=3 * (epoch + 1), y=3 * (epoch + 1))
+        return book
+
+    def adopt(self, sink: str = "x", **changes: Any) -> Adopt:
+        older = Adopt("a", sink, (9, "a:2:3"), 10, 3, "a:0:1", 3, "", "ada", 7)
+        return replace(older, **changes)
+
+    def test_a_sink_that_is_rewound_lacks_what_follows_and_the_others_do_not(self) -> None:
+        book = self.book()
+        complete = book.pipeline.complete
+        book.do(self.adopt())
+        assert (book.sink("x").at, book.sink("x").sent, book.sink("x").decided) == (10, 3, "a:0:1")
+        assert next_round(book.pipeline) == 1
+        assert voters(book.pipeline, book.pipeline.epochs[1]).keys() == {"x"}
+        assert book.pipeline.complete == complete
+        book.decide(1, x=6)
+        book.decide(2, x=9)
+        assert (book.sink("x").at, book.sink("x").sent, next_round(book.pipeline)) == (30, 9, None)
+
+    def test_no_attempt_that_the_sink_knows_is_used_again(self) -> None:
+        book = self.book()
+        book.do(self.adopt(at=30, sent=20, decided="a:7:12", attempts=12))
+        assert book.attempt() == 13
+
+    def test_an_open_round_is_over(self) -> None:
+        book = self.book()
+        book.epoch(out=40)
+        attempt = book.attempt()
+        book.do(self.adopt())
+        book.refuses(Decide("a", attempt, 3, {"x": 12, "y": 12}), "no longer open")
+
+    def test_what_is_accepted_stays_known_the_latest_ten_times(self) -> None:
+        book = self.book()
+        before = (9, "a:2:3")
+        for number in range(delivery.ACCEPTED_MAX + 1):
+            book.do(self.adopt(before=before, at=30, sent=number, accepted="gap", time_us=number))
+            before = (number, "a:0:1")
+        accepted = book.sink("x").accepted
+        assert [one.time_us for one in accepted] == [*range(1, delivery.ACCEPTED_MAX + 1)]
+        assert accepted[0] == Accepted("gap", "ada", 1, 0)
+
+    def test_a_sink_that_has_advanced_or_does_not_vote_or_would_skip_is_left_alone(self) -> None:
+        book = self.book()
+        book.refuses(self.adopt(before=(6, "a:1:2")), "has changed meanwhile")
+        book.refuses(self.adopt("z", before=(0, "")), "has changed meanwhile")
+        book.refuses(self.adopt(at=31), "cannot continue at 31")
+        book.refuses(self.adopt("nobody"), "has no sink 'nobody'")
+
+    def test_a_sink_that_is_bound_later_knows_which_attempts_were_before(self) -> None:
+        book = self.book()
+        book.do(Unbind("a", "x"), bind(x=VOTES, at=30))
+        assert book.sink("x").decided == "a:-1:3"
+
+    def test_a_sink_that_has_moved_is_known_until_the_next_decision(self) -> None:
+        book = self.book()
+        book.do(Bind("a", {"x": ("out", "file:elsewhere", VOTES, 30)}))
+        assert book.sink("x").moved
+        book.epoch(out=40)
+        book.decide(3, x=12, y=12)
+        assert not book.sink("x").moved

@@ -20,7 +20,7 @@ from psycopg.sql import SQL, Identifier
 from penstock.client.sink.log import open_log
 from penstock.connectors.file import read_committed_parts
 from penstock.connectors.registry import make_connector
-from penstock.connectors.sink_api import Epoch, SinkLost, Transaction, Vote, VotingSink
+from penstock.connectors.sink_api import CheckReport, Epoch, SinkLost, Transaction, Vote, VotingSink, accept_any
 from penstock.connectors.tables import no_schema
 from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff, service
@@ -151,10 +151,10 @@ class Tripping:
     def is_open(self) -> bool:
         return self._sink.is_open
 
-    async def open(self, decided: bytes) -> None:
+    async def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         if self._struck.has_happened.is_set() and self._struck.in_doubt is None:
             self._struck.in_doubt = await asyncio.to_thread(self._store.in_doubt)
-        await self._sink.open(decided)
+        await self._sink.open(decided, check)
 
     async def prepare(self, epoch: Epoch) -> Vote:
         if epoch.name != f"{PIPELINE}:1:{STRUCK}":

@@ -8,7 +8,7 @@ with CoordinatorClient("127.0.0.1:7102") as coordinator:
 
 from penstock.client.coordinator.client import CoordinatorClient
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort, Replayed
-from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus, TableDdl, Waiting
+from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl, Waiting
 from penstock.protocol.api.pipelines import (
     AtSegments,
     AtTime,
@@ -48,6 +48,7 @@ __all__ = [
     "PipelineStatus",
     "Range",
     "Replayed",
+    "Rewound",
     "Running",
     "Segments",
     "SinkSpec",

@@ -10,7 +10,18 @@ from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api
 from penstock.protocol.api.codec import Done, Empty, Request, decode_reply, encode
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replay, Replayed
-from penstock.protocol.api.delivery import Bind, EpochList, EpochStatus, Park, SinkSpec, SinkStatus, TableDdl, Unbind
+from penstock.protocol.api.delivery import (
+    Bind,
+    EpochList,
+    EpochStatus,
+    Park,
+    Rewind,
+    Rewound,
+    SinkSpec,
+    SinkStatus,
+    TableDdl,
+    Unbind,
+)
 from penstock.protocol.api.deployment import Answer, Apply, Deployed, Deployment, SelectStreams, SetLogLevel
 from penstock.protocol.api.pipelines import (
     BatchRanges,
@@ -227,6 +238,13 @@ class CoordinatorClient(WorkerClient):
     def park(self, name: str, epoch: int, sink: str | None = None) -> None:
         """Never give the epoch to this sink, or to every sink that refuses it: its bytes become dead letters. Final."""
         self._pipeline(name, "park", Park(epoch=epoch, sink=sink), Done)
+
+    def rewind(self, name: str, sink: str, *, accept_gap: bool = False, accept_duplicates: bool = False) -> Rewound:
+        """Let a sink whose data is older or newer than the worker's continue: what it lacks is delivered again. Refused
+        if something stays missing, or may arrive twice, unless that is accepted.
+        """
+        body = Rewind(sink=sink, accept_gap=accept_gap, accept_duplicates=accept_duplicates)
+        return self._pipeline(name, "rewind", body, Rewound)
 
     def dead_letters(
         self, name: str, port: str | None = None, *, limit: int = 0, oldest: bool = False

@@ -9,6 +9,7 @@ from penstock.client.sink.transactions import Transactions
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
 from penstock.protocol.connector import (
+    EXACT_POSITION_CREDITS,
     OUTPUT_STREAM,
     Ack,
     Acked,
@@ -40,10 +41,6 @@ from penstock.protocol.connector import (
 from penstock.protocol.connector.codec import Received
 
 logger = logging.getLogger("penstock.sink")
-
-CREDITS = 2**31 - 1
-"""In the OK. A sink does not need them, since TCP slows its worker down; a worker that counts them has plenty."""
-
 
 _ANY_MESSAGE = Message(OUTPUT_STREAM, 0, 0, b"", b"")
 """A stand-in: whether messages are allowed now does not depend on their content."""
@@ -178,7 +175,7 @@ class SinkSession:
             case Hello():
                 yield from self._desk.admit(self, frame)
                 logger.info("%s: a session of %r (%s)", self.peer, frame.instance, frame.program)
-                self._send(Ok(CREDITS))
+                self._send(Ok(EXACT_POSITION_CREDITS))
             case Notify():
                 self._notify(frame)
             case EndOfStream():

@@ -2,10 +2,11 @@
 must be sent.
 """
 
-from penstock.connectors.sink_api import SinkLost, Transaction
+from penstock.connectors.sink_api import CheckReport, Position, SinkLost, SinkReport, Transaction, accept_any
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
 from penstock.protocol.connector import (
+    EXACT_POSITION_CREDITS,
     NOTHING_YET,
     OUTPUT_STREAM,
     Ack,
@@ -55,20 +56,26 @@ _DATA = Message(OUTPUT_STREAM, 0, 0, b"", b"")
 class OutputSession:
     """Guarantees: whatever the sink lists is decided before anything else is sent; no data while a round is open.
 
-    A transaction that the sink lists is committed if it is `decided`, else aborted: *presumed abort*. "Ignore the point
-    of reference in a sink's NOTIFY_ACK: our own offset is the truth." Credits are ignored, ACKs and answers to PHASE2
-    are tolerated, and so is a vote that arrives after its round was aborted.
+    A transaction that the sink lists is committed if it is `decided`, else aborted: *presumed abort*. What the sink
+    reports is passed to `check` before that. The offset in its NOTIFY_ACK counts only if the credits in its OK announce
+    that it is exact. ACKs and answers to PHASE2 are tolerated, and so is a vote that arrives after its round was
+    aborted.
     """
 
-    def __init__(self, where: str, hello: Hello, decided: bytes) -> None:
+    def __init__(self, where: str, hello: Hello, decided: bytes, check: CheckReport = accept_any) -> None:
         self._where = where
         self._cookie = hello.cookie
         self._decided = decided
+        self._check = check
+        self._is_exact = False
+        self._offset: int | None = None
+        """How far the sink is, with what is in doubt, if that is exact."""
+        self._listed: tuple[bytes, ...] | None = None
         self._session = Session(Use.SINK, Role.INITIATOR)
         self._decoder = Decoder(Use.SINK)
         self._round = Round()
         self._stream = Stream(OUTPUT_STREAM)
-        self._is_opened = self._is_listed = False
+        self._is_opened = self._has_settled = False
         self._vote: bool | None = None
         self._has_unvoted = False
         self._is_end_acknowledged = False
@@ -82,7 +89,7 @@ class OutputSession:
     @property
     def is_ready(self) -> bool:
         """The handshake is done, and nothing of an earlier session is in doubt."""
-        return self._is_opened and self._is_listed
+        return self._has_settled
 
     @property
     def is_settled(self) -> bool:
@@ -152,13 +159,14 @@ class OutputSession:
 
     def _handle(self, frame: Frame) -> None:
         match frame:
-            case Ok():
-                pass
+            case Ok(credits=credits):
+                self._is_exact = credits == EXACT_POSITION_CREDITS
             case NotifyAck():
                 self._opened(frame)
             case ReplyUncommitted():
                 self._round.receive(frame)
-                self._settle(frame.txn_ids)
+                self._listed = frame.txn_ids
+                self._settle()
             case Reply():
                 self._voted(frame)
             case Ack():
@@ -179,11 +187,24 @@ class OutputSession:
         if not frame.success:
             raise SinkLost(f"the sink at {self._where} is not accepting output now (it refused NOTIFY)")
         self._is_opened = True
+        self._offset = frame.point_of_reference if self._is_exact else None
+        self._settle()
 
-    def _settle(self, txn_ids: tuple[bytes, ...]) -> None:
-        for txn_id in txn_ids:
+    def _settle(self) -> None:
+        """When both answers have arrived: decide what the sink lists, if its data fits ours."""
+        if not self._is_opened or self._listed is None:
+            return
+        self._report(self._listed)
+        for txn_id in self._listed:
             self._send(Phase2(txn_id, bool(txn_id) and txn_id == self._decided))
-        self._is_listed = True
+        self._has_settled = True
+
+    def _report(self, listed: tuple[bytes, ...]) -> None:
+        """The offset includes what is in doubt: the sink does not report where that starts."""
+        for txn_id in listed:
+            self._check(SinkReport(None, Position(txn_id, self._offset)))
+        if not listed:
+            self._check(SinkReport(Position(None, self._offset)))
 
     def _voted(self, frame: Reply) -> None:
         """A REPLY for any other transaction answers its PHASE2, or is too late."""

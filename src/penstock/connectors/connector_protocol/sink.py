@@ -16,7 +16,7 @@ from penstock.connectors.connector_protocol.options import (
     tls_context,
 )
 from penstock.connectors.connector_protocol.session import OutputSession
-from penstock.connectors.sink_api import YES, Block, Epoch, SinkLost, Transaction, Vote
+from penstock.connectors.sink_api import YES, Block, CheckReport, Epoch, SinkLost, Transaction, Vote, accept_any
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.connector import SINK_VERSION, Hello
@@ -190,6 +190,7 @@ class ConnectorSink:
         self._instance = options.instance or instance
         self._unit_us = EVENT_TIME_UNITS[options.event_time_unit]
         self._decided = b""
+        self._check: CheckReport = accept_any
         self._connection: OutputConnection | None = None
         self._reported = ""
         """The last ERROR of the sink program, until it accepts a session again."""
@@ -207,10 +208,10 @@ class ConnectorSink:
         """Why there is no session any more; None while there is one, and before the first."""
         return None if self._connection is None else self._connection.lost
 
-    async def open(self, decided: bytes) -> None:
+    async def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         """See VotingSink. Also ends the current session."""
         self._drop()
-        self._decided = decided
+        self._decided, self._check = decided, check
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await self._connect()
@@ -279,7 +280,7 @@ class ConnectorSink:
 
     async def _connect(self) -> None:
         hello, tls = await asyncio.to_thread(self._read_files)
-        session = OutputSession(self._options.where, hello, self._decided)
+        session = OutputSession(self._options.where, hello, self._decided, self._check)
         self._connection = OutputConnection(session, self._options)
         await self._connection.connect(tls)
         await self._connection.until(lambda: session.is_ready)
@@ -300,7 +301,7 @@ class ConnectorSink:
             connection.session.decide(asked, False)
             connection.flush()
         if not connection.session.can_begin:
-            await self.open(self._decided)
+            await self.open(self._decided, self._check)
         return self._usable()
 
     def _encode(self, block: Block) -> memoryview:

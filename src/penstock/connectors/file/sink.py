@@ -26,7 +26,17 @@ from penstock.connectors.file.parts import (
     find_parts,
     make_directory,
 )
-from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
+from penstock.connectors.sink_api import (
+    YES,
+    Block,
+    CheckReport,
+    Position,
+    SinkLost,
+    SinkReport,
+    Transaction,
+    Vote,
+    accept_any,
+)
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.intrinsics import BYTES, I64S, U8S, compiled, copy, store8, store32
@@ -131,11 +141,12 @@ class FileSink:
         """When the transaction that is being written started."""
         self._no_room = ""
 
-    def open(self, decided: bytes) -> None:
+    def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         with _lost(self._path):
             make_directory(self._path)
             self._log = open_log(self._path / STATE)
             self._take_over(self._log)
+            check(_report(self._log))
             self._settle(self._log, decided)
             self._rewind(self._log)
             self._written_at = self._file.written_at()
@@ -238,6 +249,14 @@ class FileSink:
         if error.errno not in NO_ROOM:
             raise SinkLost(f"{self._path}: {error}") from error
         self._no_room = f"no room for the epoch in {self._path}: {error.strerror}"
+
+
+def _report(log: TransactionLog) -> SinkReport:
+    last, in_doubt = log.state.last, log.state.in_doubt
+    return SinkReport(
+        Position(b"", 0) if last is None else Position(last.txn_id, last.end),
+        None if in_doubt is None else Position(in_doubt.txn_id, in_doubt.end),
+    )
 
 
 def _commit(log: TransactionLog, txn_id: bytes) -> None:

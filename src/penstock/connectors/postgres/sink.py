@@ -23,7 +23,17 @@ from penstock.connectors.postgres.statements import (
     Statements,
     TargetColumn,
 )
-from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
+from penstock.connectors.sink_api import (
+    YES,
+    Block,
+    CheckReport,
+    Position,
+    SinkLost,
+    SinkReport,
+    Transaction,
+    Vote,
+    accept_any,
+)
 from penstock.connectors.tables import (
     MISSING_TABLE_HINT,
     UNKNOWN_ROWS_HINT,
@@ -199,7 +209,7 @@ class PostgresSink:
         self._rows = 0
         self._refusal = ""
 
-    def open(self, decided: bytes) -> None:
+    def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         with self._lost():
             self._connection = connection = self._connect()
             self._lock(connection)
@@ -210,7 +220,7 @@ class PostgresSink:
             # Fails here if the table does not fit, and not after a yes vote.
             for statement in self._sql.moves(self._columns) if self._columns else ():
                 connection.execute(SQL("EXPLAIN {}").format(statement))
-            self._settle(connection, decided)
+            self._settle(connection, decided, check)
 
     def write(self, block: Block) -> None:
         if self._refusal:
@@ -353,14 +363,20 @@ class PostgresSink:
             return []
         raise SinkLost(f"{self._where}: no such table", f"{MISSING_TABLE_HINT} Or use format=raw.")
 
-    def _settle(self, connection: psycopg.Connection, decided: bytes) -> None:
+    def _settle(self, connection: psycopg.Connection, decided: bytes, check: CheckReport) -> None:
         self._rows, self._refusal = 0, ""
         with connection.transaction():
             in_doubt = self._in_doubt(connection)
+            voted = None if in_doubt is None else Position(in_doubt.id, in_doubt.end)
+            check(SinkReport(self._committed(connection), voted))
             if in_doubt is not None and in_doubt.id == decided:
                 self._move(connection, in_doubt)
             elif in_doubt is not None:
                 self._void(connection)
+
+    def _committed(self, connection: psycopg.Connection) -> Position:
+        row = connection.execute(self._sql.committed()).fetchone()
+        return Position(b"", 0) if row is None else Position(row[0].encode(), row[1])
 
     def _in_doubt(self, connection: psycopg.Connection) -> Transaction | None:
         row = connection.execute(self._sql.in_doubt()).fetchone()

@@ -163,6 +163,14 @@ class Statements:
         wanted = "SELECT 1 FROM penstock_ledger WHERE sink = {} AND epoch = {} AND transaction_id = {}"
         return SQL(wanted).format(*map(Literal, (self.sink, transaction.epoch, transaction.id.decode())))
 
+    def committed(self) -> Composed:
+        """The last transaction, by its attempt: the numbers of epochs start again after a reset."""
+        wanted = """
+            SELECT transaction_id, end_id FROM penstock_ledger WHERE sink = {}
+            ORDER BY substring(transaction_id FROM '[0-9]+$')::numeric DESC NULLS LAST LIMIT 1
+        """
+        return SQL(wanted).format(Literal(self.sink))
+
     @property
     def applies_replaces(self) -> bool:
         return self.format is PostgresFormat.JSON and applies_replaces(self.upsert)

@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.connectors.file.parts import make_directory
-from penstock.connectors.sink_api import YES, Block, SinkLost, Transaction, Vote
+from penstock.connectors.sink_api import (
+    YES,
+    Block,
+    CheckReport,
+    Position,
+    SinkLost,
+    SinkReport,
+    Transaction,
+    Vote,
+    accept_any,
+    attempt_of,
+)
 from penstock.connectors.sqlite.ddl import FORMAT, FORMAT_TABLE, IN_DOUBT, LEDGER
 from penstock.connectors.sqlite.layouts import JsonRows, LastValues
 from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
@@ -94,7 +105,7 @@ class SqliteSink:
         self._refusal = ""
         self._layout = _layout(options, schema)
 
-    def open(self, decided: bytes) -> None:
+    def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         with self._lost():
             make_directory(self._options.path.absolute().parent)
             self._lock = SinkLock(self._options.lock_path)
@@ -106,6 +117,7 @@ class SqliteSink:
                 self._layout.make_tables(database)
             self._layout.fit(database)
             with _transaction(database):
+                check(self._report(database))
                 self._settle(database, decided)
 
     def write(self, block: Block) -> None:
@@ -193,6 +205,15 @@ class SqliteSink:
         if self._database is None:
             raise SinkLost(f"{self._where}: it is not open")
         return self._database
+
+    def _report(self, database: sqlite3.Connection) -> SinkReport:
+        """Attempts tell which transaction is the last: the numbers of epochs start again after a reset."""
+        rows = database.execute(
+            "SELECT transaction_id, end_id FROM penstock_ledger WHERE target = ?", (self._options.table,)
+        )
+        last = max(rows, key=lambda row: attempt_of(row[0]), default=(b"", 0))
+        in_doubt = self._in_doubt(database)
+        return SinkReport(Position(*last), None if in_doubt is None else Position(in_doubt.id, in_doubt.end))
 
     def _settle(self, database: sqlite3.Connection, decided: bytes) -> None:
         self._refusal = ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from penstock.coordinator.machine.commands import (
+    Adopt,
     Ask,
     Attach,
     Attempt,
@@ -33,7 +34,7 @@ from penstock.coordinator.machine.commands import (
     Truncate,
     Unbind,
 )
-from penstock.coordinator.machine.delivery import bind, check_sinks, decide, follow, park, unbind
+from penstock.coordinator.machine.delivery import adopt, bind, check_sinks, decide, follow, park, unbind
 from penstock.coordinator.machine.epochs import (
     ask,
     attach,
@@ -143,6 +144,8 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
             return _changed(state, command.pipeline, replayed, *effects)
         case Describe():
             return _describe(state, command)
+        case Adopt():
+            return _adopt(state, command)
     assert_never(command)
 
 
@@ -335,12 +338,18 @@ def _bind(state: State, command: Bind) -> Applied:
         _check_count(state)
         state = _renumbered(state)
         pipeline = Pipeline(incarnation=state.incarnations, generation=state.generations)
-    return _changed(state, command.pipeline, bind(pipeline, command))
+    return _changed(state, command.pipeline, bind(pipeline, command, state.attempts))
 
 
 def _attempt(state: State, command: Attempt) -> Applied:
     state = replace(state, attempts=state.attempts + 1)
     return _changed(state, command.pipeline, replace(known(state, command.pipeline), attempt=state.attempts))
+
+
+def _adopt(state: State, command: Adopt) -> Applied:
+    adopted = adopt(known(state, command.pipeline), command)
+    state = replace(state, attempts=max(state.attempts, command.attempts))
+    return _changed(state, command.pipeline, adopted)
 
 
 def _retain(state: State, command: Retain) -> Applied:

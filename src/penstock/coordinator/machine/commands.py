@@ -210,6 +210,26 @@ class Describe:
     """Port → names and Spark types of the fields. Ports whose rows Penstock does not encode are not in it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """A voting sink whose data does not fit the ledger continues from what it has."""
+
+    pipeline: str
+    sink: str
+    before: tuple[int, str]
+    """`sent` and `decided` as they were when the sink was compared."""
+    at: int
+    """Where in the output segment it continues. Lower than before: what follows is delivered again."""
+    sent: int
+    decided: str
+    attempts: int
+    """The highest attempt that the sink knows: none up to there is used again."""
+    accepted: str
+    """`gap`, `duplicates`, or "" if neither remains."""
+    by: str
+    time_us: int
+
+
 Command: TypeAlias = (
     Start
     | Plan
@@ -231,6 +251,7 @@ Command: TypeAlias = (
     | Park
     | Replay
     | Describe
+    | Adopt
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -254,6 +275,7 @@ _BY_NUMBER: dict[int, type[Command]] = {
     18: Park,
     19: Replay,
     20: Describe,
+    21: Adopt,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

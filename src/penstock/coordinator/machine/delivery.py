@@ -6,9 +6,13 @@ Sinks that vote advance together, by rounds of two-phase commit; the others foll
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.coordinator.machine.commands import Bind, Decide, Effect, Follow, Merges, Park, Unbind
-from penstock.coordinator.machine.state import MergedEpoch, Pipeline, Sink
+from penstock.coordinator.machine.commands import Adopt, Bind, Decide, Effect, Follow, Merges, Park, Unbind
+from penstock.coordinator.machine.state import Accepted, MergedEpoch, Pipeline, Sink
 from penstock.core.errors import LimitExceeded, PipelineError
+from penstock.core.types import NO_EPOCH
+
+ACCEPTED_MAX = 10
+"""Acceptances of a sink that the ledger retains: they are for people to read."""
 
 SINKS_MAX = 100
 """Per pipeline: each has a connection, and all of them are examined whenever one advances."""
@@ -16,6 +20,13 @@ SINKS_MAX = 100
 
 def transaction_id(name: str, epoch: int, attempt: int) -> str:
     return f"{name}:{epoch}:{attempt}"
+
+
+def bound_after(name: str, attempts: int) -> str:
+    """In place of a transaction, for a sink for which nothing is decided yet: what the sink has from attempts up to
+    this one is from before it was bound.
+    """
+    return transaction_id(name, NO_EPOCH, attempts) if attempts else ""
 
 
 def undelivered(pipeline: Pipeline) -> list[tuple[int, MergedEpoch]]:
@@ -49,8 +60,10 @@ def next_to_follow(pipeline: Pipeline, name: str) -> int | None:
     return None
 
 
-def bind(pipeline: Pipeline, command: Bind) -> Pipeline:
+def bind(pipeline: Pipeline, command: Bind, attempts: int) -> Pipeline:
+    """`attempts`: the last attempt of any pipeline."""
     sinks = dict(pipeline.sinks)
+    decided = bound_after(command.pipeline, attempts)
     retained_for_sinks = ports_for_sinks(pipeline) | {*command.emptied}
     for name, (port, url, votes, at) in command.sinks.items():
         old = sinks.get(name)
@@ -60,9 +73,9 @@ def bind(pipeline: Pipeline, command: Bind) -> Pipeline:
                 f"Choose another name, or remove the old one: penstock sink remove {command.pipeline} {name}",
             )
         sinks[name] = (
-            Sink(port=port, url=url, votes=votes, begun=0 if port in retained_for_sinks else at, at=at)
+            Sink(port=port, url=url, votes=votes, begun=0 if port in retained_for_sinks else at, at=at, decided=decided)
             if old is None
-            else replace(old, url=url, votes=votes)
+            else replace(old, url=url, votes=votes, moved=old.moved or (votes and url != old.url))
         )
     if len(sinks) > SINKS_MAX:
         raise LimitExceeded(f"pipeline {command.pipeline!r} would have more than {SINKS_MAX} sinks")
@@ -100,8 +113,21 @@ def decide(pipeline: Pipeline, command: Decide) -> Pipeline:
     sinks = dict(pipeline.sinks)
     for name, sink in asked.items():
         _check_sent(sink, command.sent[name])
-        sinks[name] = replace(sink, at=epoch.ends[sink.port], sent=command.sent[name], decided=txn)
+        sinks[name] = replace(sink, at=epoch.ends[sink.port], sent=command.sent[name], decided=txn, moved=False)
     return _moved(pipeline, sinks)
+
+
+def adopt(pipeline: Pipeline, command: Adopt) -> Pipeline:
+    """Raises PipelineError if the sink has advanced since it was compared, or would skip output."""
+    sink = sink_of(pipeline, command.pipeline, command.sink)
+    if not sink.votes or command.before != (sink.sent, sink.decided):
+        raise PipelineError(f"sink {command.sink!r} has changed meanwhile", "See: penstock sink list")
+    if command.at > sink.at:
+        raise PipelineError(f"sink {command.sink!r} is at {sink.at}, and cannot continue at {command.at}")
+    new = Accepted(command.accepted, command.by, command.time_us, sink.sent)
+    accepted = (*sink.accepted, new)[-ACCEPTED_MAX:] if command.accepted else sink.accepted
+    adopted = replace(sink, at=command.at, sent=command.sent, decided=command.decided, moved=False, accepted=accepted)
+    return _moved(pipeline, {**pipeline.sinks, command.sink: adopted})
 
 
 def follow(pipeline: Pipeline, command: Follow) -> Pipeline:

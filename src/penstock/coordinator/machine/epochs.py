@@ -13,6 +13,12 @@ from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Segments
 from penstock.protocol.stored.names import STAGING_PREFIX, Form, Source, output_segment, replay_source
 
+NEWER_CHECKPOINT = (
+    "Restore the worker's newest data, or the checkpoint from a copy of the same time; or start from scratch: "
+    "penstock pipeline reset"
+)
+OLDER_CHECKPOINT = "Restore the newest checkpoint, or start from scratch: penstock pipeline reset"
+
 SEGMENTS_MAX = 1000
 """Segments of one cut: Spark writes all of them to its log for every batch, and a thousand cuts are retained."""
 
@@ -22,15 +28,19 @@ def check_offset(pipeline: Pipeline, name: str, offset: InputOffset) -> int:
     if name not in pipeline.inputs:
         raise PipelineError(f"input {name!r} not found", f"It has: {', '.join(pipeline.inputs) or 'none'}.")
     if offset.epoch is None or offset.incarnation != pipeline.incarnation:
+        is_newer = (offset.incarnation or 0) > pipeline.incarnation
         raise PipelineError(
             f"the checkpoint belongs to incarnation {offset.incarnation}, the pipeline is in {pipeline.incarnation}",
-            "The pipeline was reset: delete the checkpoint, so that the query starts from scratch.",
+            NEWER_CHECKPOINT
+            if is_newer
+            else "The pipeline was reset: delete the checkpoint, so that the query starts from scratch.",
         )
     if offset.epoch not in pipeline.cuts:
-        first = next(iter(pipeline.cuts))
+        first, is_newer = next(iter(pipeline.cuts)), offset.epoch > pipeline.planned
         raise PipelineError(
-            f"epoch {offset.epoch} is not among those that are kept: {first} to {pipeline.planned}",
-            "The checkpoint is too old, or belongs to other data: start from scratch with penstock pipeline reset.",
+            f"the checkpoint is {'newer' if is_newer else 'older'} than the ledger: epoch {offset.epoch} is not among "
+            f"those that are kept: {first} to {pipeline.planned}",
+            NEWER_CHECKPOINT if is_newer else OLDER_CHECKPOINT,
         )
     known, spec = pipeline.offset(name, offset.epoch), pipeline.inputs[name]
     given = {segment: spec.starting.get(segment, 0) for segment in known}  # segments of a source that was added later

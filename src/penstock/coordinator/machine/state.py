@@ -63,6 +63,17 @@ class Input:
     """False after a reset, until the next start decides where to start; until then `starting` is only retained."""
 
 
+class Accepted(NamedTuple):
+    """An operator has accepted that a sink's data does not fit the ledger: it continues from what it has."""
+
+    what: str
+    """`gap`: it lacks output. `duplicates`: it may get output twice."""
+    by: str
+    time_us: int
+    sent_before: int
+    """`Sink.sent` before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
     """A sink that is bound to an output port, and how far it is."""
@@ -77,9 +88,15 @@ class Sink:
     sent: int = 0
     """Bytes of payloads committed at the sink: the id of its next message."""
     decided: str = ""
-    """The last transaction that was decided for it. The sink may not know of the decision yet."""
+    """The last transaction that was decided for it. The sink may not know of the decision yet. Until there is one:
+    `bound_after` of the last attempt before it was bound, or "" if there was none.
+    """
     parked: int = 0
     """How many epochs were parked for it."""
+    moved: bool = False
+    """It was bound to another URL, and nothing was decided since."""
+    accepted: tuple[Accepted, ...] = ()
+    """The latest ones, oldest first."""
 
     def lacks(self, epoch: MergedEpoch) -> bool:
         return self.at < epoch.ends.get(self.port, 0)

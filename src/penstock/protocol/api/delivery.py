@@ -27,7 +27,9 @@ class SinkStatus:
     guarantee: str
     votes: bool
     state: str
-    """CONNECTING, READY, IN ROUND, REFUSED (it votes no), or WAITING (it is lost, and tried again later)."""
+    """CONNECTING, READY, IN ROUND, REFUSED (it votes no), WAITING (it is lost, and tried again later), or DIVERGED
+    (what it has does not fit the ledger).
+    """
     reason: str
     """Why it is not ready; "" if it is."""
     at: int
@@ -38,6 +40,18 @@ class SinkStatus:
     """Epochs that it was never given."""
     lacking: int = 0
     """Epochs that it has not got yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """A sink that continues from what it has."""
+
+    found: str
+    """What the sink had, and what the ledger had."""
+    again: int
+    """Epochs that are delivered to it again."""
+    accepted: str
+    """`gap` or `duplicates`; "" if neither remains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +83,8 @@ class EpochStatus:
     bytes: int
     """In all output segments."""
     state: str
-    """MERGED: it waits for those before it. DELIVERING, REFUSED or WAITING: as its sinks are. DECIDED: those that vote
-    have it, others follow.
+    """MERGED: it waits for those before it. DELIVERING, REFUSED, WAITING or DIVERGED: as its sinks are. DECIDED: those
+    that vote have it, others follow.
     """
     waiting: Sequence[Waiting]
 
@@ -87,6 +101,12 @@ class Unbind(Request, frozen=True, kw_only=True):
 class Park(Request, frozen=True, kw_only=True):
     epoch: Count
     sink: str | None = None
+
+
+class Rewind(Request, frozen=True, kw_only=True):
+    sink: str
+    accept_gap: bool = False
+    accept_duplicates: bool = False
 
 
 class EpochList(msgspec.Struct, frozen=True):

@@ -54,6 +54,7 @@ from penstock.protocol.connector.frames import (
 from penstock.protocol.connector.session import Closed, Session, State
 from penstock.protocol.connector.stream import Side, Stream, StreamState
 from penstock.protocol.connector.two_phase import (
+    EXACT_POSITION_CREDITS,
     OUTPUT_STREAM,
     TWO_PHASE_STREAM,
     ListUncommitted,
@@ -68,6 +69,7 @@ from penstock.protocol.connector.two_phase import (
 )
 
 __all__ = [
+    "EXACT_POSITION_CREDITS",
     "FRAME_SIZE_CEILING",
     "FRAME_SIZE_MAX",
     "MIGRATING_VERSION",

@@ -17,6 +17,11 @@ TWO_PHASE_STREAM = 0
 """StreamId 0: "The MESSAGE frame contains a Two Phase Commit (2PC) protocol message"."""
 
 OUTPUT_STREAM = 1
+
+EXACT_POSITION_CREDITS = 2**31 - 1
+"""In a sink's OK, where credits have no meaning: the offset in its NOTIFY_ACK is exact, and the worker compares it with
+its own. A worker that counts credits has plenty.
+"""
 """StreamId 1: "The MESSAGE frame contains application output data"."""
 
 

@@ -1,0 +1,98 @@
+"""A checkpoint that is older or newer than the ledger: it continues without a gap or a double, or is refused."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.errors import PipelineError
+from penstock.protocol.api.pipelines import InputOffset, Staged
+from tests.coordinator.scene import SETTINGS, Scene, raw
+
+KEPT = replace(SETTINGS, truncate_seconds=10_000.0)
+OUT = "pipeline/p/out"
+
+
+async def run_epoch(scene: Scene, at: InputOffset, value: bytes = b"") -> InputOffset:
+    """What Spark does for an epoch, from the checkpoint's offset on. With a value: after new input."""
+    if value:
+        await scene.append("connector/s/0", raw(value))
+    end = (await scene.cut(at)).offset
+    assert end.epoch is not None
+    generation = scene.generation("p")
+    staged = f"staging/p/{generation}/{end.epoch}/0-0/out"
+    data = raw(b"out of %d" % end.epoch)
+    await scene.append(staged, data)
+    await scene.coordinator.merger.merge("p", generation, end.epoch, [Staged("out", staged, len(data))])
+    return end
+
+
+async def run_epochs(scene: Scene, at: InputOffset, count: int) -> list[InputOffset]:
+    found = [at]
+    for number in range(count):
+        found.append(await run_epoch(scene, found[-1], b"input %d" % number))
+    return found[1:]
+
+
+async def test_an_older_checkpoint_runs_epochs_again_and_changes_nothing_while_their_input_is_stored() -> None:
+    scene = Scene(settings=KEPT)
+    await scene.open()
+    await scene.ingest("connector/s/0", {1: 5})
+    await scene.start()
+    offsets = await run_epochs(scene, await scene.initial(), 8)
+    length = scene.store.length(OUT)
+    await scene.start()
+    again = offsets[1]
+    for expected in offsets[2:]:
+        again = await run_epoch(scene, again)
+        assert again == expected
+    assert scene.store.length(OUT) == length
+    await run_epoch(scene, again, b"new")
+    assert scene.store.length(OUT) > length
+    await scene.close()
+
+
+async def test_an_older_checkpoint_is_refused_if_the_input_after_it_was_removed() -> None:
+    scene = Scene()
+    await scene.open()
+    await scene.ingest("connector/s/0", {1: 5})
+    await scene.start()
+    offsets = await run_epochs(scene, await scene.initial(), 8)
+    await scene.until(lambda: scene.store.info("connector/s/0").start > offsets[1].segments["connector/s/0"])
+    await scene.start()
+    refused = "the checkpoint of pipeline 'p' is older than the ledger: it is at epoch 1, Spark has committed epoch 6"
+    with pytest.raises(PipelineError, match=refused) as caught:
+        await scene.cut(offsets[1])
+    assert caught.value.hint.endswith("penstock pipeline reset p")
+    with pytest.raises(PipelineError, match=refused):
+        await scene.coordinator.cuts.reading("p", scene.generation("p"), "in", offsets[1], offsets[2])
+    assert (await scene.cut(offsets[-1])).offset == offsets[-1]
+    await scene.close()
+
+
+async def test_a_checkpoint_that_is_newer_than_the_ledger_is_refused() -> None:
+    scene = Scene(settings=KEPT)
+    await scene.open()
+    await scene.ingest("connector/s/0", {1: 5})
+    await scene.start()
+    old = await run_epochs(scene, await scene.initial(), 2)
+    await scene.close()
+    copied = copy.deepcopy(scene.files)
+    await scene.open()
+    await scene.start()
+    new = await run_epochs(scene, old[-1], 3)
+    await scene.close()
+
+    restored = Scene(copied, KEPT)
+    await restored.open()
+    await restored.start()
+    refused = "the checkpoint is newer than the ledger: epoch 4 is not among those that are kept: -1 to 1"
+    for call in (
+        restored.cut(new[-1]),
+        restored.coordinator.cuts.reading("p", restored.generation("p"), "in", new[0], new[1]),
+    ):
+        with pytest.raises(PipelineError, match=refused.replace("epoch 4", r"epoch \d")) as caught:
+            await call
+        assert "Restore the worker's newest data, or the checkpoint from a copy of the same time" in caught.value.hint
+    await run_epoch(restored, old[-1], b"goes on")
+    await restored.close()

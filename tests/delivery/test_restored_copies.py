@@ -1,0 +1,410 @@
+"""A sink, or the worker, is restored from a copy: nothing is missing and nothing doubled without an operator's word."""
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+
+from penstock.connectors.file import read_committed_parts
+from penstock.connectors.registry import make_connector
+from penstock.connectors.tables import no_schema
+from penstock.core.errors import PipelineError
+from penstock.core.retry import RetryPolicy
+from penstock.delivery import backoff, service
+from penstock.delivery.rewind import Consent
+from penstock.delivery.sink_slot import SlotState
+from penstock.protocol.api.delivery import SinkStatus
+from penstock.store.files import RealFiles
+from tests.client.sink.sink_process import SinkProcess
+from tests.connectors.stores.postgres_server import PostgresServer, find
+from tests.coordinator.scene import SETTINGS, Scene
+from tests.delivery.stage import PIPELINE, Stage
+
+EPOCHS = [[b'{"value": "%d of epoch %d"}' % (number, epoch) for number in range(3)] for epoch in range(5)]
+
+RETAINS = replace(SETTINGS, truncate_seconds=10_000.0)
+"""The output stays for the length of a test, although all sinks have it."""
+
+NO_CONSENT = Consent(gap=False, duplicates=False, by="ada", time_us=7)
+GAP = NO_CONSENT._replace(gap=True)
+DUPLICATES = NO_CONSENT._replace(duplicates=True)
+
+
+def texts(*epochs: int) -> list[str]:
+    return [json.loads(row)["value"] for epoch in epochs for row in EPOCHS[epoch]]
+
+
+class Place(Protocol):
+    """Where a sink stores its rows. It can be copied, and restored from the copy, while no worker uses it."""
+
+    def sink(self) -> Any: ...
+
+    def rows(self) -> list[str]: ...
+
+    def copy(self, name: str) -> None: ...
+
+    def restore(self, name: str) -> None: ...
+
+
+class FilePlace:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "files"
+        self._path = self._folder / "out"
+
+    def sink(self) -> Any:
+        return make_connector("file", {"mode": "write", "path": str(self._path)}).make_sink("p/s", no_schema)
+
+    def rows(self) -> list[str]:
+        data = b"".join(part.path.read_bytes()[: part.size] for part in read_committed_parts(self._path))
+        return [json.loads(line)["value"] for line in data.splitlines()]
+
+    def copy(self, name: str) -> None:
+        shutil.copytree(self._folder, self._folder.with_name(name))
+
+    def restore(self, name: str) -> None:
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._folder.with_name(name), self._folder)
+
+
+class SqlitePlace(FilePlace):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._path = self._folder / "rows.db"
+        self._folder.mkdir()
+        self._query("CREATE TABLE rows (number INTEGER PRIMARY KEY AUTOINCREMENT, value TEXT)")
+
+    def sink(self) -> Any:
+        config = {"path": str(self._path), "table": "rows", "format": "json"}
+        return make_connector("sqlite", config).make_sink("p/s", no_schema)
+
+    def rows(self) -> list[str]:
+        return [value for (value,) in self._query("SELECT value FROM rows ORDER BY number")]
+
+    def _query(self, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self._path)) as database:
+            return database.execute(statement).fetchall()
+
+
+class PostgresPlace:
+    """The copy is one of the database, as `CREATE DATABASE … TEMPLATE` makes it."""
+
+    def __init__(self, host: str, database: str) -> None:
+        self._host = host
+        self._database = database
+        self._administer(f"CREATE DATABASE {database}")
+        self._query("CREATE TABLE rows (number bigserial, value text)")
+
+    def sink(self) -> Any:
+        config = {"host": self._host, "user": "postgres", "dbname": self._database, "table": "rows"}
+        return make_connector("postgres", config).make_sink("p/s", no_schema)
+
+    def rows(self) -> list[str]:
+        return [value for (value,) in self._query("SELECT value FROM rows ORDER BY number")]
+
+    def copy(self, name: str) -> None:
+        self._administer(f"CREATE DATABASE {self._database}_{name} TEMPLATE {self._database}")
+
+    def restore(self, name: str) -> None:
+        self._administer(f"DROP DATABASE {self._database} WITH (FORCE)")
+        self._administer(f"CREATE DATABASE {self._database} TEMPLATE {self._database}_{name}")
+
+    def _administer(self, statement: str) -> None:
+        self._run("postgres", statement)
+
+    def _query(self, statement: str) -> list[Any]:
+        return self._run(self._database, statement)
+
+    def _run(self, database: str, statement: Any) -> list[Any]:
+        with psycopg.connect(host=self._host, user="postgres", dbname=database, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+class ProgramPlace(FilePlace):
+    """A program on the sink SDK, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._folder.mkdir()
+        self.process = SinkProcess("-m", "tests.delivery.matrix.sink_program", str(self._folder), "ADDRESS")
+        self.process.start()
+
+    def sink(self) -> Any:
+        host, _, port = self.process.address.rpartition(":")
+        return make_connector("connector-protocol", {"host": host, "port": int(port)}).make_sink("p/s", no_schema)
+
+    def rows(self) -> list[str]:
+        committed = self._folder / "committed"
+        found = [json.loads(line) for line in committed.read_text().splitlines()] if committed.exists() else []
+        return [json.loads(row)["value"] for _, _, _, rows in found for row in rows]
+
+    def copy(self, name: str) -> None:
+        self.process.kill()
+        super().copy(name)
+        self.process.start()
+
+    def restore(self, name: str) -> None:
+        self.process.kill()
+        super().restore(name)
+        self.process.start()
+
+
+@pytest.fixture(scope="module")
+def postgres_host() -> Iterator[str]:
+    if find("postgres") is None or find("initdb") is None:
+        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+    server = PostgresServer()
+    yield server.socket_folder
+    server.stop()
+
+
+@pytest.fixture(params=["file", "sqlite", "postgres", "program"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "postgres":
+        yield PostgresPlace(request.getfixturevalue("postgres_host"), f"t{abs(hash(request.node.name))}")
+    elif request.param == "program":
+        program = ProgramPlace(tmp_path)
+        with program.process:
+            yield program
+    else:
+        yield FilePlace(tmp_path) if request.param == "file" else SqlitePlace(tmp_path)
+
+
+class Site:
+    """A worker's data in files, and a pipeline with one voting sink. `running` is the worker's life."""
+
+    def __init__(self, folder: Path, place: Place) -> None:
+        self._data = folder / "worker"
+        self.place = place
+        self.url = "memory:s"
+        self.stage = Stage()
+
+    @asynccontextmanager
+    async def running(self, settings: Any = RETAINS) -> AsyncIterator["Site"]:
+        self.stage.scene = Scene(RealFiles(self._data), settings)
+        await self.stage.open()
+        try:
+            await self.stage.scene.coordinator.deliveries.bind(PIPELINE, {"s": ("out", self.url, True)})
+            yield self
+        finally:
+            await self.stage.close()
+
+    async def deliver(self, *epochs: int) -> None:
+        """Also committed at the sink."""
+        await self.merge(*epochs)
+        await self.stage.delivered()
+        await self.stage.scene.until(lambda: self.place.rows()[-3:] == texts(epochs[-1]))
+
+    async def merge(self, *epochs: int) -> None:
+        for epoch in epochs:
+            assert self.stage.merged == epoch
+            await self.stage.put_out({"out": EPOCHS[epoch]})
+
+    def copy_worker(self, name: str) -> None:
+        shutil.copytree(self._data, self._data.with_name(f"worker.{name}"))
+
+    def restore_worker(self, name: str, merged: int) -> None:
+        shutil.rmtree(self._data)
+        shutil.copytree(self._data.with_name(f"worker.{name}"), self._data)
+        self.stage.merged = merged
+
+    @property
+    def delivery(self) -> service.Delivery:
+        assert self.stage.delivery is not None
+        return self.stage.delivery
+
+    @property
+    def status(self) -> SinkStatus:
+        return self.delivery.sinks()[0]
+
+    async def refused(self) -> str:
+        """Return when the sink is refused; the sentences of the status."""
+        await self.stage.scene.until(lambda: self.status.state == SlotState.DIVERGED.value, 60)
+        (sentence,) = self.delivery.blockages()
+        return sentence
+
+    async def complete(self) -> None:
+        """The sink is open, and has committed everything."""
+        await self.stage.scene.until(
+            lambda: self.stage.is_delivered() and self.status.state == SlotState.READY.value, 60
+        )
+
+    def sink(self) -> Any:
+        return self.stage.scene.coordinator.deliveries.state.pipelines[PIPELINE].sinks["s"]
+
+
+@pytest.fixture
+def site(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    def make(pipeline: str, name: str, sink: Any, wake: Callable[[], None] | None = None) -> Any:
+        return place.sink()
+
+    monkeypatch.setattr(service.Delivery, "_make", staticmethod(make))
+    monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(0.01, 0.05))
+    return Site(tmp_path, place)
+
+
+async def test_a_sink_that_is_older_than_the_worker_gets_what_it_lacks_once(site: Site) -> None:
+    async with site.running():
+        await site.deliver(0, 1)
+    site.place.copy("older")
+    async with site.running():
+        await site.deliver(2, 3)
+    site.place.restore("older")
+    async with site.running():
+        sentence = await site.refused()
+        assert "sink s of pipeline p is older than the worker's data: the sink has " in sentence
+        assert "the ledger has epoch 3 " in sentence
+        assert "penstock sink rewind s --pipeline p" in sentence
+        await site.merge(4)
+        await asyncio.sleep(0)
+        assert site.place.rows() == texts(0, 1)
+        assert [one.state for one in site.delivery.epochs(PIPELINE)] == ["DIVERGED"]
+        done = await site.delivery.rewind(PIPELINE, "s", NO_CONSENT)
+        assert (done.again, done.accepted) == (2, "")
+        await site.complete()
+        assert not site.sink().accepted
+    assert site.place.rows() == texts(0, 1, 2, 3, 4)
+    async with site.running():
+        await site.complete()
+    assert site.place.rows() == texts(0, 1, 2, 3, 4)
+
+
+async def test_a_sink_that_has_lost_everything_gets_everything_again(site: Site) -> None:
+    async with site.running():
+        await site.complete()
+    site.place.copy("empty")
+    async with site.running():
+        await site.deliver(0, 1)
+    site.place.restore("empty")
+    async with site.running():
+        await site.refused()
+        assert (await site.delivery.rewind(PIPELINE, "s", NO_CONSENT)).again == 2
+        await site.complete()
+    assert site.place.rows() == texts(0, 1)
+
+
+async def test_a_gap_that_cannot_be_filled_must_be_accepted(site: Site) -> None:
+    async with site.running(SETTINGS):
+        await site.deliver(0, 1)
+    site.place.copy("older")
+    async with site.running(SETTINGS):
+        await site.deliver(2, 3)
+        records = site.stage.scene.coordinator.deliveries.records
+        await site.stage.scene.until(lambda: records.begin("pipeline/p/out") == records.end("pipeline/p/out"))
+    site.place.restore("older")
+    async with site.running():
+        await site.refused()
+        for consent in (NO_CONSENT, DUPLICATES):
+            with pytest.raises(
+                PipelineError, match=r"is older .* what it lacks cannot be delivered again from the output"
+            ) as caught:
+                await site.delivery.rewind(PIPELINE, "s", consent)
+            assert caught.value.hint.endswith("penstock sink rewind s --pipeline p --accept-gap")
+        assert (await site.delivery.rewind(PIPELINE, "s", GAP)).accepted == "gap"
+        await site.merge(4)
+        await site.complete()
+    assert site.place.rows() == texts(0, 1, 4)
+    async with site.running():
+        await site.complete()
+        (accepted,) = site.sink().accepted
+        assert (accepted.what, accepted.by, accepted.time_us) == ("gap", "ada", 7)
+
+
+async def test_a_worker_that_is_older_than_its_sink_does_not_repeat_without_a_word(site: Site) -> None:
+    async with site.running():
+        await site.deliver(0, 1)
+    site.copy_worker("older")
+    async with site.running():
+        await site.deliver(2, 3)
+    site.restore_worker("older", merged=2)
+    async with site.running():
+        sentence = await site.refused()
+        assert "sink s of pipeline p is newer than the worker's data: the sink has " in sentence
+        assert "the ledger has epoch 1 " in sentence
+        await site.merge(2)
+        for consent in (NO_CONSENT, GAP):
+            with pytest.raises(PipelineError, match=r"is newer .* rows may arrive at it twice") as caught:
+                await site.delivery.rewind(PIPELINE, "s", consent)
+            assert caught.value.hint.endswith("penstock sink rewind s --pipeline p --accept-duplicates")
+        assert site.place.rows() == texts(0, 1, 2, 3)
+        assert (await site.delivery.rewind(PIPELINE, "s", DUPLICATES)).accepted == "duplicates"
+        await site.complete()
+    assert site.place.rows() == texts(0, 1, 2, 3, 2)
+    async with site.running():
+        await site.deliver(3)
+        (accepted,) = site.sink().accepted
+        assert accepted.what == "duplicates"
+
+
+async def test_a_worker_that_has_lost_everything_does_not_repeat_without_a_word(site: Site) -> None:
+    async with site.running():
+        await site.complete()
+    site.copy_worker("empty")
+    async with site.running():
+        await site.deliver(0)
+    site.restore_worker("empty", merged=0)
+    async with site.running():
+        await site.refused()
+    assert site.place.rows() == texts(0)
+
+
+async def test_worker_and_sink_of_the_same_copy_continue(site: Site) -> None:
+    async with site.running():
+        await site.deliver(0, 1)
+    site.place.copy("older")
+    site.copy_worker("older")
+    async with site.running():
+        await site.deliver(2, 3)
+    site.place.restore("older")
+    site.restore_worker("older", merged=2)
+    async with site.running():
+        await site.deliver(2)
+    assert site.place.rows() == texts(0, 1, 2)
+
+
+async def test_a_sink_that_fits_is_not_rewound(site: Site) -> None:
+    async with site.running():
+        await site.deliver(0)
+        with pytest.raises(PipelineError, match="has what the ledger has: there is nothing to rewind"):
+            await site.delivery.rewind(PIPELINE, "s", GAP)
+
+
+async def test_a_sink_that_was_moved_to_an_empty_place_continues_there(site: Site) -> None:
+    async with site.running():
+        await site.complete()
+    site.place.copy("empty")
+    async with site.running():
+        await site.deliver(0)
+    site.place.restore("empty")
+    site.url = "memory:elsewhere"
+    async with site.running():
+        if isinstance(site.place, ProgramPlace):  # it accepts no message ids but those that follow what it has
+            await site.refused()
+            return
+        await site.deliver(1)
+    assert site.place.rows() == texts(1)
+
+
+async def test_what_was_parked_is_not_delivered_again(site: Site) -> None:
+    async with site.running():
+        await site.deliver(0)
+    site.place.copy("older")
+    async with site.running():
+        await site.delivery.stop()
+        await site.merge(1)
+        await site.stage.scene.coordinator.deliveries.park(PIPELINE, "s", 1)
+    async with site.running():
+        await site.deliver(2)
+    site.place.restore("older")
+    async with site.running():
+        await site.refused()
+        with pytest.raises(PipelineError, match="what it lacks cannot be delivered again from the output"):
+            await site.delivery.rewind(PIPELINE, "s", NO_CONSENT)
