@@ -64,8 +64,8 @@ def bench_session(directory: Path | None, master: str = MASTER) -> Iterator[tupl
     use_java()
     with base_directory(directory) as base:
         conf = {"spark.sql.warehouse.dir": str(base / "warehouse")}
-        with spark_driver("penstock-bench", master, conf, base / "spark.log") as spark:
-            yield spark, base
+        with spark_driver("penstock-bench", master, conf, base / "spark.log") as driver:
+            yield driver.session, base
 
 
 @dataclass(slots=True)

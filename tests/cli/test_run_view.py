@@ -21,7 +21,7 @@ from tests.support.running_worker import RunningWorker
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from penstock.cli.run_view import RunView
-from penstock.spark.run.attempt import Planned, RunSettings
+from penstock.spark.run.attempt import Planned, Restarts, RunSettings
 from penstock.spark.run.progress import Progress
 from penstock.spark.run.runner import RunningPipeline
 from penstock.spark.run.state_plan import StatePlan
@@ -89,10 +89,25 @@ def test_on_a_terminal_it_is_a_table(running: RunningPipeline) -> None:
         assert text in table
 
 
-def test_a_failure_is_told_once_with_its_reason(running: RunningPipeline) -> None:
+def test_a_failure_is_told_once_with_its_reason_and_the_next_start(running: RunningPipeline) -> None:
     running.last_failure = Failure("ConnectionError: [bad] line")
+    running.restarts, running.restart_at = Restarts(1), time.monotonic() + 1000
     told = shown(running, terminal=False)
-    assert told.count("counts failed, and is restarted: ConnectionError: [bad] line") == 1
+    assert told == "counts failed, and is restarted in 1000 s: ConnectionError: [bad] line\n"
+    running.restarts = Restarts(17)
+    told = shown(running, terminal=False)
+    assert told == "counts failed 17 times in a row, and is restarted in 1000 s: ConnectionError: [bad] line\n"
+    assert "restarts in 1000 s" in shown(running, terminal=True)
+
+
+def test_no_restart_is_reported_that_will_not_take_place(running: RunningPipeline) -> None:
+    running.last_failure = Failure("was replaced by generation 3", is_final=True)
+    running.given_up = RequestError("was replaced by generation 3", "Stop this one.")
+    assert "restart" not in shown(running, terminal=False)
+    running.last_failure, running.given_up = Failure("ConnectionError: no"), None
+    running.restarts, running.restart_at = Restarts(1), time.monotonic() + 1000
+    running.stop()
+    assert "restart" not in shown(running, terminal=False), "the run ends before that"
 
 
 def test_an_error_in_the_users_code_is_reported_when_it_is_final(running: RunningPipeline) -> None:

@@ -18,6 +18,7 @@ from penstock.cli.status import view
 from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable
+from penstock.protocol.api.pipelines import QueryFailure
 from tests.spark.sending import send
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
@@ -81,6 +82,17 @@ def test_it_shows_whether_a_program_is_connected(worker: RunningWorker) -> None:
     with open_stream(worker.ports["connector"], "shops", "north"):
         assert re.search(r"shops +connected", shown("--worker", http(worker)))
     until(lambda: re.search(r"shops +not connected", shown("--worker", http(worker))))
+
+
+def test_a_pipeline_that_fails_is_shown_with_the_reason_and_the_next_start(fifteen: RunningWorker) -> None:
+    name = PIPELINES[0]
+    failure = QueryFailure("127.0.0.1:1 cannot be reached", 3, 1000.0)
+    with CoordinatorClient(http(fifteen)) as coordinator:
+        generation = next(one.generation for one in coordinator.pipelines() if one.name == name)
+        coordinator.heartbeat(name, generation, failed=True, failure=failure)
+    printed = " ".join(shown("--worker", http(fifteen), "--all").split())
+    assert f"pipeline {name} is FAILING (" in printed
+    assert "it has failed 3 times in a row and restarts in 1000 s: 127.0.0.1:1 cannot be reached" in printed
 
 
 def test_internal_segments_are_shown_only_if_all_is(fifteen: RunningWorker) -> None:

@@ -71,6 +71,59 @@ def test_the_same_mistake_at_the_same_line_has_the_same_cause_whatever_the_row()
     assert failure_of(told(USERS.replace("line 12", "line 13"))).cause != failure.cause
 
 
+OUTAGE = f"""Traceback (most recent call last):
+  File "{SPARK}", line 64, in latestOffset
+    return self._coordinator.cut()
+  File "/venv/lib/python3.11/site-packages/tenacity/__init__.py", line 436, in __iter__
+    do = self.iter(retry_state=retry_state)
+  File "/usr/lib/python3.11/concurrent/futures/_base.py", line 449, in result
+    return self.__get_result()
+penstock.client.segments.failures.Interrupted: 127.0.0.1:7102 cannot be reached: Connection refused
+Is the worker running?"""
+
+
+def test_an_outage_of_the_worker_is_one_sentence_without_any_code() -> None:
+    failure = failure_of(told(OUTAGE))
+    assert (failure.text, failure.hint) == (
+        "127.0.0.1:7102 cannot be reached: Connection refused",
+        "Is the worker running?",
+    )
+    assert (failure.is_outage, failure.is_final, failure.cause) == (True, False, None)
+
+
+def test_only_the_users_own_files_are_shown_as_the_users_code() -> None:
+    frames = OUTAGE.rpartition("\npenstock.client")[0]
+    internal = failure_of(told(f"{frames}\nKeyError: 'epoch'"))
+    assert (internal.text, internal.cause) == ("KeyError: 'epoch'", None), "none of the frames is the user's"
+    users = """  File "/home/me/count.py", line 12, in parse
+    return requests.get(text)
+  File "/venv/lib/python3.11/site-packages/requests/api.py", line 73, in get
+    return request("get")"""
+    mixed = failure_of(told(f"{frames}\n{users}\nKeyError: 'epoch'"))
+    assert mixed.text.splitlines() == [*users.splitlines()[:2], "KeyError: 'epoch'"]
+    installed = users.replace("/home/me", "/venv/lib/python3.11/site-packages/mine")
+    assert "site-packages/mine/count.py" in failure_of(told(f"{frames}\n{installed}\nKeyError: 'epoch'")).text
+
+
+def test_what_cannot_be_reached_or_used_now_is_an_outage() -> None:
+    trace = "Traceback (most recent call last):\n"
+    for name in ("Unavailable", "DiskFull", "QuotaReached", "CheckpointFailed", "StoreFailed"):
+        assert failure_of(told(f"{trace}penstock.core.errors.{name}: not now")).is_outage, name
+    for name in ("DataLoss", "Fenced", "Damaged"):
+        assert not failure_of(told(f"{trace}penstock.core.errors.{name}: never")).is_outage, name
+    for name in ("ConnectionResetError", "requests.exceptions.ReadTimeout", "urllib.error.URLError"):
+        assert failure_of(told(USERS.replace("ValueError", name))).is_outage, name
+    for name in ("OSError", "ValueError"):
+        assert not failure_of(told(USERS.replace("ValueError", name))).is_outage, name
+    java = "[STREAM_FAILED] Query [id = 9] terminated with exception: Job aborted.\nCaused by: java.net.{}: broker:9092"
+    assert failure_of(java.format("ConnectException")).is_outage
+    assert not failure_of(java.format("URISyntaxException")).is_outage
+
+
+def test_a_failure_has_a_summary_of_one_line() -> None:
+    assert failure_of(told(USERS)).summary == "ValueError: invalid literal: for int()"
+
+
 def test_what_a_function_depends_on_may_come_back() -> None:
     for name in ("ConnectionError", "requests.exceptions.ReadTimeout", "OSError", "urllib.error.URLError"):
         assert failure_of(told(USERS.replace("ValueError", name))).cause is None, name

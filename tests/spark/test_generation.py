@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,25 @@ def test_one_that_fails_is_known_to_fail_at_once(worker: RunningWorker) -> None:
     with pytest.raises(ZeroDivisionError), begin("mine", worker=http(worker), inputs={"a": "north"}):
         raise ZeroDivisionError
     assert status(worker).state == "FAILING", "nobody waits for its heartbeat to lapse"
+
+
+def test_a_failure_is_reported_at_once_and_until_the_next_start(
+    worker: RunningWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with begin("mine", worker=http(worker), inputs={"a": "north"}) as run:
+        run.failed("127.0.0.1:1 cannot be reached", 3, time.monotonic() + 1000)
+        until(lambda: status(worker).failure)
+        found = status(worker)
+        assert found.state == "FAILING"
+        assert found.failure is not None
+        assert 900 < (found.failure.restart_in_seconds or 0) <= 1000
+        sentence = r"it has failed 3 times in a row and restarts in \d+ s: 127.0.0.1:1 cannot be reached"
+        assert re.fullmatch(sentence, str(found.failure))
+        assert re.search(f"pipeline mine: {sentence}", caplog.text), "the worker logs it"
+        run.failed("gone", 1, None)
+        until(lambda: str(status(worker).failure) == "it has failed and stays stopped: gone")
+        with begin("mine", worker=http(worker), inputs={"a": "north"}):
+            assert (status(worker).state, status(worker).failure) == ("STARTING", None)
 
 
 def test_the_next_one_fences_it(worker: RunningWorker) -> None:

@@ -7,10 +7,10 @@ from penstock.spark.run.attempt import RestartPolicy, Restarts
 POLICY = RestartPolicy(restarts_max=4, pause_seconds_first=1, pause_seconds_max=5, healthy_seconds=60)
 
 
-def pauses(healthy_for: list[float]) -> list[float | None]:
+def pauses(healthy_for: list[float], *, is_outage: bool = False) -> list[float | None]:
     restarts, found = Restarts(), []
     for seconds in healthy_for:
-        restarts, pause = restarts.after_failure(seconds, POLICY)
+        restarts, pause = restarts.after_failure(seconds, POLICY, is_outage=is_outage)
         found.append(pause)
     return found
 
@@ -21,6 +21,21 @@ def test_each_pause_is_twice_the_one_before_up_to_a_limit() -> None:
 
 def test_after_so_many_in_a_row_it_is_given_up() -> None:
     assert pauses([0, 0, 0, 0, 59.9]) == [1, 2, 4, 5, None]
+
+
+def test_an_outage_is_retried_forever_and_ever_more_slowly() -> None:
+    assert pauses([0] * 100, is_outage=True) == [1, 2, 4] + [5] * 97
+
+
+def test_an_outage_does_not_use_up_the_restarts_of_other_failures() -> None:
+    restarts = Restarts()
+    for _ in range(100):
+        restarts, _ = restarts.after_failure(0, POLICY, is_outage=True)
+    for _ in range(POLICY.restarts_max):
+        restarts, pause = restarts.after_failure(0, POLICY)
+        assert pause == POLICY.pause_seconds_max
+    assert restarts.after_failure(0, POLICY)[1] is None
+    assert restarts.after_failure(0, POLICY, is_outage=True)[1] is not None
 
 
 def test_progress_for_a_while_counts_anew() -> None:

@@ -165,17 +165,53 @@ def test_a_run_that_is_stopped_while_spark_starts_leaves_no_jvm_behind(
     assert "Traceback" not in run.said
 
 
+COUNT_WORDS = """
+from penstock.spark import pipeline
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+lower = F.udf(lambda text: text.lower(), returnType=StringType())  # has a counterpart in the JVM
+
+@pipeline(mode="complete")
+def count_words(lines):
+    words = lines.select(F.explode(F.split(lower(F.col("value").cast("string")), " ")).alias("key"))
+    return words.groupBy("key").count()
+"""
+
+
+def of_spark(run: Run) -> dict[int, str]:
+    """The JVM and its Python processes."""
+    commands = {pid: whole_command_of(pid) for pid in run.alive()}
+    return {pid: text for pid, text in commands.items() if "pyspark" in text or "python_daemon" in text}
+
+
+def kill_jvm(run: Run) -> None:
+    """Returns when everything that belonged to it is gone."""
+    before = of_spark(run)
+    (jvm,) = (pid for pid, text in before.items() if "pyspark-shell" in text)
+    os.kill(jvm, signal.SIGKILL)
+    run.until(lambda: not before.keys() & run.alive())
+
+
 @pytest.mark.timeout(600)
-def test_a_killed_run_takes_its_worker_along_the_next_one_goes_on_and_after_ctrl_c_everything_is_gone(
+def test_after_a_kill_of_the_jvm_or_the_run_it_goes_on_and_after_ctrl_c_everything_is_gone(
     tmp_path: Path,
 ) -> None:
+    """A run restarts its JVM. A killed run takes its worker along, and the next one goes on."""
     data = tmp_path / "data"
-    arguments = (str(EXAMPLES / "count_words.py"), "--data", str(data))
+    (tmp_path / "count_words.py").write_text(COUNT_WORDS)
+    arguments = ("count_words.py", "--data", str(data))
     with Run(tmp_path, *arguments) as run:
         run.until(lambda: ports(data))
         run.until(lambda: is_running(f"127.0.0.1:{ports(data)['http']}", "count_words"))
         send(f"127.0.0.1:{ports(data)['connector']}", "lines", "book", lines(50))
         assert counts(f"127.0.0.1:{ports(data)['segment']}") == expected(50), "acknowledged: the counts are there"
+        kill_jvm(run)
+        send(f"127.0.0.1:{ports(data)['connector']}", "lines", "book", lines(60))
+        assert counts(f"127.0.0.1:{ports(data)['segment']}") == expected(60)
+        assert "count_words failed, and is restarted in 1 s: Spark's JVM was ended by SIGKILL" in run.said
+        assert run.said.count("ready: count_words") == 2, run.said
+        assert "Traceback" not in run.said
         run.process.kill()
         assert run.ended(but=ASKING) == -signal.SIGKILL
     with Run(tmp_path, *arguments) as again:

@@ -21,6 +21,7 @@ from penstock.spark.run.attempt import RestartPolicy
 from tests.spark.sending import outputs, send
 from tests.support.running_runner import RunnerThread, running
 from tests.support.running_worker import RunningWorker
+from tests.support.worker_process import WorkerProcess, free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -207,8 +208,35 @@ def test_a_query_that_fails_is_started_again_and_loses_nothing(bench: Bench) -> 
         assert failure is not None
         assert failure.text.endswith("ConnectionError: not yet")
         assert "in check" in failure.text
+        more = bench.settings.restarts.restarts_max + 1
+        running.until(lambda: running.first.restarts.in_a_row > more)  # an outage may last for any time
+        running.until(lambda: (told := bench.status("careful").failure) and told.failures > more)
+        assert "ConnectionError: not yet" in str(bench.status("careful").failure)
         mended.touch()
         running.until(lambda: bench.out("careful") == payloads(1, 2))
+
+
+def test_a_pipeline_waits_for_its_worker_for_as_long_as_that_takes(spark: SparkSession, tmp_path: Path) -> None:
+    from penstock.spark.run.attempt import RunSettings
+    from penstock.spark.run.runner import Runner
+
+    worker = WorkerProcess(tmp_path / "data")
+    worker.http_port = free_port()
+    quick = RestartPolicy(restarts_max=1, pause_seconds_first=0.05, pause_seconds_max=0.2)
+    address = f"127.0.0.1:{worker.http_port}"
+    runner = Runner(spark, [copy], RunSettings(worker=address, checkpoints=str(tmp_path), cores=2, restarts=quick))
+    try:
+        with running(runner) as thread:
+            thread.until(lambda: thread.first.restarts.in_a_row > 5)
+            failure = thread.first.last_failure
+            assert failure is not None
+            assert failure.text.startswith(f"the worker at {address} cannot be reached")
+            worker.start()
+            send(f"127.0.0.1:{worker.connector_port}", "numbers", "numbers", payloads(1))
+            assert [event.payload for event in outputs(worker.address, "copy")] == payloads(1)
+        thread.check()
+    finally:
+        worker.close()
 
 
 def parse(batches: Iterator[Any]) -> Iterator[Any]:

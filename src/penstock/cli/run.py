@@ -211,7 +211,7 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
     with (
         announced(worker.http, pipelines) as announcement,
         RunView(worker.http, Console(highlight=False)) as view,
-        spark_driver(name, options.master, options.conf, options.spark_log) as session,
+        spark_driver(name, options.master, options.conf, options.spark_log) as spark,
     ):
 
         def show(running: Sequence[RunningPipeline]) -> None:
@@ -221,7 +221,12 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
 
         with closing(Follower(worker.http, deployed, print_line)) as follower:
             runner = follower.runner = Runner(
-                session, pipelines, options.settings(worker.http, session), show, change=follower.follow
+                spark.session,
+                pipelines,
+                options.settings(worker.http, spark.session),
+                show,
+                change=follower.follow,
+                driver=spark,
             )
             with stopped_by_signals(runner) as caught:
                 runner.run(options.seconds_max)

@@ -81,7 +81,7 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
     with (
         announced(worker.http, pipelines) as announcement,
         RunView(worker.http, Console(stderr=True, highlight=False)) as view,
-        spark_driver(name, options.master, options.conf, options.spark_log) as session,
+        spark_driver(name, options.master, options.conf, options.spark_log) as spark,
     ):
 
         def show(running: "Sequence[RunningPipeline]") -> None:
@@ -91,11 +91,12 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
 
         with closing(Driver(worker.http, first, print_line)) as driver:
             runner = driver.runner = Runner(
-                session,
+                spark.session,
                 pipelines,
-                options.settings(worker.http, session),
+                options.settings(worker.http, spark.session),
                 show,
                 change=driver.follow,
+                driver=spark,
                 until_stopped=not options.available_now,
             )
             with stopped_by_signals(runner) as caught:

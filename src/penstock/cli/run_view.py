@@ -20,6 +20,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.sizes import show_size
 from penstock.protocol.api.status import ConnectorStatus
 from penstock.spark import codecs
+from penstock.spark.run.failures import Failure
 from penstock.spark.run.runner import RunningPipeline
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ _ASK_SECONDS = 1.0
 _ANSWER_SECONDS_MAX = 2.0
 """How long the view waits for the worker's status."""
 
+_OFTEN = 2
+"""From so many failures in a row on, their number is shown."""
+
 _IN_TROUBLE = ("REFUSED", "WAITING", "DIVERGED")
 
 _STAYS = "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset); the others continue"
@@ -93,6 +97,8 @@ class RunView:
         self._is_stopping = False
         self._asked = self._printed = 0.0
         self._reported: dict[str, str] = {}
+        self._restarts: dict[str, float | None] = {}
+        """For which restart of each pipeline the failure was reported."""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -153,8 +159,19 @@ class RunView:
         name, failure = running.pipeline.name, running.last_failure
         if (error := running.replaced) is not None:
             self._report(f"return of {name}", f"{error}\n{error.hint}\n{_RETURNED.format(name)}", logging.ERROR)
-        if failure is not None and failure.cause is None:  # an error in the user's code is reported when it fails again
-            self._report(f"failure of {name}", f"{name} failed, and is restarted: {failure.text}", logging.WARNING)
+        # An error in the user's code is reported when it fails again.
+        if failure is not None and failure.cause is None and running.restart_at is not None:
+            self._report_restart(running, failure)
+
+    def _report_restart(self, running: RunningPipeline, failure: Failure) -> None:
+        """Once for each failure."""
+        name, times = running.pipeline.name, running.restarts.in_a_row
+        if self._restarts.get(name) != running.restart_at:
+            self._restarts[name] = running.restart_at
+            often = "" if times < _OFTEN else f" {times} times in a row"
+            text = f"{name} failed{often}, and is restarted in {_seconds_until(running.restart_at)} s: {failure.text}"
+            hint = f"\n{failure.hint}" if failure.hint else ""
+            report(self._console, f"{text}{hint}", logging.WARNING)
 
     def _report_sinks(self, name: str) -> None:
         """Where the output goes, once; and why a sink does not accept it, until it does."""
@@ -180,7 +197,7 @@ class RunView:
         self._ready = lines
 
     def _line(self, running: RunningPipeline) -> str:
-        if running.progress is None:
+        if running.progress is None or running.restart_at is not None:
             return ""
         return ", ".join(f"{name} {text}" for name, text in self._cells(running).items() if text)
 
@@ -196,9 +213,9 @@ class RunView:
         cells = {"pipeline": running.pipeline.name}
         if progress is None:
             empty = dict.fromkeys(("rows", "rows/s", "lag", "watermark", "state", "open windows"), "")
-            return cells | {"epoch": "starts …" if running.is_running else ""} | empty
+            return cells | {"epoch": _standing(running)} | empty
         return cells | {
-            "epoch": str(progress.epoch),
+            "epoch": ", ".join(filter(None, (str(progress.epoch), _standing(running)))),
             "rows": f"{running.rows:,}",
             "rows/s": f"{progress.rows_per_second:,.0f}",
             "lag": "" if known is None else show_size(known.lag_bytes),
@@ -206,6 +223,19 @@ class RunView:
             "state": f"{progress.state_rows:,} rows" if progress.state_rows else "",
             "open windows": "" if known is None else _open_windows(known),
         }
+
+
+def _standing(running: RunningPipeline) -> str:
+    """Empty for one that makes progress."""
+    if running.given_up is not None:
+        return "failed"
+    if running.restart_at is not None:
+        return f"restarts in {seconds} s" if (seconds := _seconds_until(running.restart_at)) else "restarts …"
+    return "starts …" if running.is_running and running.progress is None else ""
+
+
+def _seconds_until(monotonic: float | None) -> int:
+    return 0 if monotonic is None else max(0, round(monotonic - time.monotonic()))
 
 
 def _open_windows(known: PipelineStatus) -> str:

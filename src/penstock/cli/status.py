@@ -232,6 +232,9 @@ def _failing(pipelines: Sequence[PipelineStatus]) -> Iterator[str]:
     """A sentence with the reason for each of the first few."""
     for one in pipelines[:_NAMED]:
         age = one.heartbeat_age_seconds
+        if one.failure is not None:
+            yield printable(f"pipeline {one.name} is FAILING ({show_size(one.lag_bytes)} behind): {one.failure}")
+            continue
         if age is None or age > _SILENT_SECONDS:
             why = "no heartbeat from its driver" + ("" if age is None else f" for {age:.0f} s")
         else:

@@ -3,7 +3,7 @@
 In memory only: a worker that has just started knows no pipelines.
 
     announced ──start──▶ STARTING ──its query asks for an epoch──▶ RUNNING ──it reports so──▶ STOPPED
-        (STARTING too)                                                └──silence──▶ FAILING
+        (STARTING too)                                                └──silence, or it reports a failure──▶ FAILING
 """
 
 import logging
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from penstock.core.errors import LimitExceeded
+from penstock.protocol.api.pipelines import QueryFailure
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class _Heard:
     at: float
     stopped: bool = False
     failed: bool = False
+    failure: QueryFailure | None = None
+    """Why it has failed, if its driver has reported that, as of `at`."""
     takes_epochs: bool = False
     """It has asked for one, or merged one."""
     first_epoch: int | None = None
@@ -108,10 +111,21 @@ class Heartbeats:
         self._heard[name] = _Heard(self._clock())
         self._announced.pop(name, None)
 
-    def beat(self, name: str, *, stopped: bool = False, failed: bool = False) -> None:
+    def beat(
+        self, name: str, *, stopped: bool = False, failed: bool = False, failure: QueryFailure | None = None
+    ) -> None:
         """`failed`: its query has ended with an error, which is known before the heartbeat lapses."""
         heard = self._heard.get(name) or _SURVIVOR
-        self._hear(name, replace(heard, at=self._clock(), stopped=stopped, failed=failed))
+        if failure is not None and not _is_same(failure, heard.failure):
+            log.warning("pipeline %s: %s", name, failure)
+        self._hear(name, replace(heard, at=self._clock(), stopped=stopped, failed=failed, failure=failure))
+
+    def alive(self, name: str) -> None:
+        """Its query asks for something. That may be the last question of a query whose driver has reported a failure,
+        so only the next merge, or the next heartbeat, takes that back.
+        """
+        heard = self._heard.get(name) or _SURVIVOR
+        self._hear(name, replace(heard, at=self._clock(), stopped=False))
 
     def asked(self, name: str) -> None:
         """Its query asks for an epoch, or reads one again: events that arrive from now on are processed."""
@@ -131,7 +145,7 @@ class Heartbeats:
         """
         heard = self._heard.get(name) or _SURVIVOR
         is_warm = heard.is_warm or (heard.first_epoch is not None and heard.first_epoch <= epoch)
-        self._took(name, replace(heard, takes_epochs=True, failed=False, is_warm=is_warm))
+        self._took(name, replace(heard, takes_epochs=True, failed=False, failure=None, is_warm=is_warm))
 
     def _took(self, name: str, heard: _Heard) -> None:
         before = self._heard.get(name)
@@ -154,6 +168,15 @@ class Heartbeats:
         """Seconds since the last heartbeat; None if there was none."""
         heard = self._heard.get(name)
         return None if heard is None else self._clock() - heard.at
+
+    def failure(self, name: str) -> QueryFailure | None:
+        """Why it is FAILING, if its driver has reported that. The time until its restart is as of now."""
+        heard = self._heard.get(name)
+        if heard is None or heard.failure is None or self._clock() - heard.at > self._lapse_seconds:
+            return None
+        seconds = heard.failure.restart_in_seconds
+        left = None if seconds is None else max(0.0, heard.at + seconds - self._clock())
+        return replace(heard.failure, restart_in_seconds=left)
 
     def state(self, name: str) -> State:
         """A driver without a heartbeat since another one was announced counts as gone."""
@@ -185,3 +208,8 @@ class Heartbeats:
     def _is_announced(self, name: str) -> bool:
         one = self._announced.get(name)
         return one is not None and self._clock() - one.at <= self._lapse_seconds
+
+
+def _is_same(failure: QueryFailure, before: QueryFailure | None) -> bool:
+    """Reported by several heartbeats, which differ in the time that is left until the restart."""
+    return before is not None and replace(failure, restart_in_seconds=before.restart_in_seconds) == before

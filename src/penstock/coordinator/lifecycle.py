@@ -17,6 +17,7 @@ from penstock.protocol.api.pipelines import (
     InputOffset,
     InputSpec,
     Limits,
+    QueryFailure,
     Segments,
     Started,
     Starting,
@@ -140,9 +141,17 @@ class Lifecycle:
             shared.keeper.commit(Describe(name, generation, given))
             await shared.keeper.settled()
 
-    def heartbeat(self, name: str, generation: int, *, stopped: bool, failed: bool = False) -> None:
+    def heartbeat(
+        self,
+        name: str,
+        generation: int,
+        *,
+        stopped: bool,
+        failed: bool = False,
+        failure: QueryFailure | None = None,
+    ) -> None:
         current(self._shared.state, name, generation)
-        self._shared.heartbeats.beat(name, stopped=stopped, failed=failed)
+        self._shared.heartbeats.beat(name, stopped=stopped, failed=failed, failure=failure)
 
     def stored_input(self, name: str) -> StoredInput:
         """How much of its input a pipeline would read again after a reset, if it started where it first started.

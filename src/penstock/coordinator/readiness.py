@@ -61,6 +61,8 @@ class Readiness:
                 left = None if seconds is None else math.ceil(seconds)
                 return NotReady(f"{name} is starting" + ("" if left is None else f", ready in about {left} s"), left)
             case "FAILING":
+                if self._heartbeats.failure(name) is not None:  # senders need not know more
+                    return NotReady(f"{name} is FAILING: its query has failed; penstock status shows why")
                 age = round(self._heartbeats.age(name) or 0)
                 return NotReady(f"{name} is FAILING: its driver has not been heard for {age} s")
             case _:

@@ -116,6 +116,7 @@ class Reports:
             is_reset=any(not spec.resolved for spec in pipeline.inputs.values()),
             watermark_blocked_by=None if standing is None else self._blocker(standing.blocker),
             watermark_unmoved_seconds=None if standing is None else round(standing.unmoved_seconds, 3),
+            failure=self._heartbeats.failure(name),
         )
 
     def _blocker(self, blocker: Blocker | None) -> WatermarkBlocker | None:

@@ -84,5 +84,5 @@ class Shared:
     def living(self, name: str, generation: int) -> Pipeline:
         """The pipeline, if this is its newest generation. Counts as a heartbeat. Raises Fenced."""
         pipeline = current(self.state, name, generation)
-        self.heartbeats.beat(name)
+        self.heartbeats.alive(name)
         return pipeline

@@ -205,7 +205,7 @@ class _Pipelines:
 
     async def heartbeat(self, name: str, body: api.Heartbeat) -> None:
         lifecycle = self._worker.coordinator().lifecycle
-        lifecycle.heartbeat(name, body.generation, stopped=body.stopped, failed=body.failed)
+        lifecycle.heartbeat(name, body.generation, stopped=body.stopped, failed=body.failed, failure=body.failure)
 
     async def reset(self, name: str, body: api.Reset) -> None:
         await self._worker.coordinator().lifecycle.reset(name, accept_partial=body.accept_partial)

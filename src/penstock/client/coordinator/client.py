@@ -190,11 +190,19 @@ class CoordinatorClient(WorkerClient):
         """Say that Spark has committed all epochs up to this one."""
         self._pipeline(name, "complete", api.Complete(generation=generation, epoch=epoch), Done)
 
-    def heartbeat(self, name: str, generation: int, *, stopped: bool = False, failed: bool = False) -> None:
-        """Say that this generation lives, that it has `stopped` as it should, or that it has `failed`. Raises Fenced
-        when it is not the newest.
+    def heartbeat(
+        self,
+        name: str,
+        generation: int,
+        *,
+        stopped: bool = False,
+        failed: bool = False,
+        failure: api.QueryFailure | None = None,
+    ) -> None:
+        """Report that this generation lives, that it has `stopped` as it should, or that it has `failed`, and why.
+        Raises Fenced when it is not the newest.
         """
-        beat = api.Heartbeat(generation=generation, stopped=stopped, failed=failed)
+        beat = api.Heartbeat(generation=generation, stopped=stopped, failed=failed, failure=failure)
         self._pipeline(name, "heartbeat", beat, Done)
 
     def batch(self, name: str) -> BatchRanges:

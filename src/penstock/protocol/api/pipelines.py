@@ -267,13 +267,33 @@ class StartingPipeline:
     """About; None if nothing is known of its start."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueryFailure:
+    """Why a pipeline does not run, as its driver reports it."""
+
+    text: Annotated[str, msgspec.Meta(max_length=1000)]
+    failures: Annotated[int, msgspec.Meta(ge=0)]
+    """In a row."""
+    restart_in_seconds: float | None
+    """None: the driver does not restart it."""
+
+    def __str__(self) -> str:
+        times = "" if self.failures < 2 else f" {self.failures} times in a row"
+        if self.restart_in_seconds is None:
+            return f"it has failed{times} and stays stopped: {self.text}"
+        when = f"restarts in {seconds} s" if (seconds := round(self.restart_in_seconds)) else "is being restarted"
+        return f"it has failed{times} and {when}: {self.text}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
     """A pipeline as `penstock pipeline list` shows it. Epochs: the last one of each kind, or NO_EPOCH."""
 
     name: str
     state: Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
-    """STARTING: it will take events as soon as Spark is up; FAILING: its driver has not been heard for a while."""
+    """STARTING: it will take events as soon as Spark is up; FAILING: its query has failed, or its driver has not been
+    heard for a while.
+    """
     incarnation: int
     generation: int
     planned: int
@@ -310,6 +330,8 @@ class PipelineStatus:
     """The sources whose windows no clock closes: only their events do, or their end."""
     open_windows_by_clock: bool = False
     """The worker's clock closes them all, while the pipeline runs."""
+    failure: QueryFailure | None = None
+    """Why its query does not run; None: it runs, or its driver is silent."""
 
     def open_windows_text(self) -> str | None:
         """One sentence; None: no window is open, as far as the worker knows."""
@@ -420,6 +442,7 @@ class Heartbeat(Request, frozen=True, kw_only=True):
     generation: Count
     stopped: bool = False
     failed: bool = False
+    failure: QueryFailure | None = None
 
 
 class Reset(Request, frozen=True, kw_only=True):

@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 
     from penstock.spark.pipelines import Pipeline
 
+_RETRY_SECONDS = 0.0
+"""At a start nothing waits for an absent worker: the runner tries again, and meanwhile looks after other pipelines."""
+
 # When a failed query is restarted.
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     restarts_max: int = 6
-    """In a row. With the pauses they take about a minute: enough for a worker or a disk to come back. A longer failure
-    is not transient."""
+    """In a row, and outages do not count. With the pauses they take about a minute. A longer failure is not transient,
+    unless something outside is unavailable: then there is no limit."""
 
     pause_seconds_first: float = 1.0
     pause_seconds_max: float = 30.0
@@ -47,16 +50,21 @@ class Restarts:
     """How many times in a row a pipeline was restarted."""
 
     in_a_row: int = 0
+    limited: int = 0
+    """Those that count towards the limit."""
 
-    def after_failure(self, healthy_for_seconds: float, policy: RestartPolicy) -> tuple[Restarts, float | None]:
+    def after_failure(
+        self, healthy_for_seconds: float, policy: RestartPolicy, *, is_outage: bool = False
+    ) -> tuple[Restarts, float | None]:
         """Also returns the pause before the next start, or None to give up. `healthy_for_seconds`: from the start of
-        the query to its last progress.
+        the query to its last progress. `is_outage`: something outside was unavailable.
         """
-        before = 0 if healthy_for_seconds >= policy.healthy_seconds else self.in_a_row
-        if before >= policy.restarts_max:
+        before = Restarts() if healthy_for_seconds >= policy.healthy_seconds else self
+        if not is_outage and before.limited >= policy.restarts_max:
             return self, None
+        after = Restarts(before.in_a_row + 1, before.limited + (not is_outage))
         pauses = RetryPolicy(policy.pause_seconds_first, policy.pause_seconds_max, jitter=0.0)
-        return Restarts(before + 1), pauses.pause(before + 1)
+        return after, pauses.pause(after.in_a_row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +93,6 @@ class Attempt:
     query: StreamingQuery
     query_id: str
     ports: tuple[str, ...]
-    moved_aside: str | None = None
-    """The new location of a checkpoint that a reset has invalidated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,11 @@ def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunS
     """Raises RequestError if a query with this plan cannot continue from the pipeline's checkpoint. Changes nothing."""
     checkpoint = opened(spark, settings.checkpoint(name))
     stored = StatePlan.parse(checkpoint.read(PLAN) or "")
-    if stored is not None and checkpoint.batches() and not is_outdated(checkpoint, name, settings.worker):
+    if (
+        stored is not None
+        and checkpoint.batches()
+        and not is_outdated(checkpoint, name, settings.worker, retry_seconds=_RETRY_SECONDS)
+    ):
         check_compatible(name, stored, state)
 
 
@@ -132,44 +142,55 @@ def keep_state_plan(spark: SparkSession, name: str, state: StatePlan, settings: 
         checkpoint.write(PLAN, state.text())
 
 
-def start_attempt(
-    spark: SparkSession, pipeline: Pipeline, planned: Planned, settings: RunSettings, *, bind: bool
-) -> Attempt:
-    """Fence older generations and start the query. With `bind` the pipeline's sinks are bound before the query can end
-    an epoch. A checkpoint from before a reset is moved aside. Raises RequestError for errors that the user must fix.
+def begin_attempt(
+    spark: SparkSession, pipeline: Pipeline, planned: Planned, settings: RunSettings
+) -> tuple[Generation, str | None]:
+    """Fence older generations. A checkpoint from before a reset is moved aside: also returns its new location. Raises
+    RequestError for errors that the user must fix.
     """
-    checkpoint, ports = settings.checkpoint(pipeline.name), planned.ports
-    moved = move_outdated_aside(opened(spark, checkpoint), pipeline.name, settings.worker)
+    checkpoint = settings.checkpoint(pipeline.name)
+    moved = move_outdated_aside(opened(spark, checkpoint), pipeline.name, settings.worker, retry_seconds=_RETRY_SECONDS)
     generation = start_generation(
         pipeline.name,
         settings.worker,
         pipeline.inputs,
-        ports,
+        planned.ports,
         starting=pipeline.starting,
         limits=pipeline.limits,
         fresh=is_fresh(checkpoint),
+        retry_seconds=_RETRY_SECONDS,
     )
-    try:
-        if bind and pipeline.sinks:
-            with CoordinatorClient(settings.worker) as coordinator:
-                coordinator.bind(pipeline.name, pipeline.sinks)
-        inputs = {
-            name: _load(spark, pipeline, generation.input(name, min_partitions=settings.cores))
-            for name in pipeline.inputs
-        }
-        left = _left(pipeline, inputs)
-        generation.describe(left.schemas)
-        writer = _writer(left, pipeline, generation).queryName(pipeline.name)
-        writer = _triggered(writer, pipeline, settings).option("checkpointLocation", checkpoint)
-        with (
-            _shuffles_by(spark, planned.state.buckets if settings.follows_buckets else None),
-            shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"),
-        ):
-            query = writer.start()
-        return Attempt(generation, query, query.id, ports, moved)
-    except BaseException:
-        generation.stop(failed=True)
-        raise
+    return generation, moved
+
+
+def start_query(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    planned: Planned,
+    settings: RunSettings,
+    generation: Generation,
+    *,
+    bind: bool,
+) -> Attempt:
+    """With `bind` the pipeline's sinks are bound before the query can end an epoch. Raises RequestError for errors that
+    the user must fix.
+    """
+    if bind and pipeline.sinks:
+        with CoordinatorClient(settings.worker, _RETRY_SECONDS) as coordinator:
+            coordinator.bind(pipeline.name, pipeline.sinks)
+    inputs = {
+        name: _load(spark, pipeline, generation.input(name, min_partitions=settings.cores)) for name in pipeline.inputs
+    }
+    left = _left(pipeline, inputs)
+    generation.describe(left.schemas, retry_seconds=_RETRY_SECONDS)
+    writer = _writer(left, pipeline, generation).queryName(pipeline.name)
+    writer = _triggered(writer, pipeline, settings).option("checkpointLocation", settings.checkpoint(pipeline.name))
+    with (
+        _shuffles_by(spark, planned.state.buckets if settings.follows_buckets else None),
+        shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"),
+    ):
+        query = writer.start()
+    return Attempt(generation, query, query.id, planned.ports)
 
 
 @contextmanager

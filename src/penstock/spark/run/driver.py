@@ -1,7 +1,8 @@
-"""Spark's driver in this process and its JVM in a child process, which is always ended."""
+"""Spark's driver in this process and its JVM in a child process, which is always ended, and can be replaced."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from penstock.spark.run.session import prepare_environment, spark_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 _LOG_BYTES_MAX = 16 << 20
 """A log that is larger than this at the start is moved aside, replacing the previous one."""
@@ -35,23 +38,66 @@ _STOP_QUERY = {"spark.sql.streaming.stopTimeout": "30s"}
 """How long a batch may take to end when its query is stopped: by default Spark waits forever."""
 
 
+class SparkDriver:
+    """A session and its JVM. `restart` replaces both, after the JVM has ended or no longer answers."""
+
+    def __init__(self, settings: Mapping[str, str], stderr: IO[bytes], log: Path) -> None:
+        """The JVM writes its log to `stderr`, which is the file `log`. Raises RequestError if it does not start."""
+        self._settings = settings
+        self._stderr = stderr
+        self._log = log
+        self._gateway: Any = None
+        self._start()
+
+    def _start(self) -> None:
+        with _new_children_killed_on_error():
+            self._gateway = _launch(self._settings, self._stderr, self._log)
+        _log.info("Spark's JVM runs")
+        try:
+            self.session = _session(self._gateway, self._settings)
+            _log.info("Spark's session is ready")
+        except BaseException:
+            self.close()
+            raise
+
+    def ended(self, within_seconds: float = 0.0) -> str | None:
+        """How the JVM has ended, or ends now, in words that follow "Spark's JVM"; None: it runs."""
+        if self._gateway is None:
+            return None
+        try:
+            status = self._gateway.proc.wait(within_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
+
+    def restart(self) -> SparkSession:
+        """A new session in a new JVM. Everything of Spark's that belongs to the previous one is of no use any more.
+        Raises RequestError if it does not start; may be called again.
+        """
+        self.close()
+        self._start()
+        return self.session
+
+    def close(self) -> None:
+        """The JVM has ended then, killed if necessary. Idempotent."""
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            _end(gateway)
+            _forget(gateway)
+
+
 @contextmanager
-def spark_driver(name: str, master: str, conf: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
-    """A session whose JVM writes its log to `log`; its stdout still goes to the terminal, for Spark's console sink.
-    The JVM has ended when the context exits, killed if necessary. Raises RequestError if it does not start.
+def spark_driver(name: str, master: str, conf: Mapping[str, str], log: Path) -> Iterator[SparkDriver]:
+    """A driver whose JVM writes its log to `log`; its stdout still goes to the terminal, for Spark's console sink. The
+    JVM has ended when the context exits. Raises RequestError if it does not start.
     """
     prepare_environment(master)
     sockets = tempfile.mkdtemp(prefix="penstock-")
     settings = spark_settings(master) | _STOP_QUERY | {"spark.python.unix.domain.socket.dir": sockets} | dict(conf)
     settings |= {"spark.master": master, "spark.app.name": name}
     try:
-        with _opened(log) as stderr:
-            with _new_children_killed_on_error():
-                gateway = _launch(settings, stderr, log)
-            try:
-                yield _session(gateway, settings)
-            finally:
-                _end(gateway)
+        with _opened(log) as stderr, closing(SparkDriver(settings, stderr, log)) as driver:
+            yield driver
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
 
@@ -128,7 +174,7 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
 def _ignore_end(request: Any, client_address: Any) -> None:  # noqa: ARG001  the parameters of socketserver
     error = sys.exception()
     if not isinstance(error, EOFError | ConnectionError):
-        logging.getLogger(__name__).error("PySpark's accumulators: %r", error)
+        _log.error("PySpark's accumulators: %r", error)
 
 
 def _end(gateway: Any) -> None:
@@ -156,3 +202,35 @@ def _stop(gateway: Any) -> None:
     with suppress(Py4JError, OSError):
         gateway.shutdown()
     gateway.proc.stdin.close()
+
+
+def _forget(gateway: Any) -> None:
+    """PySpark keeps references to the JVM in its classes, and does not expect another one in the same process."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.context import SQLContext
+
+    with suppress(Exception):  # Py4J raises all kinds of errors if the JVM has gone
+        gateway.shutdown_callback_server()
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    if context is not None:
+        context._jsc = None  # noqa: SLF001  otherwise it would ask the JVM to stop
+        context.stop()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    SQLContext._instantiatedContext = None  # noqa: SLF001
+    _forget_functions()
+
+
+def _forget_functions() -> None:
+    """A user's function keeps its counterpart in the JVM from its first use on. It is usually defined once, at the top
+    of a file, and must work in the next JVM.
+    """
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.sql.udtf import UserDefinedTableFunction
+
+    for held in gc.get_objects():
+        if type(held) is UserDefinedFunction:
+            held._judf_placeholder = None  # noqa: SLF001
+        elif type(held) is UserDefinedTableFunction:
+            held._judtf_placeholder = None  # noqa: SLF001

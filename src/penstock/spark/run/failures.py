@@ -8,40 +8,62 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
-from penstock.core import errors
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import (
+    CheckpointFailed,
+    NoRoom,
+    PenstockError,
+    RequestError,
+    StoreFailed,
+    Unavailable,
+    WorkerFailed,
+)
 from penstock.protocol.api.pipelines import BatchRanges
 from penstock.spark.pipelines import Pipeline
 
+_Framed = TypeVar("_Framed")
+
 # Which frames of a traceback are the user's own.
 
-_FRAMEWORKS = ("penstock", "pyspark", "py4j", "pyarrow")
+_FRAMEWORKS = ("penstock", "pyspark", "py4j", "pyarrow", "tenacity", "msgspec", "pandas", "numpy", "numba")
+"""Ours, Spark's, and what these two call: through them an error passes on its way to the user's code or from it."""
 _INSTALLED = "site-packages"
+_FRAMEWORK_FILE = re.compile(rf"[/\\](?:site|dist)-packages[/\\](?:{'|'.join(_FRAMEWORKS)})(?:\.zip)?[/\\]")
+_PYTHONS_FILE = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])")
+"""On an executor Python and the packages may be in other folders than here."""
 
 
 def is_the_users(file: str) -> bool:
     """Whether the file is neither ours, nor Spark's, nor Python's own."""
-    return file.endswith(".py") and not file.startswith(("<", *_framework_folders())) and not _is_pythons(file)
+    if not file.endswith(".py") or file.startswith(("<", *_framework_folders())):
+        return False
+    return _FRAMEWORK_FILE.search(file) is None and not _is_pythons(file)
+
+
+def _users_own(frames: Sequence[_Framed], file_of: Callable[[_Framed], str]) -> list[_Framed]:
+    """The frames of the user's own files. Installed packages count only if there is no other: a user may install the
+    pipelines as a package, too.
+    """
+    users = [frame for frame in frames if is_the_users(file_of(frame))]
+    return [frame for frame in users if _INSTALLED not in file_of(frame)] or users
 
 
 def place_of(error: BaseException) -> str | None:
-    """The user's line that was running, such as `orders.py:12`; None if there is none. Frames of installed packages are
-    skipped, unless there are no others.
-    """
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if is_the_users(one.filename)]
-    own = [one for one in frames if _INSTALLED not in one.filename] or frames
+    """The user's line that was running, such as `orders.py:12`; None if there is none."""
+    own = _users_own(traceback.extract_tb(error.__traceback__), lambda frame: frame.filename)
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
 
 
 def _is_pythons(file: str) -> bool:
-    return file.startswith(sysconfig.get_path("stdlib") + os.sep) and _INSTALLED not in file
+    here = file.startswith(sysconfig.get_path("stdlib") + os.sep) and _INSTALLED not in file
+    return here or _PYTHONS_FILE.search(file) is not None
 
 
 @cache
@@ -52,10 +74,13 @@ def _framework_folders() -> tuple[str, ...]:
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
-_OURS = re.compile(r"penstock\.core\.errors\.(\w+): (.*)", re.DOTALL)
+_OURS = re.compile(r"(penstock(?:\.\w+)+): (.*)", re.DOTALL)
 _JAVA_STACK = re.compile(r"\n+(\tat |Driver stacktrace:|Caused by: )")
 _TEXT_CHARS_MAX = 4000
 """Spark repeats itself; its log has the full text."""
+
+_SUMMARY_CHARS_MAX = 500
+"""What the worker gets to know of a failure, for `penstock status`."""
 
 _RANGES_MAX = 10
 """The most ranges of a batch that a message lists."""
@@ -67,8 +92,17 @@ _ENDED_HINT = (
     "spark.python.worker.faulthandler.enabled=true shows where), and the kernel's out-of-memory killer (dmesg)."
 )
 
-_MAY_PASS = re.compile(r"(\w+\.)*((OS|IO|URL)Error|\w*(Connection|Timeout|Unavailable|Interrupted)\w*)")
-"""Exceptions of a function's dependencies, such as an unavailable service: retrying these may help."""
+_OUTAGES = (Unavailable, NoRoom, CheckpointFailed, StoreFailed, WorkerFailed)
+"""Something outside the pipeline cannot be reached or used now. It may take hours until it is back."""
+
+_OUTAGE = re.compile(r"(\w+\.)*(URLError|\w*(Connection|Timeout|Unavailable|Interrupted)\w*)")
+"""Exceptions of a function's dependencies, by their names, such as a service that cannot be reached."""
+
+_JAVA_OUTAGE = re.compile(r"java\.net\.(Connect|NoRouteToHost|UnknownHost|SocketTimeout)Exception")
+"""Of Spark's own sources and sinks."""
+
+_MAY_PASS = re.compile(r"(\w+\.)*(OS|IO)Error")
+"""Too general to be called an outage. Retrying may help."""
 
 _DATA_ERROR = re.compile(r"SQLSTATE: (22\w{3}|P0001)")
 """SQL's class of data exceptions, and `raise_error`."""
@@ -83,14 +117,26 @@ _WAYS_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`is_final`: a restart of the query would not help. `cause`: what failed in the user's code, at which line; if the
-    same cause occurs twice, the query would fail forever. None if the failure may be transient.
+    """`is_final`: a restart of the query would not help. `is_outage`: it helps as soon as something outside is back,
+    however long that takes. `cause`: what failed in the user's code, at which line; if the same cause occurs twice, the
+    query would fail forever. None if the failure may be transient.
     """
 
     text: str
     hint: str = ""
     is_final: bool = False
+    is_outage: bool = False
     cause: str | None = None
+
+    @classmethod
+    def of(cls, error: PenstockError) -> "Failure":
+        return _of_ours(type(error), str(error), error.hint)
+
+    @property
+    def summary(self) -> str:
+        """The error in one line, without the lines of code that led to it."""
+        lines = [line for line in self.text.splitlines() if line and not line.startswith("  ")]
+        return ": ".join(lines)[:_SUMMARY_CHARS_MAX]
 
 
 def failure_of(exception: str) -> Failure:
@@ -102,10 +148,13 @@ def failure_of(exception: str) -> Failure:
     if _TRACEBACK not in reason:
         return _of_spark(exception, _without_java(reason))
     frames, error = _split(_without_java(reason.rpartition(_TRACEBACK)[2]))
-    if ours := _OURS.fullmatch(error):
-        return _of_ours(ours[1], ours[2])
+    if (ours := _OURS.fullmatch(error)) and (kind_of_ours := _kinds_of_ours().get(ours[1])):
+        text, _, hint = ours[2].partition("\n")  # one line, followed by the hint on the next
+        return _of_ours(kind_of_ours, text, hint or kind_of_ours.hint)
     text = "\n".join([*frames, error])[:_TEXT_CHARS_MAX]
     kind = error.partition(":")[0]
+    if _OUTAGE.fullmatch(kind):
+        return Failure(text, is_outage=True)
     if not frames or _MAY_PASS.fullmatch(kind):
         return Failure(text)
     return Failure(text, _WAYS_OUT, cause=f"{kind} {_last_place(frames)}")
@@ -114,7 +163,7 @@ def failure_of(exception: str) -> Failure:
 def _of_spark(exception: str, text: str) -> Failure:
     """Spark's data errors, such as a division by zero, have a name in brackets."""
     if not _DATA_ERROR.search(exception):
-        return Failure(text)
+        return Failure(text, is_outage=_JAVA_OUTAGE.search(exception) is not None)
     name = _ERROR_NAME.search(text)
     return Failure(text, _WAYS_OUT, cause=name[0] if name else text)
 
@@ -132,18 +181,26 @@ def _without_java(text: str) -> str:
 
 def _split(trace: str) -> tuple[list[str], str]:
     """The lines of the user's frames, and the error itself."""
-    frames: list[str] = []
-    is_users = False
+    frames: list[list[str]] = []
     lines = trace.splitlines()
     for number, line in enumerate(lines):
         if line and not line.startswith("  "):
-            return frames, "\n".join(lines[number:]).rstrip()
+            return _users_lines(frames), "\n".join(lines[number:]).rstrip()
         if frame := _FRAME.match(line):
-            is_users = is_the_users(frame[1])
-            frames += [line, *_source_line(frame, lines[number + 1])] if is_users else []
-        elif is_users:
-            frames.append(line)
-    return frames, ""
+            frames.append([line, *_source_line(frame, lines[number + 1])])
+        elif frames:
+            frames[-1].append(line)
+    return _users_lines(frames), ""
+
+
+def _users_lines(frames: Sequence[list[str]]) -> list[str]:
+    return [line for frame in _users_own(frames, _file_of) for line in frame]
+
+
+def _file_of(frame: list[str]) -> str:
+    found = _FRAME.match(frame[0])
+    assert found is not None
+    return found[1]
 
 
 def _source_line(frame: re.Match[str], following: str) -> list[str]:
@@ -157,11 +214,18 @@ def _last_place(frames: list[str]) -> str:
     return places[-1]
 
 
-def _of_ours(name: str, message: str) -> Failure:
-    """Our errors are one line, followed by the hint on the next."""
-    kind = getattr(errors, name, PenstockError)
-    text, _, hint = message.partition("\n")
-    return Failure(text, hint or kind.hint, issubclass(kind, RequestError))
+def _of_ours(kind: type[PenstockError], text: str, hint: str) -> Failure:
+    return Failure(text, hint, is_final=issubclass(kind, RequestError), is_outage=issubclass(kind, _OUTAGES))
+
+
+def _kinds_of_ours() -> dict[str, type[PenstockError]]:
+    """By the full name that a traceback has. Some are defined beside the code that raises them."""
+    found, left = {}, [PenstockError]
+    while left:
+        kind = left.pop()
+        found[f"{kind.__module__}.{kind.__qualname__}"] = kind
+        left += kind.__subclasses__()
+    return found
 
 
 # Runs the user's code, and shows its errors at the user's own lines.
@@ -223,7 +287,7 @@ def _hint(error: Exception) -> str:
 
 def _users_traceback(error: BaseException) -> str:
     """The error as Python prints it, without Spark's frames and ours."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_the_users(frame.filename)]
+    frames = _users_own(traceback.extract_tb(error.__traceback__), lambda frame: frame.filename)
     return "".join([*traceback.format_list(frames), *_last_lines(error)]).rstrip()
 
 

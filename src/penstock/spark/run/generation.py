@@ -2,15 +2,19 @@
 
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec, Limits, Starting
 from penstock.client.credentials import default_worker
+from penstock.client.segments.failures import RETRY_SECONDS
 from penstock.core.errors import Fenced, PenstockError, RequestError
 from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import QueryFailure
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
 from penstock.spark.run.checkpoints import Checkpoint, LocalCheckpoint, incarnation_of, is_fresh, local_path
 
@@ -28,11 +32,24 @@ _LAST_REPORT_SECONDS_MAX = 2.0
 """An unreachable worker does not keep a driver from ending: the heartbeat lapses by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    text: str
+    failures: int
+    restart_at: float | None
+
+    def reported(self, *, is_over: bool) -> QueryFailure:
+        """As of now. `is_over`: the driver ends, and restarts nothing."""
+        if self.restart_at is None or is_over:
+            return QueryFailure(self.text, self.failures, None)
+        return QueryFailure(self.text, self.failures, max(0.0, self.restart_at - time.monotonic()))
+
+
 class Generation:
     """From `begin` until `stop`, or until a newer generation takes over: then `fenced` is set.
 
-    `input` and `output` return the options for Spark. A background thread sends the worker heartbeats and, for Spark's
-    own sinks, reports which epochs are committed.
+    `input` and `output` return the options for Spark. A background thread sends the worker heartbeats, reports a
+    failure of the query and, for Spark's own sinks, which epochs are committed.
     """
 
     def __init__(self, name: str, worker: str, number: int, inputs: Mapping[str, Sequence[str]]) -> None:
@@ -43,6 +60,9 @@ class Generation:
         self._inputs = inputs
         self._committed = self._reported = NO_EPOCH
         self._ended = self._failed = False
+        self._failure: _Failure | None = None
+        self._news = 0
+        """Counts what is to be reported before the next heartbeat is due."""
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._report_until_stopped, name=f"heartbeat of {name}", daemon=True)
         self._thread.start()
@@ -61,15 +81,28 @@ class Generation:
     def _options(self) -> dict[str, str]:
         return {"worker": self._worker, "pipeline": self.name, "generation": str(self.number)}
 
-    def describe(self, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    def describe(
+        self, schemas: Mapping[str, Sequence[tuple[str, str]]], *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
         """Report the fields of the output ports' rows, for SQL sinks: before the query can end an epoch."""
-        with CoordinatorClient(self._worker) as coordinator:
+        with CoordinatorClient(self._worker, retry_seconds) as coordinator:
             coordinator.describe(self.name, self.number, schemas)
 
     def committed(self, epoch: int) -> None:
         """Spark has committed all epochs up to this one. Returns at once."""
         with self._wake:
-            self._committed = max(self._committed, epoch)
+            if epoch > self._committed:
+                self._committed = epoch
+                self._news += 1
+                self._wake.notify()
+
+    def failed(self, text: str, failures: int, restart_at: float | None) -> None:
+        """The query has failed, so many times in a row. `restart_at`: when it is restarted, by `time.monotonic`; None:
+        never. The worker gets to know that now, and for as long as this generation is not stopped. Returns at once.
+        """
+        with self._wake:
+            self._failed, self._failure = True, _Failure(text, failures, restart_at)
+            self._news += 1
             self._wake.notify()
 
     def stop(self, *, failed: bool = False) -> None:
@@ -77,6 +110,7 @@ class Generation:
         with self._wake:
             self._ended = True
             self._failed = failed
+            self._failure = self._failure if failed else None
             self._wake.notify()
         self._thread.join(_REPORT_SECONDS_MAX + _LAST_REPORT_SECONDS_MAX)
 
@@ -93,23 +127,27 @@ class Generation:
     def _report_until_stopped(self) -> None:
         with CoordinatorClient(self._worker, 0, timeout_seconds=_REPORT_SECONDS_MAX) as coordinator:
             while self.fenced is None and not self._ended:
-                tried = self._committed
+                reported = self._news
                 self._report(coordinator)
                 with self._wake:
-                    self._wake.wait_for(lambda: self._ended or self._committed > tried, HEARTBEAT_SECONDS)  # noqa: B023
+                    self._wake.wait_for(lambda: self._ended or self._news > reported, HEARTBEAT_SECONDS)  # noqa: B023
         if self.fenced is None:
             with CoordinatorClient(self._worker, 0, timeout_seconds=_LAST_REPORT_SECONDS_MAX) as coordinator:
                 self._report(coordinator)
 
     def _report(self, coordinator: CoordinatorClient) -> None:
         """If this fails, the next heartbeat reports the same."""
-        epoch, ended = self._committed, self._ended
+        epoch, ended, failure = self._committed, self._ended, self._failure
         try:
             if epoch > self._reported:
                 coordinator.complete(self.name, self.number, epoch)
                 self._reported = epoch
             coordinator.heartbeat(
-                self.name, self.number, stopped=ended and not self._failed, failed=ended and self._failed
+                self.name,
+                self.number,
+                stopped=ended and not self._failed,
+                failed=self._failed,
+                failure=None if failure is None else failure.reported(is_over=ended),
             )
         except Fenced as error:
             self.fenced = error
@@ -117,23 +155,26 @@ class Generation:
             log.info("%s: no word with the worker: %s", self.name, error)
 
 
-def is_outdated(checkpoint: Checkpoint, name: str, worker: str) -> bool:
+def is_outdated(checkpoint: Checkpoint, name: str, worker: str, *, retry_seconds: float = RETRY_SECONDS) -> bool:
     """Whether the pipeline was reset after the checkpoint was created: then no query can continue from it. Only a reset
     that this worker knows of counts: the checkpoint may belong to a pipeline of the same name at another worker.
     """
     incarnation = incarnation_of(checkpoint)
     if incarnation is None:
         return False
-    with CoordinatorClient(worker) as coordinator:
+    with CoordinatorClient(worker, retry_seconds) as coordinator:
         known = {one.name: one for one in coordinator.pipelines()}.get(name)
     return known is not None and known.is_reset and incarnation < known.incarnation
 
 
-def move_outdated_aside(checkpoint: Checkpoint, name: str, worker: str) -> str | None:
+def move_outdated_aside(
+    checkpoint: Checkpoint, name: str, worker: str, *, retry_seconds: float = RETRY_SECONDS
+) -> str | None:
     """Returns the new location, or None if it was not moved. Called before the pipeline is restarted: a crash in
     between changes nothing.
     """
-    return checkpoint.move_aside() if is_outdated(checkpoint, name, worker) else None
+    is_moved = is_outdated(checkpoint, name, worker, retry_seconds=retry_seconds)
+    return checkpoint.move_aside() if is_moved else None
 
 
 def start_generation(
@@ -145,12 +186,13 @@ def start_generation(
     starting: Starting = "earliest",
     limits: Limits = NO_LIMITS,
     fresh: bool | None = None,
+    retry_seconds: float = RETRY_SECONDS,
 ) -> Generation:
     """Fences older generations. `fresh`: there is no checkpoint; None: unknown. Raises RequestError, and Unavailable
-    when no worker answers.
+    when no worker answers for `retry_seconds`.
     """
     specs = {key: InputSpec(sources, starting) for key, sources in inputs.items()}
-    with CoordinatorClient(worker) as coordinator:
+    with CoordinatorClient(worker, retry_seconds) as coordinator:
         started = coordinator.start(name, specs, outputs, limits, fresh=fresh)
     return Generation(name, worker, started.generation, inputs)
 

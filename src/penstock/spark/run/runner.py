@@ -20,20 +20,29 @@ from penstock.spark.run.attempt import (
     Planned,
     Restarts,
     RunSettings,
+    begin_attempt,
     check_state,
     keep_state_plan,
     plan_of,
-    start_attempt,
+    start_query,
 )
 from penstock.spark.run.failures import Failure, failure_of, ranges_text
+from penstock.spark.run.generation import Generation
 from penstock.spark.run.progress import Listener, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.spark.run.driver import SparkDriver
+
 log = logging.getLogger(__name__)
 
 _TURN_SECONDS = 0.2
+
+_END_SECONDS = 2.0
+"""Between the end of a connection to the JVM and the end of its process, if that is why."""
+
+_JVM_HINT = "Spark's log has the reason, unless the JVM was killed: then look for the out-of-memory killer (dmesg)."
 
 
 def carry_by_value(pipelines: Sequence[Pipeline]) -> None:
@@ -56,6 +65,8 @@ class RunningPipeline:
         self.planned: Planned | None = None
         self.progress: Progress | None = None
         self.last_failure: Failure | None = None
+        self.restart_at: float | None = None
+        """When it is restarted after the last failure, by `time.monotonic`; None: no restart is due."""
         self.is_done = False
         self.given_up: RequestError | None = None
         """Why it remains stopped while others run."""
@@ -65,11 +76,14 @@ class RunningPipeline:
         """The location of its checkpoint from before a reset."""
         self.restarts = Restarts()
         self.rows = 0
-        self._spark = spark
+        self.spark = spark
+        """Replaced when its JVM was."""
         self._settings = settings
+        self._generation: Generation | None = None
+        """The newest one. It outlives its query, to report why that has failed."""
         self._attempt: Attempt | None = None
         self._is_bound = self._is_kept = False
-        self._start_at = self._started_at = self._progress_at = 0.0
+        self._started_at = self._progress_at = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -83,30 +97,40 @@ class RunningPipeline:
     def plan(self) -> Planned:
         """Find out what it writes, once. Raises RequestError at the user's line."""
         if self.planned is None:
-            self.planned = planned_of(self._spark, self.pipeline)
+            self.planned = planned_of(self.spark, self.pipeline)
+            log.info("%s is planned", self.pipeline.name)
         return self.planned
 
     def turn(self, now: float) -> None:
         """Start it if it is due, or check that it still runs. Raises RequestError when it has failed for good."""
         if self._attempt is not None:
             self._look(self._attempt, now)
-        elif not self.is_done and now >= self._start_at:
+        elif self.is_due(now):
             self._start(now)
 
     def _start(self, now: float) -> None:
         self._started_at = self._progress_at = now
-        self._is_kept = False
+        self._is_kept, self.restart_at = False, None
         planned = self.plan()
         try:
-            check_state(self._spark, self.pipeline.name, planned.state, self._settings)
+            check_state(self.spark, self.pipeline.name, planned.state, self._settings)
+            generation, moved = begin_attempt(self.spark, self.pipeline, planned, self._settings)
+            self._report_by(generation)
+            self.moved_aside = moved or self.moved_aside
             # Bound once: afterwards an operator may have changed the sinks.
             bind = not self._is_bound
-            self._attempt = start_attempt(self._spark, self.pipeline, planned, self._settings, bind=bind)
-            self._is_bound, self.moved_aside = True, self._attempt.moved_aside or self.moved_aside
+            self._attempt = start_query(self.spark, self.pipeline, planned, self._settings, generation, bind=bind)
+            self._is_bound = True
+            log.info("%s: its query runs", self.pipeline.name)
         except RequestError:
             raise
         except PenstockError as error:  # no worker answers, it has no room, or the checkpoint cannot be used
-            self._fail(Failure(str(error), error.hint), now)
+            self._fail(Failure.of(error), now)
+
+    def _report_by(self, generation: Generation) -> None:
+        before, self._generation = self._generation, generation
+        if before is not None:
+            before.stop(failed=True)
 
     @property
     def _has_progress(self) -> bool:
@@ -120,14 +144,17 @@ class RunningPipeline:
             if self._has_progress:
                 self._keep_state_plan()
             return
+        if self.spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001  the JVM is ending: the query has not failed
+            raise ConnectionError("its context was stopped")
         error = attempt.query.exception()
         exception = None if error is None else str(error)  # asks the JVM
         if exception is None:
             self._keep_state_plan()
-        self.stop(failed=exception is not None)
         if exception is None:
+            self.stop()
             self.is_done = True
         else:
+            self._stop_query()
             self._fail(failure_of(exception), now)
 
     def _keep_state_plan(self) -> None:
@@ -138,7 +165,7 @@ class RunningPipeline:
             return
         self._is_kept = True
         try:
-            keep_state_plan(self._spark, self.pipeline.name, self.planned.state, self._settings)
+            keep_state_plan(self.spark, self.pipeline.name, self.planned.state, self._settings)
         except Exception as error:  # Hadoop raises any type of exception through Py4J
             log.warning("the plan of %s is not in its checkpoint: %s", self.pipeline.name, error)
 
@@ -149,13 +176,15 @@ class RunningPipeline:
         is_again = failure.cause is not None and not self._has_progress and failure.cause == self._last_cause
         self.last_failure = failure
         self.restarts, pause = self.restarts.after_failure(
-            self._progress_at - self._started_at, self._settings.restarts
+            self._progress_at - self._started_at, self._settings.restarts, is_outage=failure.is_outage
         )
         if failure.is_final or is_again:
             raise self._failed("has failed", failure)
         if pause is None:
             raise self._failed(f"was restarted {self._settings.restarts.restarts_max} times, and still fails", failure)
-        self._start_at = now + pause
+        self.restart_at = now + pause
+        if self._generation is not None:  # otherwise the worker does not know it yet
+            self._generation.failed(failure.summary, self.restarts.in_a_row, self.restart_at)
 
     @property
     def _last_cause(self) -> str | None:
@@ -173,28 +202,50 @@ class RunningPipeline:
             return ranges_text(batch)
         return ""
 
+    def lose_spark(self, failure: Failure, now: float) -> None:
+        """Spark's JVM has ended, and the query with it. It is restarted in the next JVM."""
+        self._attempt = None
+        if self.restart_at is None or now >= self.restart_at:
+            self._fail(failure, now)
+
+    def is_due(self, now: float) -> bool:
+        """Whether it wants to be started."""
+        return not self.is_done and not self.is_running and (self.restart_at is None or now >= self.restart_at)
+
     def give_up(self, error: RequestError) -> None:
-        self.given_up, self.is_done = error, True
-        self.stop(failed=True)
+        """It stays stopped. Its generation goes on to report why."""
+        self.given_up, self.is_done, self.restart_at = error, True, None
+        self._stop_query()
+        if self._generation is not None:
+            self._generation.failed(Failure.of(error).summary, 1, None)
 
     def take(self, query_id: str, progress: Progress, now: float) -> None:
         """Called by Spark's listener for each batch, on a thread of its own."""
         attempt = self._attempt
         if attempt is None or attempt.query_id != query_id:
             return
+        if not self._has_progress:
+            log.info("%s: its first epoch since the start, %d, is committed", self.pipeline.name, progress.epoch)
         self.progress, self._progress_at = progress, now
         self.rows += progress.rows
         _report_committed(attempt, progress)
 
-    def stop(self, *, failed: bool = False) -> None:
+    def stop(self) -> None:
         """Stop the query, then the heartbeat. Does nothing if it has already ended."""
+        has_failed = self.given_up is not None or self.restart_at is not None
+        self._stop_query()
+        generation, self._generation = self._generation, None
+        self.restart_at = None
+        if generation is not None:
+            generation.stop(failed=has_failed)
+
+    def _stop_query(self) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             with suppress(Exception):  # the JVM may be gone, or busy beyond the time limit
                 attempt.query.stop()
                 if (last := attempt.query.lastProgress) is not None:  # the listener may not have reported it yet
                     _report_committed(attempt, Progress.of(last))
-            attempt.generation.stop(failed=failed)
 
 
 def _report_committed(attempt: Attempt, progress: Progress) -> None:
@@ -231,9 +282,11 @@ class Runner:
         *,
         change: Callable[[], None] = lambda: None,
         until_stopped: bool = False,
+        driver: SparkDriver | None = None,
     ) -> None:
         """`change` is called before every turn, and may add, replace and remove pipelines. `until_stopped`: `run`
-        continues when no pipeline runs any more, unless all were given up and none ever started.
+        continues when no pipeline runs any more, unless all were given up and none ever started. `driver`: owns the
+        session and replaces it when its JVM has ended; without one, `run` ends.
         """
         self.pipelines: list[RunningPipeline] = []
         self._spark = spark
@@ -241,6 +294,8 @@ class Runner:
         self._show = show
         self._change = change
         self._until_stopped = until_stopped
+        self._driver = driver
+        self._has_spark = True
         self._has_run = False
         self._stopping = threading.Event()
         for pipeline in pipelines:
@@ -283,10 +338,10 @@ class Runner:
         self._stopping.set()
 
     def run(self, seconds_max: float | None = None) -> None:
-        """Raises RequestError when a pipeline has failed for good, Unavailable when no worker answers."""
-        self._spark.createDataFrame([], "any int")  # sets this thread's session, without which Spark finds no sink
-        listener = Listener(self._on_progress)
-        self._spark.streams.addListener(listener)
+        """Raises RequestError when a pipeline has failed for good, Unavailable when the worker has ended that was
+        started with it.
+        """
+        self._adopt(self._spark)
         deadline = None if seconds_max is None else time.monotonic() + seconds_max
         try:
             while not self._is_over(deadline):
@@ -296,23 +351,67 @@ class Runner:
             for pipeline in self.pipelines:
                 pipeline.stop()
             with suppress(Exception):  # the JVM may be gone
-                self._spark.streams.removeListener(listener)
+                self._spark.streams.removeListener(self._listener)
             self._show(self.pipelines)
+
+    def _adopt(self, session: SparkSession) -> None:
+        """Run in this session from now on."""
+        session.createDataFrame([], "any int")  # sets this thread's session, without which Spark finds no sink
+        self._listener = Listener(self._on_progress)  # it has a counterpart in the JVM
+        session.streams.addListener(self._listener)
+        self._spark, self._has_spark = session, True
+        for running in self.pipelines:
+            running.spark = session
 
     def _turn(self) -> None:
         try:
             self._change()
-            self._for_each(RunningPipeline.plan)
-            self._for_each(lambda running: running.turn(time.monotonic()))
+            self._look_after_spark()
+            if self._has_spark:
+                self._for_each(RunningPipeline.plan)
+                self._for_each(lambda running: running.turn(time.monotonic()))
         except (Py4JError, OSError) as error:
             if self._stopping.is_set():  # a JVM that was stopped together with us has not failed, nor have its queries
                 return
             if not _is_of_the_connection(error):
                 raise
-            raise RequestError(f"Spark's JVM is gone: {error}", "See its log for the reason.") from None
+            self._lose_spark(f"no longer answers: {error}")
         self._has_run = self._has_run or any(running.is_running for running in self.pipelines)
         self._show(self.pipelines)
         self._stopping.wait(_TURN_SECONDS)
+
+    def _look_after_spark(self) -> None:
+        """Notice that the JVM has ended, and start another one as soon as a pipeline needs it. The pauses between two
+        attempts are those of the pipelines.
+        """
+        if self._driver is None or self._stopping.is_set():
+            return
+        if self._has_spark and (how := self._driver.ended()) is not None:
+            self._lose_spark(how)
+        if not self._has_spark and any(running.is_due(time.monotonic()) for running in self.pipelines):
+            self._restart_spark(self._driver)
+
+    def _lose_spark(self, how: str) -> None:
+        """All queries have ended with the JVM. Raises RequestError if nobody can start another one."""
+        if self._driver is None:
+            raise RequestError(f"Spark's JVM is gone: it {how}", "See its log for the reason.") from None
+        self._has_spark = False
+        how = self._driver.ended(_END_SECONDS) or how
+        self._fail_all(Failure(f"Spark's JVM {how}", _JVM_HINT, is_outage=True))
+
+    def _restart_spark(self, driver: SparkDriver) -> None:
+        log.warning("starting another JVM for Spark …")
+        try:
+            self._adopt(driver.restart())
+        except RequestError as error:  # no memory, for example: the pipelines wait longer each time
+            self._fail_all(Failure(str(error), error.hint, is_outage=True))
+        except Py4JJavaError as error:  # a cluster that does not accept it; its own text is a page of Java
+            self._fail_all(Failure(f"Spark did not start: {error.java_exception.toString()}", is_outage=True))
+
+    def _fail_all(self, failure: Failure) -> None:
+        for running in self.pipelines:
+            if not running.is_done:
+                running.lose_spark(failure, time.monotonic())
 
     def _for_each(self, act: Callable[[RunningPipeline], object]) -> None:
         for running in self.pipelines:
@@ -322,6 +421,8 @@ class Runner:
                 if not running.is_done:
                     act(running)
             except RequestError as error:
+                if isinstance(cause := error.__cause__, Exception) and _is_of_the_connection(cause):
+                    raise cause from None  # the JVM has ended while the user's code used it
                 if not self._stopping.is_set():
                     self._give_up(running, error)
 
